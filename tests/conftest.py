@@ -16,8 +16,8 @@ import pytest
 import uvloop
 from hypothesis.internal.conjecture import providers
 
-from tests.support import at_once, machine, peers, second_look, withheld
-from volplane.base.virtual import VirtualLoop
+from tests.support import failure_printer, machine, peers, second_look, vm_tests
+from volplane.base.virtual_time_loop import VirtualLoop
 
 # The same examples in every run: a change is judged by what it changes. `VOLPLANE_EXPLORE=1` looks further.
 # A busy machine makes nothing wrong, so nobody counts its seconds.
@@ -36,7 +36,7 @@ os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.envir
 
 
 pytest_addoption = second_look.pytest_addoption
-pytest_collection_modifyitems = withheld.pytest_collection_modifyitems
+pytest_collection_modifyitems = vm_tests.pytest_collection_modifyitems
 
 # Everything that a test makes lies below one directory, so that what is left of it can be told from what
 # others on this machine do at the same time: another run, or another worker of this one.
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
         PLACE = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="vpt-")
         config.option.basetemp = f"{PLACE}/pytest"
     second_look.pytest_configure(config)
-    at_once.pytest_configure(config)
+    failure_printer.pytest_configure(config)
 
 
 def runs_tests(config: pytest.Config) -> bool:

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import guest_kernel, machine
+from tests.support import machine, vm
 from tests.support.up import wait_until
 
-pytestmark = [pytest.mark.root, pytest.mark.peer(guest_kernel.PROGRAM)]
+pytestmark = [pytest.mark.root, pytest.mark.peer(vm.PROGRAM)]
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFTEST = """
 import sys
 sys.path.insert(0, {root!r})
-from tests.support.withheld import pytest_collection_modifyitems
+from tests.support.vm_tests import pytest_collection_modifyitems
 """
 SKIPPED_IN_THERE = """
 import pytest
-from tests.support.withheld import CAP_SYS_RESOURCE, has_capability
+from tests.support.vm_tests import CAP_SYS_RESOURCE, has_capability
 
 @pytest.mark.capability(CAP_SYS_RESOURCE)
 def test_it():
@@ -35,7 +35,7 @@ from pathlib import Path
 import pytest
 from tests.support import machine
 from tests.support.up import wait_until
-from tests.support.withheld import CAP_SYS_RESOURCE
+from tests.support.vm_tests import CAP_SYS_RESOURCE
 
 def guest_runs():
     return [p for p in Path(tempfile.gettempdir()).glob("guest-*") if machine.processes(p)]
@@ -60,7 +60,7 @@ def test_the_guest_has_the_machines_files_and_cannot_write_them(tmp_path: Path) 
     closed = f"! touch {tmp_path}/made && ! touch {sys.prefix}/made"
     own = "touch /tmp/made && grep -q 000001ffffffffff /proc/self/status"
     (Path(tempfile.gettempdir()) / "other").touch()
-    done = guest_kernel.run(
+    done = vm.run(
         ["sh", "-c", f"{there} && {closed} && {own} && echo $0 && exit 3", "it's there"],
         directory=tmp_path,
         env=ENV,
@@ -71,9 +71,9 @@ def test_the_guest_has_the_machines_files_and_cannot_write_them(tmp_path: Path) 
 
 
 def test_a_guest_that_does_not_end_is_ended(tmp_path: Path) -> None:
-    with guest_kernel.Guest(["sleep", "1000"], directory=tmp_path, env=ENV, seconds=1) as guest:
-        with pytest.raises(guest_kernel.GuestDied, match="not done after 1s"):
-            guest.done()
+    with vm.VmCommand(["sleep", "1000"], directory=tmp_path, env=ENV, seconds=1) as guest:
+        with pytest.raises(vm.VmDied, match="not done after 1s"):
+            guest.wait()
         assert machine.processes(guest.exchange)
     wait_until("all its processes are gone", lambda: not machine.processes(guest.exchange))
     assert not guest.exchange.exists()

@@ -25,7 +25,7 @@ NAMESPACE = "kube-system"
 HEAD = "# From the chart in deploy/helm/volplane-csi, by `make deploy`.\n"
 
 
-class Unknown(Exception):
+class UnsupportedTemplate(Exception):
     """Something in a template that this does not know."""
 
 
@@ -58,19 +58,19 @@ def objects(values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
 def render(template: str, values: dict[str, Any] | None = None) -> str:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     scope = {
-        "Values": merged(yaml.safe_load((CHART / "values.yaml").read_text()), values or {}),
+        "Values": merge(yaml.safe_load((CHART / "values.yaml").read_text()), values or {}),
         "Release": {"Namespace": NAMESPACE, "Name": "volplane-csi"},
         "Chart": {"AppVersion": chart["appVersion"], "Name": chart["name"]},
     }
     parts = list(_parts(template))
     text, rest = _block(parts, scope, scope)
     if rest:
-        raise Unknown("an end too many")
+        raise UnsupportedTemplate("an end too many")
     return text.lstrip("\n")
 
 
-def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    both = {k: merged(under[k], v) for k, v in over.items() if isinstance(v, dict) and under.get(k)}
+def merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    both = {k: merge(under[k], v) for k, v in over.items() if isinstance(v, dict) and under.get(k)}
     return {**under, **over, **both}
 
 
@@ -79,7 +79,7 @@ def _parts(template: str) -> Iterator[tuple[str, str]]:
     place = 0
     for tag in re.finditer(r"\{\{(-?)\s*(.*?)\s*(-?)\}\}", template):
         if tag[3]:
-            raise Unknown("-}}")
+            raise UnsupportedTemplate("-}}")
         text = template[place : tag.start()]
         yield (text.rstrip() if tag[1] else text), tag[2]
         place = tag.end()
@@ -102,7 +102,7 @@ def _block(
             inner, parts = _block(parts, scope, value if word == "with" else dot)
             found += inner if value else ""
         elif code:
-            found += _shown(_value(code, scope, dot))
+            found += _format(_value(code, scope, dot))
     return found, parts
 
 
@@ -113,13 +113,13 @@ def _value(code: str, scope: dict[str, Any], dot: Any) -> Any:
         name, _, argument = pipe.partition(" ")
         match name:
             case "quote":
-                value = f'"{_shown(value)}"'
+                value = f'"{_format(value)}"'
             case "default":
                 value = value or _path(argument, scope, dot)
             case "nindent":
                 value = "".join(f"\n{' ' * int(argument)}{line}" for line in str(value).splitlines())
             case _:
-                raise Unknown(pipe)
+                raise UnsupportedTemplate(pipe)
     return value
 
 
@@ -127,7 +127,7 @@ def _path(path: str, scope: dict[str, Any], dot: Any) -> Any:
     if path == ".":
         return dot
     if not re.fullmatch(r"(\.[A-Za-z]+)+", path):
-        raise Unknown(path)
+        raise UnsupportedTemplate(path)
     value: Any = scope
     for name in path.lstrip(".").split("."):
         value = value[name]
@@ -138,7 +138,7 @@ def _yaml(value: Any) -> str:
     return yaml.safe_dump(value, default_flow_style=False).rstrip("\n")
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

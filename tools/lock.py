@@ -37,12 +37,12 @@ def main() -> None:
         subprocess.run(
             [sys.executable, "-m", "piptools", "compile", *options, *plain, *output, source.name], check=True
         )
-    IMAGE.write_text(image(project["project"]["dependencies"]))
+    IMAGE.write_text(image_lock(project["project"]["dependencies"]))
 
 
-def image(wanted: list[str]) -> str:
+def image_lock(wanted: list[str]) -> str:
     """The entries of the whole lock for these and all that they need, by what is installed here."""
-    entries = locked(WHOLE.read_text())
+    entries = parse_lock(WHOLE.read_text())
     needed: set[str] = set()
     left = [canonicalize_name(Requirement(text).name) for text in (*wanted, *BUILD)]
     while left:
@@ -55,7 +55,7 @@ def image(wanted: list[str]) -> str:
     return "".join(entries[name] for name in sorted(needed))
 
 
-def locked(text: str) -> dict[str, str]:
+def parse_lock(text: str) -> dict[str, str]:
     """The entries of a lock by name, each with its hashes."""
     entries = re.findall(r"^[a-z0-9][^\n]*(?:\n[ \t]+[^\n]*)*\n", text, re.M)
     return {canonicalize_name(entry.split("==")[0].partition("[")[0]): entry for entry in entries}
@@ -64,6 +64,6 @@ def locked(text: str) -> dict[str, str]:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--image"]:  # only that part, from the lock as it is
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-        IMAGE.write_text(image(project["project"]["dependencies"]))
+        IMAGE.write_text(image_lock(project["project"]["dependencies"]))
     else:
         main()

@@ -140,7 +140,7 @@ PEERS = (
 )
 
 
-class Failed(Exception):
+class BuildFailed(Exception):
     """A step of a build that ended badly; its text is for the user."""
 
 
@@ -151,11 +151,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - {peer.name for peer in PEERS} - {"all"}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    build_missing(options.cache, chosen(options.names))
+    build_missing(options.cache, select_peers(options.names))
     return 0  # a missing peer is judged by the tests that need it
 
 
-def chosen(names: Sequence[str]) -> list[Peer]:
+def select_peers(names: Sequence[str]) -> list[Peer]:
     if "all" in names:
         return list(PEERS)
     return [peer for peer in PEERS if (peer.name in names if names else not peer.optional)]
@@ -166,15 +166,15 @@ def build_missing(cache: Path, peers: Iterable[Peer]) -> None:
     (cache / "bin").mkdir(exist_ok=True)
     if all(is_built(cache, peer) for peer in peers):
         return
-    with _alone(cache):
+    with _exclusive_lock(cache):
         missing = [peer for peer in peers if not is_built(cache, peer)]
         for number, peer in enumerate(missing, 1):
             _say(f"[{number}/{len(missing)}] building {peer.name} {peer.version} …")
             start = time.monotonic()
             try:
                 build(cache, peer)
-            except (Failed, OSError) as error:
-                failure(cache, peer).write_text(f"{error}\n")
+            except (BuildFailed, OSError) as error:
+                failure_path(cache, peer).write_text(f"{error}\n")
                 _say(f"could not build {peer.name} {peer.version}: {error}")
             else:
                 _say(f"built {peer.name} {peer.version} in {time.monotonic() - start:.0f} s")
@@ -183,42 +183,42 @@ def build_missing(cache: Path, peers: Iterable[Peer]) -> None:
 # --- where things are
 
 
-def made(cache: Path, peer: Peer) -> Path:
+def build_path(cache: Path, peer: Peer) -> Path:
     return cache / "peers" / f"{peer.name}-{peer.version}"
 
 
-def program(cache: Path, peer: Peer) -> Path:
-    return made(cache, peer) / "bin" / peer.name if peer.lock else made(cache, peer)
+def program_path(cache: Path, peer: Peer) -> Path:
+    return build_path(cache, peer) / "bin" / peer.name if peer.lock else build_path(cache, peer)
 
 
-def failure(cache: Path, peer: Peer) -> Path:
-    return made(cache, peer).with_name(f"{peer.name}-{peer.version}.failed")
+def failure_path(cache: Path, peer: Peer) -> Path:
+    return build_path(cache, peer).with_name(f"{peer.name}-{peer.version}.failed")
 
 
-def deployed(cache: Path, peer: Peer) -> Path:
-    return made(cache, peer).with_name(f"{peer.name}-{peer.version}.deploy")
+def manifests_path(cache: Path, peer: Peer) -> Path:
+    return build_path(cache, peer).with_name(f"{peer.name}-{peer.version}.deploy")
 
 
 def is_built(cache: Path, peer: Peer) -> bool:
-    return (not peer.deploy or deployed(cache, peer).is_dir()) and (
+    return (not peer.deploy or manifests_path(cache, peer).is_dir()) and (
         not peer.is_program or _is_linked(cache, peer)
     )
 
 
 def _is_linked(cache: Path, peer: Peer) -> bool:
     link = cache / "bin" / peer.name
-    return link.is_symlink() and link.resolve() == program(cache, peer).resolve() and link.exists()
+    return link.is_symlink() and link.resolve() == program_path(cache, peer).resolve() and link.exists()
 
 
 # --- one build
 
 
 def build(cache: Path, peer: Peer) -> None:
-    target = program(cache, peer)
+    target = program_path(cache, peer)
     if peer.lock:
-        _install(made(cache, peer), peer)
+        _install(build_path(cache, peer), peer)
     elif shutil.which("go") is None:
-        raise Failed("there is no go command on PATH")
+        raise BuildFailed("there is no go command on PATH")
     elif peer.is_program and not target.exists():
         with tempfile.TemporaryDirectory(prefix="build-", dir=cache) as place:
             source = Path(place) / "source"
@@ -226,9 +226,9 @@ def build(cache: Path, peer: Peer) -> None:
             _keep_manifests(cache, peer)
             _go("build", *_build_flags(peer), "-o", f"{place}/made", peer.package or ".", cwd=source)
             os.replace(f"{place}/made", target)
-    elif peer.deploy and not deployed(cache, peer).is_dir():
+    elif peer.deploy and not manifests_path(cache, peer).is_dir():
         _keep_manifests(cache, peer)
-    failure(cache, peer).unlink(missing_ok=True)
+    failure_path(cache, peer).unlink(missing_ok=True)
     if peer.is_program:
         fresh = cache / "bin" / f".{peer.name}.{os.getpid()}"
         fresh.symlink_to(Path("..") / target.relative_to(cache))
@@ -243,8 +243,8 @@ def _install(place: Path, peer: Peer) -> None:
     for command in ([sys.executable, "-m", "venv", str(place)], [str(place / "bin" / "python"), *pip]):
         done = subprocess.run(["nice", *command], capture_output=True, text=True, timeout=PATIENCE)
         if done.returncode:
-            raise Failed(
-                _last_words(done.stdout, done.stderr) or f"{command[2]} ended with {done.returncode}"
+            raise BuildFailed(
+                _error_lines(done.stdout, done.stderr) or f"{command[2]} ended with {done.returncode}"
             )
 
 
@@ -266,7 +266,7 @@ def _sources(peer: Peer, place: Path) -> None:
         place.mkdir()
         _go("mod", "init", f"peers/{peer.name}", cwd=place)
         published = peer.version.replace("v1.", "v0.", 1)
-        replaced = [f"-replace={module}={module}@{published}" for module in _staged(peer)]
+        replaced = [f"-replace={module}={module}@{published}" for module in _staged_modules(peer)]
         _go("mod", "edit", f"-require={peer.module}@{peer.version}", *replaced, cwd=place)
         return
     shutil.copytree(_download(f"{peer.module}@{peer.version}"), place, copy_function=shutil.copyfile)
@@ -277,7 +277,7 @@ def _sources(peer: Peer, place: Path) -> None:
         _go("mod", "edit", f"-replace={module}={module}@{version}", cwd=place)
 
 
-def _staged(peer: Peer) -> list[str]:
+def _staged_modules(peer: Peer) -> list[str]:
     """The libraries that its go.mod replaces by directories of its repository."""
     told = json.loads(
         _go("mod", "edit", "-json", str(_download(f"{peer.module}@{peer.version}") / "go.mod"), cwd=Path("/"))
@@ -296,8 +296,8 @@ def _keep_manifests(cache: Path, peer: Peer) -> None:
                 kept = Path(place) / "kept" / directory / file.relative_to(source)
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, kept)
-        shutil.rmtree(deployed(cache, peer), ignore_errors=True)
-        os.replace(f"{place}/kept", deployed(cache, peer))
+        shutil.rmtree(manifests_path(cache, peer), ignore_errors=True)
+        os.replace(f"{place}/kept", manifests_path(cache, peer))
 
 
 def _download(module: str) -> Path:
@@ -310,15 +310,15 @@ def _go(*arguments: str, cwd: Path) -> str:
     try:
         done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE)
     except subprocess.TimeoutExpired:
-        raise Failed(f"go {arguments[0]} took more than {PATIENCE} s") from None
+        raise BuildFailed(f"go {arguments[0]} took more than {PATIENCE} s") from None
     if done.returncode:
-        raise Failed(
-            _last_words(done.stdout, done.stderr) or f"go {arguments[0]} ended with {done.returncode}"
+        raise BuildFailed(
+            _error_lines(done.stdout, done.stderr) or f"go {arguments[0]} ended with {done.returncode}"
         )
     return done.stdout
 
 
-def _last_words(stdout: str, stderr: str) -> str:
+def _error_lines(stdout: str, stderr: str) -> str:
     try:
         said = json.loads(stdout).get("Error", "")  # `go mod download -json` complains on stdout
     except ValueError:
@@ -330,7 +330,7 @@ def _last_words(stdout: str, stderr: str) -> str:
 
 
 @contextmanager
-def _alone(cache: Path) -> Iterator[None]:
+def _exclusive_lock(cache: Path) -> Iterator[None]:
     """Two runs of the tests on one machine share the cache: the second waits and finds everything built."""
     with (cache / "peers" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

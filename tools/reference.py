@@ -74,7 +74,7 @@ def _kinds() -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for kind in SERVED:
         below = ", ".join(s.name for s in kind.subresources)
-        short = ", ".join(kind.short)
+        short = ", ".join(kind.short_names)
         scope = "yes" if kind.namespaced else "no"
         yield f"| {kind.kind} | `{kind.api_version}` | {kind.plural} | {short} | {scope} | {below} |"
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from volplane import apiserver, web
-from volplane.apiserver.auth.certificates import Pair
+from volplane.apiserver.auth.certificates import CertificateFiles
 from volplane.store.memory import MemoryStore
 from volplane.web import tls
 
@@ -35,7 +35,7 @@ class Answer:
 class Api:
     """What a test needs: requests, and watches as lists of events."""
 
-    def __init__(self, server: Any, store: MemoryStore, http: web.Http) -> None:
+    def __init__(self, server: Any, store: MemoryStore, http: web.HttpClient) -> None:
         self.server, self.store, self.http = server, store, http
 
     async def call(
@@ -64,15 +64,15 @@ class Api:
         return await self.call("DELETE", path, options)
 
     @asynccontextmanager
-    async def watch(self, path: str, **headers: str) -> AsyncIterator[Watching]:
+    async def watch(self, path: str, **headers: str) -> AsyncIterator[WatchStream]:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         joint = "&" if "?" in path else "?"
         async with self.http.stream("GET", f"{path}{joint}watch=true", headers=sent) as (answer, chunks):
             assert answer.status == 200
-            yield Watching(chunks)
+            yield WatchStream(chunks)
 
 
-class Watching:
+class WatchStream:
     def __init__(self, chunks: AsyncIterator[bytes]) -> None:
         self._chunks, self._rest = chunks, b""
 
@@ -87,22 +87,22 @@ class Watching:
     async def take(self, count: int) -> list[dict[str, Any]]:
         return [await self.next() for _ in range(count)]
 
-    async def ended(self) -> bool:
+    async def has_ended(self) -> bool:
         async with asyncio.timeout(PATIENCE):
             return self._rest == b"" and await anext(self._chunks, None) is None
 
 
-Served = Callable[[], Any]
+StartServer = Callable[[], Any]
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Served:
+def served(tmp_path: Path) -> StartServer:
     """`async with served() as api:` - a server of its own for the test, and its admin."""
 
     @asynccontextmanager
     async def start(login: str = "certificate", store: MemoryStore | None = None) -> AsyncIterator[Api]:
         store = store or MemoryStore()
-        server = await apiserver.run(apiserver.Settings(data_dir=str(tmp_path)), store)
+        server = await apiserver.run(apiserver.ApiServerOptions(data_dir=str(tmp_path)), store)
         http = client_of(server, login)
         try:
             yield Api(server, store, http)
@@ -114,12 +114,14 @@ def served(tmp_path: Path) -> Served:
     return start
 
 
-def client_of(server: Any, login: str = "certificate", pair: Pair | None = None) -> web.Http:
+def client_of(
+    server: Any, login: str = "certificate", pair: CertificateFiles | None = None
+) -> web.HttpClient:
     """A client of the server that proves itself by certificate, by token, or not at all."""
     ca = str(server.authority.pair.cert_path)
     if login == "certificate":
         admin = ("client-kubernetes-admin", "kubernetes-admin", ("system:masters",))
         pair = pair or server.authority.client(*admin)
-        return web.Http(server.url, ssl=tls.client_context(ca, str(pair.cert_path), str(pair.key_path)))
+        return web.HttpClient(server.url, ssl=tls.client_context(ca, str(pair.cert_path), str(pair.key_path)))
     headers = {"authorization": f"Bearer {login}"} if login else {}
-    return web.Http(server.url, ssl=tls.client_context(ca), headers=headers)
+    return web.HttpClient(server.url, ssl=tls.client_context(ca), headers=headers)

@@ -13,8 +13,8 @@ from volplane import web
 from volplane.api.authentication import TokenRequest
 from volplane.api.core import ServiceAccount
 from volplane.api.meta import ObjectMeta
-from volplane.apiserver.auth.accounts import AccountTokens
-from volplane.apiserver.core import Core
+from volplane.apiserver.auth.service_account_tokens import ServiceAccountTokenCheck
+from volplane.apiserver.in_process_server import InProcessServer
 from volplane.store.memory import MemoryStore
 from volplane.web import tls
 
@@ -37,7 +37,9 @@ async def make_pod(api: Any) -> dict[str, Any]:
 
 async def who(api: Any, token: str) -> tuple[int, Any]:
     ca = str(api.server.authority.pair.cert_path)
-    http = web.Http(api.server.url, ssl=tls.client_context(ca), headers={"authorization": f"Bearer {token}"})
+    http = web.HttpClient(
+        api.server.url, ssl=tls.client_context(ca), headers={"authorization": f"Bearer {token}"}
+    )
     try:
         answer = await http.request("POST", REVIEW, body=b"{}", timeout=10)
         return answer.status, json.loads(answer.body)
@@ -116,11 +118,11 @@ async def test_a_token_for_others_is_no_token_for_us_and_a_forged_one_for_nobody
 @pytest.mark.virtual
 async def test_a_token_expires() -> None:
     store = MemoryStore()
-    core = await Core(store).start()
-    local = core.local()
+    core = await InProcessServer(store).start()
+    local = core.in_process_transport()
     await local.create(ServiceAccount(metadata=ObjectMeta(name="a", namespace="default")))
     made = await local.create(TokenRequest(), "default", name="a", subresource="token", of=ServiceAccount)
-    tokens = AccountTokens(core.backend)
+    tokens = ServiceAccountTokenCheck(core.backend)
     good = tokens(made.status.token)
     assert good is not None
     assert good.user is not None

@@ -14,7 +14,7 @@ from volplane.api.core import ConfigMap
 from volplane.api.errors import Forbidden
 from volplane.api.kinds import STATUS, Kind
 from volplane.api.meta import ObjectMeta
-from volplane.apiserver.strategy import User
+from volplane.apiserver.strategy import RequestUser
 from volplane.client.transport import PatchStyle
 
 APPLY = "application/apply-patch+yaml"
@@ -167,7 +167,7 @@ async def test_creating_by_apply_needs_leave_to_create(served: Any) -> None:
                 "subjects": [{"apiGroup": group, "kind": "User", "name": "eve"}],
             },
         )
-        eve = api.server.local(User("eve"))
+        eve = api.server.local(RequestUser("eve"))
         mine = {"metadata": {"name": "a"}, "data": {"x": "1"}}
         with pytest.raises(Forbidden, match='cannot create resource "configmaps"'):
             await eve.patch(ConfigMap, "a", "default", mine, PatchStyle.APPLY, manager="m")

@@ -20,24 +20,24 @@ from volplane.api.core import (
 )
 from volplane.api.errors import Conflict, Expired, Forbidden, Invalid, NotFound, Timeout
 from volplane.api.meta import DeleteOptions, ObjectMeta, Preconditions
-from volplane.apiserver.auth.users import ADMIN
-from volplane.apiserver.core import Core
-from volplane.apiserver.housekeeping import HISTORY_SECONDS
-from volplane.apiserver.local import Local
-from volplane.apiserver.strategy import Call, User
+from volplane.apiserver.auth.well_known_users import ADMIN
+from volplane.apiserver.event_ttl_and_compaction import HISTORY_SECONDS
+from volplane.apiserver.in_process_server import InProcessServer
+from volplane.apiserver.in_process_transport import InProcessTransport
+from volplane.apiserver.strategy import ApiCall, RequestUser
 from volplane.apiserver.verbs.collection import delete_collection
-from volplane.apiserver.verbs.list import Asked
+from volplane.apiserver.verbs.list import ListOptions
 from volplane.base import clock
-from volplane.client.transport import Change, PatchStyle
+from volplane.client.transport import ObjectChange, PatchStyle
 from volplane.store.memory import MemoryStore
 
 
 @asynccontextmanager
-async def started() -> AsyncIterator[tuple[Core, Local, MemoryStore]]:
+async def run_server() -> AsyncIterator[tuple[InProcessServer, InProcessTransport, MemoryStore]]:
     store = MemoryStore()
-    core = await Core(store).start()
+    core = await InProcessServer(store).start()
     try:
-        yield core, core.local(), store
+        yield core, core.in_process_transport(), store
     finally:
         await core.close()
         await store.close()
@@ -47,12 +47,12 @@ def config_map(name: str = "a", **labels: str) -> ConfigMap:
     return ConfigMap(metadata=ObjectMeta(name=name, namespace="default", labels=labels))
 
 
-async def first(batches: AsyncIterator[list[Change[ConfigMap]]]) -> Change[ConfigMap]:
+async def first(batches: AsyncIterator[list[ObjectChange[ConfigMap]]]) -> ObjectChange[ConfigMap]:
     return (await anext(batches))[0]
 
 
 async def test_the_namespaces_of_every_cluster_are_there() -> None:
-    async with started() as (_, local, _store):
+    async with run_server() as (_, local, _store):
         page = await local.list(Namespace)
         names = [n.name for n in page.items]
         assert names == ["default", "kube-node-lease", "kube-public", "kube-system"]
@@ -60,7 +60,7 @@ async def test_the_namespaces_of_every_cluster_are_there() -> None:
 
 
 async def test_the_verbs_take_and_give_structs() -> None:
-    async with started() as (_, local, store):
+    async with run_server() as (_, local, store):
         made = await local.create(config_map())
         assert made.revision == store.revision
         assert await local.get(ConfigMap, "a", "default") == made
@@ -76,7 +76,7 @@ async def test_the_verbs_take_and_give_structs() -> None:
 
 
 async def test_watchers_in_process_share_one_object() -> None:
-    async with started() as (_, local, store):
+    async with run_server() as (_, local, store):
         start = store.revision
         async with (
             local.watch(ConfigMap, "default", revision=start) as one,
@@ -94,7 +94,7 @@ async def test_watchers_in_process_share_one_object() -> None:
 
 
 async def test_a_watch_of_a_selection_tells_of_coming_and_going() -> None:
-    async with started() as (_, local, _store):
+    async with run_server() as (_, local, _store):
         await local.create(config_map("other"))
         async with local.watch(ConfigMap, labels="app=x") as changes:
             await local.create(config_map("a", app="x"))
@@ -109,7 +109,7 @@ async def test_a_watch_of_a_selection_tells_of_coming_and_going() -> None:
 
 
 async def test_a_watch_of_one_name_sees_only_that_name() -> None:
-    async with started() as (_, local, _store):
+    async with run_server() as (_, local, _store):
         async with local.watch(ConfigMap, "default", fields="metadata.name=a") as changes:
             await local.create(config_map("a-longer"))
             await local.create(config_map("a"))
@@ -121,14 +121,14 @@ async def test_a_watch_of_one_name_sees_only_that_name() -> None:
 
 
 async def test_the_same_rules_hold_in_process() -> None:
-    async with started() as (core, local, _store):
+    async with run_server() as (core, local, _store):
         made = await local.create(config_map())
         with pytest.raises(Invalid):
             await local.create(config_map("Not_A_Name"))
         guard = DeleteOptions(preconditions=Preconditions(uid="other"))
         with pytest.raises(Conflict, match="in the precondition"):
             await local.delete(ConfigMap, "a", "default", guard)
-        nobody = core.local(User("nobody"))
+        nobody = core.in_process_transport(RequestUser("nobody"))
         with pytest.raises(Forbidden, match='User "nobody" cannot get resource "configmaps"'):
             await nobody.get(ConfigMap, "a", "default")
         assert (await local.get(ConfigMap, "a", "default")).uid == made.uid
@@ -136,7 +136,7 @@ async def test_the_same_rules_hold_in_process() -> None:
 
 @pytest.mark.virtual
 async def test_an_idle_watch_gets_a_bookmark_at_once_every_minute_and_before_its_end() -> None:
-    async with started() as (_, local, store):
+    async with run_server() as (_, local, store):
         start = store.revision
         async with local.watch(ConfigMap, revision=start, seconds=90) as changes:
             began = clock.now()
@@ -146,7 +146,7 @@ async def test_an_idle_watch_gets_a_bookmark_at_once_every_minute_and_before_its
 
 @pytest.mark.virtual
 async def test_a_revision_that_does_not_come_is_waited_for_three_seconds() -> None:
-    async with started() as (_, local, store):
+    async with run_server() as (_, local, store):
         began = clock.now()
         ahead = store.revision + 1
         with pytest.raises(Timeout, match=f"Too large resource version: {ahead}, current: {ahead - 1}"):
@@ -160,7 +160,7 @@ async def test_a_revision_that_does_not_come_is_waited_for_three_seconds() -> No
 
 @pytest.mark.virtual
 async def test_events_are_gone_after_an_hour() -> None:
-    async with started() as (_, local, _store):
+    async with run_server() as (_, local, _store):
         about = ObjectReference(kind="ConfigMap", name="a", namespace="default")
         event = Event(
             metadata=ObjectMeta(name="a.1", namespace="default"),
@@ -180,7 +180,7 @@ async def test_events_are_gone_after_an_hour() -> None:
 
 @pytest.mark.virtual
 async def test_history_is_let_go_after_five_minutes_and_a_thousand_revisions() -> None:
-    async with started() as (_, local, store):
+    async with run_server() as (_, local, store):
         for at in range(1200):
             await local.create(config_map(f"m{at}"))
         before = store.revision
@@ -192,7 +192,7 @@ async def test_history_is_let_go_after_five_minutes_and_a_thousand_revisions() -
 
 
 async def test_amounts_are_stored_in_their_canonical_spelling() -> None:
-    async with started() as (_, local, _store):
+    async with run_server() as (_, local, _store):
         spec = PersistentVolumeClaimSpec(
             access_modes=("ReadWriteOnce",),
             resources=VolumeResourceRequirements(requests={"storage": "1024Mi"}),
@@ -203,11 +203,11 @@ async def test_amounts_are_stored_in_their_canonical_spelling() -> None:
 
 
 async def test_a_large_collection_is_deleted_whole() -> None:
-    async with started() as (core, local, _store):
+    async with run_server() as (core, local, _store):
         for at in range(150):
             await local.create(config_map(f"m{at}"))
         entry = core.backend.registry.of(ConfigMap)
-        call = Call("deletecollection", entry.kind, ADMIN, core.backend.reader, clock.wall(), "default")
-        gone = await delete_collection(core.backend, entry, call, Asked(), DeleteOptions())
+        call = ApiCall("deletecollection", entry.kind, ADMIN, core.backend.reader, clock.wall(), "default")
+        gone = await delete_collection(core.backend, entry, call, ListOptions(), DeleteOptions())
         assert len(gone.records) == 150
         assert (await local.list(ConfigMap, "default")).items == []

@@ -10,7 +10,7 @@ DEFAULT = "/api/v1/namespaces/default"
 CLAIMS = f"{DEFAULT}/persistentvolumeclaims"
 
 
-def held(name: str = "a") -> dict[str, Any]:
+def config_map_with_finalizer(name: str = "a") -> dict[str, Any]:
     return {"metadata": {"name": name, "finalizers": ["example.com/hold"], "labels": {"app": name}}}
 
 
@@ -25,7 +25,7 @@ async def running_pod(api: Any, name: str = "p") -> dict[str, Any]:
 
 async def test_the_last_finalizer_takes_the_object_with_it(served: Any) -> None:
     async with served() as api:
-        made = (await api.post(f"{DEFAULT}/configmaps", held())).json
+        made = (await api.post(f"{DEFAULT}/configmaps", config_map_with_finalizer())).json
         version = made["metadata"]["resourceVersion"]
         async with api.watch(f"{DEFAULT}/configmaps?resourceVersion={version}") as watch:
             marked = await api.delete(f"{DEFAULT}/configmaps/a", {"propagationPolicy": "Background"})
@@ -116,14 +116,14 @@ async def test_propagation_is_written_down_as_a_finalizer(
     served: Any, options: dict[str, Any], finalizers: list[str]
 ) -> None:
     async with served() as api:
-        await api.post(f"{DEFAULT}/configmaps", held())
+        await api.post(f"{DEFAULT}/configmaps", config_map_with_finalizer())
         marked = await api.delete(f"{DEFAULT}/configmaps/a", options)
         assert marked.json["metadata"]["finalizers"] == finalizers
 
 
 async def test_contradictory_options_are_refused(served: Any) -> None:
     async with served() as api:
-        await api.post(f"{DEFAULT}/configmaps", held())
+        await api.post(f"{DEFAULT}/configmaps", config_map_with_finalizer())
         both = {"propagationPolicy": "Orphan", "orphanDependents": True}
         assert (await api.delete(f"{DEFAULT}/configmaps/a", both)).status == 422
         assert (await api.delete(f"{DEFAULT}/configmaps/a", {"propagationPolicy": "Up"})).status == 422

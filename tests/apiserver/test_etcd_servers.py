@@ -17,10 +17,10 @@ from tests.support.etcd import Etcd, etcd
 from volplane.api.core import ConfigMap, Namespace
 from volplane.api.errors import Conflict, Timeout
 from volplane.api.meta import ObjectMeta
-from volplane.apiserver.auth.certificates import Authority
+from volplane.apiserver.auth.certificates import CertificateAuthority
 from volplane.client import kubeconfig
 from volplane.client.client import Client
-from volplane.store import Uncertain
+from volplane.store import WriteUncertain
 from volplane.store.etcd import EtcdStore
 from volplane.store.memory import MemoryStore
 
@@ -135,7 +135,7 @@ async def test_a_server_killed_is_replaced_by_another_without_a_gap(server: Etcd
 
 @pytest.mark.peer("etcd")
 async def test_etcd_is_reached_with_certificates_under_a_prefix(tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "pki")
+    authority = CertificateAuthority(tmp_path / "pki")
     pair, mine = authority.server("etcd", ("127.0.0.1",)), authority.client("store", "store", ())
     ca = str(authority.pair.cert_path)
     member = Etcd(tmp_path)
@@ -170,7 +170,7 @@ def test_an_etcd_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-class Doubtful(MemoryStore):
+class UncertainStore(MemoryStore):
     """Does what it is told, and does not say so."""
 
     doubt = False
@@ -178,12 +178,12 @@ class Doubtful(MemoryStore):
     async def create(self, key: str, value: bytes) -> int:
         revision = await super().create(key, value)
         if self.doubt:
-            raise Uncertain("no answer")
+            raise WriteUncertain("no answer")
         return revision
 
 
 async def test_a_write_in_doubt_is_answered_504(served: Any) -> None:
-    store = Doubtful()
+    store = UncertainStore()
     async with served(store=store) as api:
         store.doubt = True
         path = "/api/v1/namespaces/default/configmaps"

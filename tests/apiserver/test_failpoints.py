@@ -14,7 +14,7 @@ from volplane.api.coordination import Lease
 from volplane.api.core import ConfigMap, Event, ObjectReference, PersistentVolume, PersistentVolumeSpec
 from volplane.api.core import CSIPersistentVolumeSource
 from volplane.api.meta import DeleteOptions, ObjectMeta
-from volplane.apiserver.core import Core
+from volplane.apiserver.in_process_server import Core
 from volplane.client.transport import PatchStyle
 from volplane.store.memory import MemoryStore
 

@@ -12,8 +12,8 @@ from tests.loops.inprocess import world
 from volplane.api.core import ConfigMap
 from volplane.api.errors import AlreadyExists
 from volplane.api.meta import ObjectMeta
-from volplane.apiserver.core import Core
-from volplane.apiserver.feed import REMEMBERED
+from volplane.apiserver.in_process_server import InProcessServer
+from volplane.apiserver.watch_cache import CACHED
 from volplane.client.cache import Caches
 from volplane.store.sqlite import SqliteStore
 
@@ -27,10 +27,10 @@ async def test_what_a_cache_holds_is_decoded_by_nobody_however_much_was_written_
 ) -> None:
     async with world() as w:
         cache = w.client.cache(ConfigMap)
-        await cache.synced()
+        await cache.wait_synced()
         await w.client.create(config(x="1"))
-        feed = w.core.backend.registry.of(ConfigMap).feed
-        for number in range(REMEMBERED + 1):
+        feed = w.core.backend.registry.of(ConfigMap).watch_cache
+        for number in range(CACHED + 1):
             last = await w.client.create(config(f"other-{number}"))
             await cache.wait_for(last.revision)
         loaded: list[Any] = []
@@ -48,13 +48,13 @@ async def test_watchers_share_the_writers_object_without_decoding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await SqliteStore.open(tmp_path / "db")
-    core = await Core(store).start()
+    core = await InProcessServer(store).start()
     try:
-        client = core.local()
+        client = core.in_process_transport()
         async with Caches(client) as caches:
             cache = caches.get(ConfigMap)
-            await cache.synced()
-            feed = core.backend.registry.of(ConfigMap).feed
+            await cache.wait_synced()
+            feed = core.backend.registry.of(ConfigMap).watch_cache
             decoded: list[Any] = []
             load = feed.shape.load
             monkeypatch.setattr(feed.shape, "load", lambda *a: decoded.append(a) or load(*a))
@@ -73,7 +73,7 @@ async def test_watchers_share_the_writers_object_without_decoding(
 
 async def test_what_was_worked_out_is_forgotten_when_it_is_old() -> None:
     async with world() as w:
-        feed = w.core.backend.registry.of(ConfigMap).feed
+        feed = w.core.backend.registry.of(ConfigMap).watch_cache
         old = weakref.ref(await w.client.create(config("old")))
         feed.forget()
         assert old() is not None  # somebody may be about to ask
@@ -87,10 +87,10 @@ async def test_what_was_worked_out_is_forgotten_when_it_is_old() -> None:
 async def test_what_a_cache_holds_is_not_forgotten() -> None:
     async with world() as w:
         cache = w.client.cache(ConfigMap)
-        await cache.synced()
+        await cache.wait_synced()
         made = await w.client.create(config())
         await cache.wait_for(made.revision)
-        feed = w.core.backend.registry.of(ConfigMap).feed
+        feed = w.core.backend.registry.of(ConfigMap).watch_cache
         feed.forget()
         feed.forget()
         assert await w.client.get(ConfigMap, "a", "default") is cache.get("a", "default")

@@ -22,7 +22,7 @@ async def test_a_user_with_too_many_requests_is_told_to_come_back_and_others_are
     tmp_path: Path,
 ) -> None:
     store = MemoryStore()
-    settings = apiserver.Settings(data_dir=str(tmp_path), max_requests_inflight=3)
+    settings = apiserver.ApiServerOptions(data_dir=str(tmp_path), max_requests_inflight=3)
     server = await apiserver.run(settings, store)
     http = client_of(server)
     api = Api(server, store, http)
@@ -74,7 +74,7 @@ async def test_a_watcher_that_does_not_read_is_dropped_and_told_and_others_are_n
                 event = await quick.next()
                 assert event["object"]["data"]["text"].startswith(str(count))
         async with asyncio.timeout(60):
-            lines = [json.loads(line) for line in _unchunked(await _all(reader)).splitlines()]
+            lines = [json.loads(line) for line in _join_chunks(await _read_all(reader)).splitlines()]
         writer.close()
     *events, last = lines
     assert 0 < len(events) < 81
@@ -111,7 +111,7 @@ async def test_watchers_that_read_late_miss_nothing_and_hear_nothing_twice(serve
         assert all(reader.result() == told for reader in readers)
 
 
-async def _all(reader: asyncio.StreamReader) -> bytes:
+async def _read_all(reader: asyncio.StreamReader) -> bytes:
     """Up to the chunk that ends the body: the connection itself is kept."""
     data = bytearray()
     while not data.endswith(b"\r\n0\r\n\r\n"):
@@ -119,7 +119,7 @@ async def _all(reader: asyncio.StreamReader) -> bytes:
     return bytes(data)
 
 
-def _unchunked(data: bytes) -> bytes:
+def _join_chunks(data: bytes) -> bytes:
     body = b""
     while True:
         size, _, data = data.partition(b"\r\n")

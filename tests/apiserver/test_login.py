@@ -14,16 +14,16 @@ from volplane.web import tls
 PODS = "/api/v1/pods"
 
 
-def client(server: Any, login: str = "", **certificate: Any) -> web.Http:
+def client(server: Any, login: str = "", **certificate: Any) -> web.HttpClient:
     ca = str(server.authority.pair.cert_path)
     if certificate:
         pair = server.authority.client(certificate["user"], certificate["user"], certificate["groups"])
-        return web.Http(server.url, ssl=tls.client_context(ca, str(pair.cert_path), str(pair.key_path)))
+        return web.HttpClient(server.url, ssl=tls.client_context(ca, str(pair.cert_path), str(pair.key_path)))
     headers = {"authorization": f"Bearer {login}"} if login else {}
-    return web.Http(server.url, ssl=tls.client_context(ca), headers=headers)
+    return web.HttpClient(server.url, ssl=tls.client_context(ca), headers=headers)
 
 
-async def ask(http: web.Http, path: str) -> tuple[int, bytes]:
+async def ask(http: web.HttpClient, path: str) -> tuple[int, bytes]:
     try:
         answer = await http.request("GET", path, timeout=10)
         return answer.status, answer.body

@@ -13,9 +13,9 @@ from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Secr
 from volplane.api.errors import Invalid
 from volplane.api.storage import StorageClass
 from volplane.apiserver import strategies
-from volplane.apiserver.patch import JSON, MERGE, STRATEGIC, Own, read_patch
-from volplane.apiserver.registry import Entry
-from volplane.apiserver.verbs.patch import _in_parts, _whole
+from volplane.apiserver.patch import JSON, MERGE, STRATEGIC, TrustedBody, read_patch
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.verbs.patch import _patch_members, _patch_whole
 
 HEAD = {"name": "x", "uid": "1", "resourceVersion": "7", "annotations": {"a": "1"}, "finalizers": ["f/g"]}
 CLAIM = {
@@ -52,16 +52,16 @@ CASES = [
 ]
 
 
-def entry_of(of: Any) -> Entry:
+def entry_of(of: Any) -> ServedResource:
     kind = kinds.of(of)
-    return Entry(kind, strategies.of(kind))
+    return ServedResource(kind, strategies.of(kind))
 
 
 def both(of: Any, stored: Any, patch: Any, style: str, validation: str = "Warn") -> tuple[Any, Any]:
     entry, old = entry_of(of), codec.convert(of, stored)
-    reading = read_patch(entry.kind, style, Own(msgspec.json.encode(patch)))
-    part = _in_parts(entry, old, reading, validation, owners=False)
-    return part, _whole(entry, codec.builtins(old), reading, validation)
+    reading = read_patch(entry.kind, style, TrustedBody(msgspec.json.encode(patch)))
+    part = _patch_members(entry, old, reading, validation, owners=False)
+    return part, _patch_whole(entry, codec.to_dict(old), reading, validation)
 
 
 @pytest.mark.parametrize("style", [MERGE, STRATEGIC])
@@ -78,8 +78,8 @@ def test_in_parts_it_is_the_same_object_with_the_same_findings(
 
 def test_what_the_patch_does_not_name_is_the_very_same() -> None:
     entry, old = entry_of(PersistentVolumeClaim), codec.convert(PersistentVolumeClaim, CLAIM)
-    body = Own(b'{"metadata":{"uid":"1"},"status":{"phase":"Bound"}}')
-    part = _in_parts(entry, old, read_patch(entry.kind, MERGE, body), "Warn", owners=False)
+    body = TrustedBody(b'{"metadata":{"uid":"1"},"status":{"phase":"Bound"}}')
+    part = _patch_members(entry, old, read_patch(entry.kind, MERGE, body), "Warn", owners=False)
     assert part is not None
     new = part[0]
     assert new.spec is old.spec
@@ -90,22 +90,22 @@ def test_what_the_patch_does_not_name_is_the_very_same() -> None:
 def test_a_patch_that_is_refused_is_refused_with_the_whole_object() -> None:
     patch = {"status": {"phase": 7}}
     entry, old = entry_of(PersistentVolumeClaim), codec.convert(PersistentVolumeClaim, CLAIM)
-    reading = read_patch(entry.kind, MERGE, Own(msgspec.json.encode(patch)))
-    assert _in_parts(entry, old, reading, "Warn", owners=False) is None
+    reading = read_patch(entry.kind, MERGE, TrustedBody(msgspec.json.encode(patch)))
+    assert _patch_members(entry, old, reading, "Warn", owners=False) is None
     with pytest.raises(Invalid, match="ReadWriteOnce"):
-        _whole(entry, codec.builtins(old), reading, "Warn")
+        _patch_whole(entry, codec.to_dict(old), reading, "Warn")
 
 
 def test_what_a_strict_reader_refuses_is_refused_however_often_it_is_applied() -> None:
     """A list's new element comes from the patch itself, and is cleaned of what nobody knows."""
     patch = {"spec": {"containers": [{"name": "d", "image": "j", "imagee": "k"}]}}
     entry, old = entry_of(Pod), codec.convert(Pod, POD)
-    reading = read_patch(entry.kind, STRATEGIC, Own(msgspec.json.encode(patch)))
-    assert _in_parts(entry, old, reading, "Strict", owners=False) is None
+    reading = read_patch(entry.kind, STRATEGIC, TrustedBody(msgspec.json.encode(patch)))
+    assert _patch_members(entry, old, reading, "Strict", owners=False) is None
     for _ in range(2):
         with pytest.raises(Invalid, match="imagee"):
-            _whole(entry, codec.builtins(old), reading, "Strict")
-    _, warnings = _whole(entry, codec.builtins(old), reading, "Warn")
+            _patch_whole(entry, codec.to_dict(old), reading, "Strict")
+    _, warnings = _patch_whole(entry, codec.to_dict(old), reading, "Warn")
     assert any("imagee" in warning for warning in warnings)
 
 
@@ -116,5 +116,5 @@ def test_operations_on_what_an_operation_has_put_there_can_be_tried_again() -> N
     ]
     entry, old = entry_of(PersistentVolumeClaim), codec.convert(PersistentVolumeClaim, CLAIM)
     reading = read_patch(entry.kind, JSON, msgspec.json.encode(operations))
-    tries = [_whole(entry, codec.builtins(old), reading, "Strict")[0].metadata.labels for _ in range(3)]
+    tries = [_patch_whole(entry, codec.to_dict(old), reading, "Strict")[0].metadata.labels for _ in range(3)]
     assert tries == [{"x": "1"}] * 3

@@ -15,28 +15,28 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from volplane.apiserver.auth.certificates import Authority, Pair, UnusableKey
-from volplane.apiserver.auth.issuer import Issuer
+from volplane.apiserver.auth.certificates import CertificateAuthority, CertificateFiles, UnusableKey
+from volplane.apiserver.auth.issuer import TokenIssuer
 
 
-def made(directory: Path) -> tuple[Authority, Pair, Pair]:
-    authority = Authority(directory)
+def create_pki(directory: Path) -> tuple[CertificateAuthority, CertificateFiles, CertificateFiles]:
+    authority = CertificateAuthority(directory)
     server = authority.server("apiserver", ("127.0.0.1",))
     return authority, server, authority.client("admin", "admin", ("system:masters",))
 
 
 def test_a_restart_finds_everything_again(tmp_path: Path) -> None:
-    _, server, client = made(tmp_path)
+    _, server, client = create_pki(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert made(tmp_path)[1:] == (server, client)
+    assert create_pki(tmp_path)[1:] == (server, client)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("lost", ["ca.crt", "apiserver.crt", "apiserver.key", "admin.crt"])
 def test_a_part_that_is_missing_is_made_again_and_fits_the_rest(tmp_path: Path, lost: str) -> None:
-    made(tmp_path)
+    create_pki(tmp_path)
     (tmp_path / lost).unlink()
-    authority, server, client = made(tmp_path)
+    authority, server, client = create_pki(tmp_path)
     for pair in (server, client):
         certificate = x509.load_pem_x509_certificate(pair.cert)
         certificate.verify_directly_issued_by(authority.certificate)
@@ -55,9 +55,9 @@ DAMAGE = pytest.mark.parametrize(
 def test_a_part_that_cannot_be_read_is_made_again(
     tmp_path: Path, name: str, damaged: Callable[[bytes], bytes]
 ) -> None:
-    before = made(tmp_path)[0].certificate.public_key()
+    before = create_pki(tmp_path)[0].certificate.public_key()
     (tmp_path / name).write_bytes(damaged((tmp_path / name).read_bytes()))
-    authority, server, client = made(tmp_path)
+    authority, server, client = create_pki(tmp_path)
     assert authority.certificate.public_key() == before  # who trusted it still does
     for pair in (server, client):
         certificate = x509.load_pem_x509_certificate(pair.cert)
@@ -65,20 +65,20 @@ def test_a_part_that_cannot_be_read_is_made_again(
         assert certificate.public_key() == load_pem_private_key(pair.key, password=None).public_key()
 
 
-def gone(old: bytes) -> bytes | None:
+def lose_key(old: bytes) -> bytes | None:
     return None
 
 
-def of_another(old: bytes) -> bytes:
+def replace_key(old: bytes) -> bytes:
     key = ec.generate_private_key(ec.SECP256R1())
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-@pytest.mark.parametrize("damaged", [gone, of_another, lambda old: b"", lambda old: old[:100]])
+@pytest.mark.parametrize("damaged", [lose_key, replace_key, lambda old: b"", lambda old: old[:100]])
 def test_a_lost_key_of_the_authority_is_named_and_nothing_is_changed(
     tmp_path: Path, damaged: Callable[[bytes], bytes | None]
 ) -> None:
-    made(tmp_path)
+    create_pki(tmp_path)
     key = tmp_path / "ca.key"
     content = damaged(key.read_bytes())
     key.unlink()
@@ -86,7 +86,7 @@ def test_a_lost_key_of_the_authority_is_named_and_nothing_is_changed(
         key.write_bytes(content)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(UnusableKey, match=f"cannot use the key {key}: .*Restore it from a backup"):
-        made(tmp_path)
+        create_pki(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -95,7 +95,7 @@ def test_a_key_of_accounts_that_cannot_be_read_is_named(
     tmp_path: Path, damaged: Callable[[bytes], bytes]
 ) -> None:
     path = tmp_path / "sa.key"
-    Issuer.load(path)
+    TokenIssuer.load(path)
     path.write_bytes(damaged(path.read_bytes()))
     with pytest.raises(UnusableKey, match=f"cannot use the key {path}"):
-        Issuer.load(path)
+        TokenIssuer.load(path)

@@ -8,14 +8,14 @@ from pathlib import Path
 from volplane import apiserver
 from volplane.api.core import ConfigMap
 from volplane.api.meta import ObjectMeta
-from volplane.apiserver.server import Server
+from volplane.apiserver.server import RunningApiServer
 from volplane.client.transport import PatchStyle
 from volplane.store.sqlite import SqliteStore
 
 
-async def start(directory: Path) -> tuple[Server, SqliteStore]:
+async def start(directory: Path) -> tuple[RunningApiServer, SqliteStore]:
     store = await SqliteStore.open(str(directory / "state.db"))
-    return await apiserver.run(apiserver.Settings(data_dir=str(directory)), store), store
+    return await apiserver.run(apiserver.ApiServerOptions(data_dir=str(directory)), store), store
 
 
 def config_map(name: str) -> ConfigMap:
@@ -24,13 +24,13 @@ def config_map(name: str) -> ConfigMap:
 
 async def test_objects_revisions_and_history_outlive_a_restart(tmp_path: Path) -> None:
     server, store = await start(tmp_path)
-    first = await server.local().create(config_map("a"))
-    second = await server.local().create(config_map("b"))
+    first = await server.in_process_transport().create(config_map("a"))
+    second = await server.in_process_transport().create(config_map("b"))
     await server.close(0)
     await store.close()
 
     server, store = await start(tmp_path)
-    local = server.local()
+    local = server.in_process_transport()
     page = await local.list(ConfigMap, "default")
     assert [m.name for m in page.items] == ["a", "b"]
     assert page.items[0] == first
@@ -46,7 +46,7 @@ async def test_objects_revisions_and_history_outlive_a_restart(tmp_path: Path) -
 
 async def test_many_writers_of_one_object_lose_no_write(tmp_path: Path) -> None:
     server, store = await start(tmp_path)
-    local = server.local()
+    local = server.in_process_transport()
     await local.create(config_map("a"))
 
     async def write(who: int) -> None:

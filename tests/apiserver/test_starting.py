@@ -11,9 +11,9 @@ from volplane.api.core import Node
 from volplane.api.errors import Forbidden
 from volplane.api.meta import ObjectMeta
 from volplane.api.rbac import ClusterRoleBinding, RoleRef, Subject
-from volplane.apiserver.auth.certificates import Authority
-from volplane.apiserver.core import Core
-from volplane.apiserver.strategy import User
+from volplane.apiserver.auth.certificates import CertificateAuthority
+from volplane.apiserver.in_process_server import InProcessServer
+from volplane.apiserver.strategy import RequestUser
 from volplane.store import Listing
 from volplane.store.memory import MemoryStore
 from volplane.web import tls
@@ -21,7 +21,7 @@ from volplane.web import tls
 PATIENCE = 10.0
 
 
-class Slow(MemoryStore):
+class SlowStore(MemoryStore):
     """Lists nothing until it is let."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ def free_port() -> int:
         return port
 
 
-async def connected(http: web.Http, path: str) -> web.Answer:
+async def wait_for_answer(http: web.HttpClient, path: str) -> web.ClientResponse:
     """The first answer of a server that may not listen yet."""
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -51,23 +51,23 @@ async def connected(http: web.Http, path: str) -> web.Answer:
 
 
 async def test_who_comes_before_the_start_is_over_waits_for_it(tmp_path: Path) -> None:
-    store, port = Slow(), free_port()
-    authority = Authority(tmp_path / "pki")
+    store, port = SlowStore(), free_port()
+    authority = CertificateAuthority(tmp_path / "pki")
     pair = authority.client("somebody", "system:kube-scheduler", ())
     context = tls.client_context(str(authority.pair.cert_path), str(pair.cert_path), str(pair.key_path))
-    http = web.Http(f"https://127.0.0.1:{port}", ssl=context)
+    http = web.HttpClient(f"https://127.0.0.1:{port}", ssl=context)
     starting = asyncio.create_task(
-        apiserver.run(apiserver.Settings(data_dir=str(tmp_path), port=port), store)
+        apiserver.run(apiserver.ApiServerOptions(data_dir=str(tmp_path), port=port), store)
     )
     try:
-        assert (await connected(http, "/livez")).status == 200
-        assert (await connected(http, "/readyz")).status == 500
+        assert (await wait_for_answer(http, "/livez")).status == 200
+        assert (await wait_for_answer(http, "/readyz")).status == 500
         asked = asyncio.create_task(http.request("GET", "/api/v1/nodes", timeout=PATIENCE))
-        assert (await connected(http, "/readyz")).status == 500
+        assert (await wait_for_answer(http, "/readyz")).status == 500
         assert not asked.done()
         store.let.set()
         assert (await asked).status == 200
-        assert (await connected(http, "/readyz")).status == 200
+        assert (await wait_for_answer(http, "/readyz")).status == 200
     finally:
         store.let.set()
         await http.close()
@@ -84,15 +84,15 @@ def binding(name: str) -> ClusterRoleBinding:
     )
 
 
-async def allowed(core: Core, name: str) -> bool:
+async def may_list_nodes(core: InProcessServer, name: str) -> bool:
     try:
-        await core.local(User(name)).list(Node)
+        await core.in_process_transport(RequestUser(name)).list(Node)
     except Forbidden:
         return False
     return True
 
 
-async def turns() -> None:
+async def run_pending_tasks() -> None:
     """Let everybody run who can."""
     for _ in range(20):
         await asyncio.sleep(0)
@@ -100,20 +100,20 @@ async def turns() -> None:
 
 async def test_an_index_that_was_overrun_lists_again() -> None:
     store = MemoryStore(backlog=4)
-    core = await Core(store).start()
+    core = await InProcessServer(store).start()
     try:
-        admin = core.local()
+        admin = core.in_process_transport()
         await admin.create(binding("gone"))
         await asyncio.sleep(0)
         for number in range(10):  # nobody else runs in between, so its watch falls behind
             await admin.create(binding(f"user-{number}"))
         await admin.delete(ClusterRoleBinding, "gone")
-        await turns()
-        assert all([await allowed(core, f"user-{number}") for number in range(10)])
-        assert not await allowed(core, "gone")
+        await run_pending_tasks()
+        assert all([await may_list_nodes(core, f"user-{number}") for number in range(10)])
+        assert not await may_list_nodes(core, "gone")
         await admin.create(binding("later"))
-        await turns()
-        assert await allowed(core, "later")
+        await run_pending_tasks()
+        assert await may_list_nodes(core, "later")
     finally:
         await core.close()
         await store.close()

@@ -195,7 +195,7 @@ async def test_the_token_among_the_protocols_stays_here(served: Any) -> None:
         offered = f"base64url.bearer.authorization.k8s.io.{token}, v5.channel.k8s.io"
         headers = [("Connection", "Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Protocol", offered)]
         ca = str(api.server.authority.pair.cert_path)
-        http = web.Http(api.server.url, ssl=tls.client_context(ca))
+        http = web.HttpClient(api.server.url, ssl=tls.client_context(ca))
         answer, stream = await http.upgrade(f"{DEFAULT}/pods/p/exec?command=sh", headers)
         assert answer.status == 101
         assert stream is not None

@@ -16,12 +16,12 @@ from volplane.api.apiextensions import CustomResourceValidation, JSONSchemaProps
 from volplane.api.errors import BadRequest
 from volplane.api.meta import ObjectMeta
 from volplane.apiserver.crd.custom import jsonpath
-from volplane.apiserver.crd.custom.publish import model
+from volplane.apiserver.crd.custom.publish import published_model
 from volplane.apiserver.crd.definition import approval, names
 from volplane.apiserver.crd.definition.checks.spec import validate_schema
 from volplane.apiserver.crd.definition.conditions import find
-from volplane.apiserver.crd.definition.schemas import normalized, schema_of
-from volplane.apiserver.versions import preference
+from volplane.apiserver.crd.definition.schemas import normalize_schemas, schema_of
+from volplane.apiserver.version_priority import version_sort_key
 
 Json = Any
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
@@ -31,7 +31,7 @@ LIST_TYPE, LIST_KEYS = "x-kubernetes-list-type", "x-kubernetes-list-map-keys"
 MAP_TYPE, RULES = "x-kubernetes-map-type", "x-kubernetes-validations"
 
 
-def told(schema: Json, **more: bool) -> list[str]:
+def schema_errors(schema: Json, **more: bool) -> list[str]:
     """What is said about property `x` of a root, or about a root that is given whole."""
     root = schema if schema.get("root") else {"type": "object", "properties": {"x": schema}}
     root = {key: value for key, value in root.items() if key != "root"}
@@ -197,7 +197,7 @@ def items(**more: Json) -> Json:
     ids=str,
 )
 def test_what_is_said_about_a_schema(schema: Json, words: str) -> None:
-    found = told(schema)
+    found = schema_errors(schema)
     assert any(text.replace("s.properties[x]", "x").startswith(words) for text in found), found
 
 
@@ -217,16 +217,16 @@ def test_what_is_said_about_a_schema(schema: Json, words: str) -> None:
     ids=str,
 )
 def test_nothing_is_said_about_a_sound_schema(schema: Json) -> None:
-    assert told(schema) == []
+    assert schema_errors(schema) == []
 
 
 def test_a_status_endpoint_limits_the_root() -> None:
     root = {"root": True, "type": "object", "properties": {"status": {"type": "object"}}, "maxProperties": 1}
     assert (
         "fields are allowed at the root of the schema if the status subresource is enabled"
-        in told(root, status=True)[0]
+        in schema_errors(root, status=True)[0]
     )
-    assert told(root) == []
+    assert schema_errors(root) == []
 
 
 # Schemas as they come
@@ -247,7 +247,7 @@ def definition(name: str = "widgets", schema: Json = None, **called: Json) -> De
 def test_unions_are_cleaned_like_the_rest() -> None:
     inner = {"type": "object", "nonsense": 1, "properties": {"a": {"type": "string", "enum": None}}}
     given = definition(schema={"type": "object", "properties": {"x": {"type": "array", "items": inner}}})
-    schema = schema_of(normalized(given).spec.versions[0])
+    schema = schema_of(normalize_schemas(given).spec.versions[0])
     assert schema is not None
     assert schema["properties"]["x"]["items"] == {"type": "object", "properties": {"a": STRING}}
 
@@ -255,14 +255,14 @@ def test_unions_are_cleaned_like_the_rest() -> None:
 def test_wrong_types_in_unions_are_refused() -> None:
     given = definition(schema={"type": "object", "properties": {"x": {"items": {"type": 5}}}})
     with pytest.raises(BadRequest, match="cannot unmarshal number"):
-        normalized(given)
+        normalize_schemas(given)
 
 
 # Names
 
 
-def settled(given: Definition, *others: Definition) -> Definition:
-    return names.settled(given, others, "2026-01-01T00:00:00Z")
+def accept_names(given: Definition, *others: Definition) -> Definition:
+    return names.accept_names(given, others, "2026-01-01T00:00:00Z")
 
 
 def reason(found: Definition) -> str:
@@ -283,22 +283,22 @@ def reason(found: Definition) -> str:
     ],
 )
 def test_a_name_belongs_to_the_first(called: Json, why: str) -> None:
-    first = settled(definition(short_names=("wd",)))
-    second = settled(definition("gadgets", **called), first)
+    first = accept_names(definition(short_names=("wd",)))
+    second = accept_names(definition("gadgets", **called), first)
     assert reason(second) == why
 
 
 def test_other_groups_have_their_own_names() -> None:
-    first = settled(definition())
+    first = accept_names(definition())
     elsewhere = structs.replace(first, spec=structs.replace(first.spec, group="example.org"))
-    assert reason(settled(definition(), elsewhere)) == "NoConflicts"
+    assert reason(accept_names(definition(), elsewhere)) == "NoConflicts"
 
 
 def test_a_kind_that_was_served_stays_served() -> None:
-    mine = settled(definition())
-    rival = settled(definition("gadgets", short_names=("g",)))
+    mine = accept_names(definition())
+    rival = accept_names(definition("gadgets", short_names=("g",)))
     wants = structs.replace(mine.spec, names=structs.replace(mine.spec.names, short_names=("g",)))
-    found = settled(structs.replace(mine, spec=wants), rival)
+    found = accept_names(structs.replace(mine, spec=wants), rival)
     assert reason(found) == "ShortNamesConflict"
     assert found.status.accepted_names.short_names == ()
     established = find(found, "Established")
@@ -317,13 +317,13 @@ def test_a_kind_that_was_served_stays_served() -> None:
     ],
 )
 def test_approval(annotation: str, state: str) -> None:
-    assert approval.state({approval.ANNOTATION: annotation})[0] == state
+    assert approval.approval_state({approval.ANNOTATION: annotation})[0] == state
 
 
 def test_versions_in_order_of_preference() -> None:
     given = ["foo1", "v1alpha1", "v1beta1", "v1", "v10", "v2", "v1beta2", "v11alpha2", "bar", "v3beta1"]
     expected = ["v10", "v2", "v1", "v3beta1", "v1beta2", "v1beta1", "v11alpha2", "v1alpha1", "bar", "foo1"]
-    assert sorted(given, key=preference) == expected
+    assert sorted(given, key=version_sort_key) == expected
 
 
 # Paths of columns
@@ -354,7 +354,7 @@ def test_json_paths(path: str, found: Json) -> None:
 
 @pytest.mark.parametrize("path", ["a", ".a[", ".a[?(", ".a[?(@.b=c)]", "{.a}"])
 def test_json_paths_that_are_none(path: str) -> None:
-    with pytest.raises(jsonpath.BadPath):
+    with pytest.raises(jsonpath.InvalidJSONPath):
         jsonpath.compile(path)
 
 
@@ -372,11 +372,11 @@ def test_the_second_version_leaves_open_what_it_cannot_say() -> None:
             "pod": {"type": "object", EMBEDDED: True, "properties": {"spec": STRING}},
         },
     }
-    made = model(schema, meta, v2=True)["properties"]
+    made = published_model(schema, meta, v2=True)["properties"]
     assert made["free"] == {PRESERVE: True}
     assert made["null"] == {}
     assert made["some"] == STRING
     assert made["pod"]["properties"]["metadata"] == meta
     assert made["pod"]["required"] == ["kind", "apiVersion"]
-    assert model({"type": "object", PRESERVE: True}, meta, v2=True) == {"type": "object"}
-    assert model(schema, meta, v2=False)["properties"]["null"]["nullable"] is True
+    assert published_model({"type": "object", PRESERVE: True}, meta, v2=True) == {"type": "object"}
+    assert published_model(schema, meta, v2=False)["properties"]["null"]["nullable"] is True

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from volplane.apiserver.crd.rules import BadRule, Check, compile_rules
+from volplane.apiserver.crd.cel_rules import InvalidRule, RuleCheck, compile_rules
 
 Json = Any
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
@@ -20,15 +20,15 @@ def obj(*rules: Json, **properties: Json) -> Json:
     return with_rules({"type": "object", "properties": properties}, *rules)
 
 
-def judged(schema: Json, new: Json, old: Json = None, warnings: list[str] | None = None) -> list[str]:
-    check = Check(warnings.append if warnings is not None else None)
+def rule_errors(schema: Json, new: Json, old: Json = None, warnings: list[str] | None = None) -> list[str]:
+    check = RuleCheck(warnings.append if warnings is not None else None)
     return [str(cause) for cause in check.run(compile_rules(schema), new, old)]
 
 
 def test_a_rule_is_told_where_it_stands() -> None:
     schema = obj(spec=obj({"rule": "self.a != self.b", "message": "a and b differ"}, a=STRING, b=STRING))
-    assert judged(schema, {"spec": {"a": "x", "b": "y"}}) == []
-    assert judged(schema, {"spec": {"a": "x", "b": "x"}}) == ["spec: Invalid value: a and b differ"]
+    assert rule_errors(schema, {"spec": {"a": "x", "b": "y"}}) == []
+    assert rule_errors(schema, {"spec": {"a": "x", "b": "x"}}) == ["spec: Invalid value: a and b differ"]
 
 
 @pytest.mark.parametrize(
@@ -52,16 +52,16 @@ def test_a_rule_is_told_where_it_stands() -> None:
     ],
 )
 def test_how_a_failing_rule_is_told(rule: Json, told: str) -> None:
-    assert judged(obj(n=with_rules(INTEGER, rule)), {"n": 1}) == [told]
+    assert rule_errors(obj(n=with_rules(INTEGER, rule)), {"n": 1}) == [told]
 
 
 def test_a_field_path_points_below_the_rule() -> None:
     rule = {"rule": "false", "message": "m", "fieldPath": ".a.b"}
     schema = obj(spec=obj(rule, a=obj(b=STRING)))
-    assert judged(schema, {"spec": {"a": {}}}) == ["spec.a.b: Invalid value: m"]
+    assert rule_errors(schema, {"spec": {"a": {}}}) == ["spec.a.b: Invalid value: m"]
     labels = {"type": "object", "additionalProperties": STRING}
     schema = obj(spec=obj({**rule, "fieldPath": ".labels['x.y']"}, labels=labels))
-    assert judged(schema, {"spec": {}}) == ["spec.labels[x.y]: Invalid value: m"]
+    assert rule_errors(schema, {"spec": {}}) == ["spec.labels[x.y]: Invalid value: m"]
 
 
 def test_rules_reach_items_and_values() -> None:
@@ -69,20 +69,20 @@ def test_rules_reach_items_and_values() -> None:
     schema = obj(
         list={"type": "array", "items": positive}, map={"type": "object", "additionalProperties": positive}
     )
-    assert judged(schema, {"list": [1, 0], "map": {"a": 0}}) == [
+    assert rule_errors(schema, {"list": [1, 0], "map": {"a": 0}}) == [
         "list[1]: Invalid value: 0: m",
         "map[a]: Invalid value: 0: m",
     ]
 
 
 def test_nulls_are_not_judged() -> None:
-    assert judged(obj(n=with_rules({**INTEGER, "nullable": True}, "self > 1")), {"n": None}) == []
+    assert rule_errors(obj(n=with_rules({**INTEGER, "nullable": True}, "self > 1")), {"n": None}) == []
 
 
 def test_the_root_sees_its_name() -> None:
     schema = obj({"rule": "self.metadata.name.startsWith('a') && self.kind == 'K'", "message": "m"})
-    assert judged(schema, {"kind": "K", "apiVersion": "g/v1", "metadata": {"name": "ab"}}) == []
-    assert judged(schema, {"kind": "K", "metadata": {"name": "b"}}) == ["<nil>: Invalid value: m"]
+    assert rule_errors(schema, {"kind": "K", "apiVersion": "g/v1", "metadata": {"name": "ab"}}) == []
+    assert rule_errors(schema, {"kind": "K", "metadata": {"name": "b"}}) == ["<nil>: Invalid value: m"]
 
 
 # Old values
@@ -92,10 +92,10 @@ IMMUTABLE = {"rule": "self == oldSelf", "message": "is immutable"}
 
 def test_a_comparing_rule_runs_only_where_there_is_something_to_compare() -> None:
     schema = obj(a=with_rules(STRING, IMMUTABLE))
-    assert judged(schema, {"a": "x"}) == []
-    assert judged(schema, {"a": "x"}, {}) == []
-    assert judged(schema, {"a": "x"}, {"a": "x"}) == []
-    assert judged(schema, {"a": "x"}, {"a": "y"}) == ['a: Invalid value: "x": is immutable']
+    assert rule_errors(schema, {"a": "x"}) == []
+    assert rule_errors(schema, {"a": "x"}, {}) == []
+    assert rule_errors(schema, {"a": "x"}, {"a": "x"}) == []
+    assert rule_errors(schema, {"a": "x"}, {"a": "y"}) == ['a: Invalid value: "x": is immutable']
 
 
 def test_an_optional_old_value_lets_the_rule_run_always() -> None:
@@ -105,10 +105,10 @@ def test_an_optional_old_value_lets_the_rule_run_always() -> None:
         "optionalOldSelf": True,
     }
     schema = obj(n=with_rules(INTEGER, rule))
-    assert judged(schema, {"n": 0}) == []
-    assert judged(schema, {"n": 1}) == ["n: Invalid value: 1: m"]
-    assert judged(schema, {"n": 1}, {"n": 0}) == []
-    assert judged(schema, {"n": 0}, {"n": 1}) == ["n: Invalid value: 0: m"]
+    assert rule_errors(schema, {"n": 0}) == []
+    assert rule_errors(schema, {"n": 1}) == ["n: Invalid value: 1: m"]
+    assert rule_errors(schema, {"n": 1}, {"n": 0}) == []
+    assert rule_errors(schema, {"n": 0}, {"n": 1}) == ["n: Invalid value: 0: m"]
 
 
 def test_items_of_a_map_list_are_compared_by_key() -> None:
@@ -123,10 +123,10 @@ def test_items_of_a_map_list_are_compared_by_key() -> None:
     )
     old = {"list": [{"k": "1", "v": "a"}, {"k": "2", "v": "b"}]}
     assert (
-        judged(schema, {"list": [{"k": "2", "v": "b"}, {"k": "1", "v": "a"}, {"k": "3", "v": "c"}]}, old)
+        rule_errors(schema, {"list": [{"k": "2", "v": "b"}, {"k": "1", "v": "a"}, {"k": "3", "v": "c"}]}, old)
         == []
     )
-    assert judged(schema, {"list": [{"k": "2", "v": "x"}]}, old) == [
+    assert rule_errors(schema, {"list": [{"k": "2", "v": "x"}]}, old) == [
         'list[0].v: Invalid value: "x": is immutable'
     ]
 
@@ -140,7 +140,7 @@ def test_what_has_not_changed_is_a_warning() -> None:
     )
     old = {"a": {"x": 1}, "b": 1}
     warnings: list[str] = []
-    assert judged(schema, {"a": {"x": 1}, "b": 0}, old, warnings) == [
+    assert rule_errors(schema, {"a": {"x": 1}, "b": 0}, old, warnings) == [
         "b: Invalid value: 0: failed rule: self > 1"
     ]
     assert warnings == ["a: Invalid value: m"]
@@ -148,13 +148,13 @@ def test_what_has_not_changed_is_a_warning() -> None:
 
 def test_items_are_forgiven_with_their_list() -> None:
     schema = obj(list={"type": "array", "items": with_rules(INTEGER, {"rule": "self > 1", "message": "m"})})
-    assert judged(schema, {"list": [1]}, {"list": [1]}) == []
-    assert judged(schema, {"list": [1, 2]}, {"list": [1]}) == ["list[0]: Invalid value: 1: m"]
+    assert rule_errors(schema, {"list": [1]}, {"list": [1]}) == []
+    assert rule_errors(schema, {"list": [1, 2]}, {"list": [1]}) == ["list[0]: Invalid value: 1: m"]
 
 
 def test_comparing_rules_are_not_forgiven() -> None:
     schema = obj(a=with_rules(STRING, {"rule": "self != oldSelf", "message": "must change"}))
-    assert judged(schema, {"a": "x"}, {"a": "x"}) == ['a: Invalid value: "x": must change']
+    assert rule_errors(schema, {"a": "x"}, {"a": "x"}) == ['a: Invalid value: "x": must change']
 
 
 # Limits and mistakes
@@ -163,7 +163,7 @@ def test_comparing_rules_are_not_forgiven() -> None:
 def test_rules_that_take_too_long_end_the_check() -> None:
     slow = {"rule": "self.all(a, self.all(b, self.all(c, a <= b + c)))", "message": "slow"}
     schema = obj(list=with_rules({"type": "array", "items": INTEGER}, slow, "false"))
-    [told] = judged(schema, {"list": [1] * 100})
+    [told] = rule_errors(schema, {"list": [1] * 100})
     assert told == (
         "list: Invalid value: \"array\": 'operation cancelled: actual cost limit exceeded': no further "
         "validation rules will be run due to call cost exceeds limit for rule: slow"
@@ -188,7 +188,7 @@ def test_rules_that_take_too_long_end_the_check() -> None:
     ],
 )
 def test_rules_that_cannot_be_compiled(rule: Json, part: str, words: str) -> None:
-    with pytest.raises(BadRule) as bad:
+    with pytest.raises(InvalidRule) as bad:
         compile_rules(obj(rule))
     assert bad.value.part == part
     assert bad.value.words.startswith(words)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from volplane.apiserver.crd.schema import embedded, lists, patterns
-from volplane.apiserver.crd.schema.correlate import Pair
+from volplane.apiserver.crd.schema.correlate import ValuePair
 from volplane.apiserver.crd.schema.values import validate
 
 Json = Any
@@ -15,13 +15,13 @@ EMBEDDED = "x-kubernetes-embedded-resource"
 LIST_TYPE, LIST_KEYS = "x-kubernetes-list-type", "x-kubernetes-list-map-keys"
 
 
-def told(schema: Json, value: Json) -> list[str]:
+def value_errors(schema: Json, value: Json) -> list[str]:
     """What is said about `spec.x`."""
     root = {"type": "object", "properties": {"spec": {"type": "object", "properties": {"x": schema}}}}
     return [str(cause) for cause in validate({"spec": {"x": value}}, root)]
 
 
-def wrong(wanted: str, given: str) -> str:
+def type_error_text(wanted: str, given: str) -> str:
     return f'spec.x: Invalid value: "{given}": spec.x in body must be of type {wanted}: "{given}"'
 
 
@@ -32,12 +32,12 @@ BY_KEY = {LIST_TYPE: "map", LIST_KEYS: ["k"]}
 @pytest.mark.parametrize(
     ("schema", "value", "words"),
     [
-        ({"type": "integer"}, "a", wrong("integer", "string")),
-        ({"type": "string"}, 1, wrong("string", "integer")),
-        ({"type": "string"}, True, wrong("string", "boolean")),
-        ({"type": "string"}, None, wrong("string", "null")),
-        ({"type": "integer"}, 1.5, wrong("integer", "number")),
-        ({"type": "object"}, [], wrong("object", "array")),
+        ({"type": "integer"}, "a", type_error_text("integer", "string")),
+        ({"type": "string"}, 1, type_error_text("string", "integer")),
+        ({"type": "string"}, True, type_error_text("string", "boolean")),
+        ({"type": "string"}, None, type_error_text("string", "null")),
+        ({"type": "integer"}, 1.5, type_error_text("integer", "number")),
+        ({"type": "object"}, [], type_error_text("object", "array")),
         (
             {"x-kubernetes-int-or-string": True},
             True,
@@ -138,7 +138,7 @@ BY_KEY = {LIST_TYPE: "map", LIST_KEYS: ["k"]}
     ids=str,
 )  # fmt: skip
 def test_one_thing_is_wrong(schema: Json, value: Json, words: str) -> None:
-    assert told(schema, value) == [words]
+    assert value_errors(schema, value) == [words]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_one_thing_is_wrong(schema: Json, value: Json, words: str) -> None:
     ids=str,
 )
 def test_nothing_is_wrong(schema: Json, value: Json) -> None:
-    assert told(schema, value) == []
+    assert value_errors(schema, value) == []
 
 
 @pytest.mark.parametrize(
@@ -184,12 +184,12 @@ def test_nothing_is_wrong(schema: Json, value: Json) -> None:
     ],
 )  # fmt: skip
 def test_values_that_do_not_fit_their_format(format: str, value: str) -> None:
-    assert len(told({"type": "string", "format": format}, value)) == 1
+    assert len(value_errors({"type": "string", "format": format}, value)) == 1
 
 
 def test_several_things_are_told_at_once() -> None:
     schema = {"type": "object", "required": ["a", "b"], "properties": {"c": {"type": "integer"}}}
-    assert told(schema, {"c": "x"}) == [
+    assert value_errors(schema, {"c": "x"}) == [
         'spec.x.c: Invalid value: "string": spec.x.c in body must be of type integer: "string"',
         "spec.x.a: Required value",
         "spec.x.b: Required value",
@@ -201,14 +201,14 @@ def test_of_alternatives_the_closest_explains_itself() -> None:
         {"required": ["a"], "properties": {"a": {"minimum": 5}, "b": {"minimum": 5}}},
         {"required": ["c"]},
     ]
-    assert told({"type": "object", "anyOf": alternatives}, {"a": 1, "b": 7}) == [
+    assert value_errors({"type": "object", "anyOf": alternatives}, {"a": 1, "b": 7}) == [
         '<nil>: Invalid value: "": "spec.x" must validate at least one schema (anyOf)',
         "spec.x.a: Invalid value: 1: spec.x.a in body should be greater than or equal to 5",
     ]
 
 
 def test_of_all_parts_the_failing_ones_are_told() -> None:
-    assert told({"type": "integer", "allOf": [{"minimum": 1}, {"minimum": 0}]}, -1) == [
+    assert value_errors({"type": "integer", "allOf": [{"minimum": 1}, {"minimum": 0}]}, -1) == [
         "spec.x: Invalid value: -1: spec.x in body should be greater than or equal to 1",
         "spec.x: Invalid value: -1: spec.x in body should be greater than or equal to 0",
         '<nil>: Invalid value: "": "spec.x" must validate all the schemas (allOf). None validated',
@@ -227,7 +227,7 @@ def test_a_part_validated_alone_names_itself_relatively() -> None:
 
 
 def _update(schema: Json, old: Json, new: Json) -> list[str]:
-    return [cause.field for cause in validate(new, schema, pair=Pair(new, old))]
+    return [cause.field for cause in validate(new, schema, pair=ValuePair(new, old))]
 
 
 SHORT = {"type": "string", "maxLength": 1}
@@ -346,5 +346,5 @@ def test_patterns_mean_what_they_mean_in_go(pattern: str, fits: str, fails: str)
 
 @pytest.mark.parametrize("pattern", ["(", "a(?=b)", "(?<!a)b", r"(a)\1", r"\C", "a{1001}", "[[:nope:]]", "*"])
 def test_what_go_would_not_compile_is_refused(pattern: str) -> None:
-    with pytest.raises(patterns.BadPattern):
+    with pytest.raises(patterns.InvalidPattern):
         patterns.compile(pattern)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.loops.inprocess import World, world
+from tests.loops.inprocess import InProcessEnv, world
 from tests.support.snapshots import definitions
 from volplane.api import kinds
 from volplane.api.errors import NotFound
@@ -17,7 +17,7 @@ from volplane.api.snapshot import (
 )
 
 
-async def define(w: World) -> None:
+async def define(w: InProcessEnv) -> None:
     for definition in definitions():
         await w.client.create(definition)
 
@@ -47,7 +47,7 @@ async def test_every_verb_speaks_in_types() -> None:
         assert patched is not None
         assert patched.status == VolumeSnapshotStatus(ready_to_use=True, restore_size="1Gi")
         cache = w.client.cache(VolumeSnapshot)
-        await cache.synced()
+        await cache.wait_synced()
         assert cache.all() == [patched]
         marked = await w.client.patch(
             VolumeSnapshot, "before", "default", merge={"metadata": {"labels": {"a": "b"}}}
@@ -70,6 +70,6 @@ def test_the_types_name_what_the_definitions_name() -> None:
         )
         for d in definitions()
     }
-    for kind in kinds.KNOWN:
+    for kind in kinds.CLIENT_KINDS:
         scope = "Namespaced" if kind.namespaced else "Cluster"
-        assert defined[kind.group, kind.plural] == (kind.kind, kind.short, scope)
+        assert defined[kind.group, kind.plural] == (kind.kind, kind.short_names, scope)

@@ -21,7 +21,7 @@ from volplane.api.kinds import Kind
 from volplane.api.meta import ManagedFieldsEntry
 from volplane.apiserver import decode
 from volplane.apiserver.apply import document, fields, lastapplied, managed, merging, types
-from volplane.apiserver.apply.fields import Unreadable
+from volplane.apiserver.apply.fields import InvalidFieldSet
 from volplane.apiserver.apply.ownership import Ownership, ownership_of
 from volplane.apiserver.facts import facts_of
 
@@ -35,7 +35,7 @@ def ownership(kind: Kind, schema: Any = None) -> Ownership:
     return ownership_of(kind, status=facts.status, status_metadata=facts.status_metadata, schema=schema)
 
 
-class Story:
+class FieldManagerRun:
     """One object and what its managers do to it, without a server."""
 
     def __init__(self, kind: Kind) -> None:
@@ -44,38 +44,40 @@ class Story:
         self.live: Any = None
         self.entries: managed.Entries = ()
 
-    def typed(self, data: dict[str, Any]) -> Any:
+    def to_object(self, data: dict[str, Any]) -> Any:
         assert self.kind.type is not None
-        return decode.plain(self.kind.type, copy.deepcopy(data))[0]
+        return decode.convert_struct(self.kind.type, copy.deepcopy(data))[0]
 
-    def held(self) -> managed.Managed:
+    def managed_fields(self) -> managed.Managed:
         return managed.read(self.entries)
 
     def update(self, manager: str, data: dict[str, Any], below: str = "") -> None:
-        new = self.typed(data)
+        new = self.to_object(data)
         if self.live is not None and not self.entries:
             self.live = new
             return
         old = self.rules.empty() if self.live is None else self.live
-        changed, removed = (self.rules.owned(f, below) for f in self.rules.differ(old, new))
+        changed, removed = (self.rules.filter_ownable(f, below) for f in self.rules.differ(old, new))
         owner = managed.updater(manager, self.kind.api_version, below)
         self.live = new
-        self.entries = managed.updated(self.entries, owner, NOW, changed, removed)
+        self.entries = managed.update_entries(self.entries, owner, NOW, changed, removed)
 
     def apply(self, manager: str, data: dict[str, Any], *, force: bool = False, below: str = "") -> None:
         old = self.rules.empty() if self.live is None else self.live
-        held = self.held()
+        held = self.managed_fields()
         version = self.kind.api_version
         if self.live is not None and not held:
-            everything = self.rules.owned(self.rules.differ(self.rules.empty(), old)[0], below)
+            everything = self.rules.filter_ownable(self.rules.differ(self.rules.empty(), old)[0], below)
             first = managed.updater(managed.BEFORE_FIRST_APPLY, version, below)
-            held = managed.read(managed.created(first, NOW, everything))
-        asked = merging.Asked(copy.deepcopy(data), managed.applier(manager, below), version, NOW, force)
+            held = managed.read(managed.first_entries(first, NOW, everything))
+        asked = merging.ApplyRequest(
+            copy.deepcopy(data), managed.applier(manager, below), version, NOW, force
+        )
         plain = msgspec.json.decode(msgspec.json.encode(old))
         try:
-            made = merging.apply(self.rules, self.typed, plain, old, held, asked)
-        except merging.Clash as clash:
-            raise clash.told() from clash
+            made = merging.apply(self.rules, self.to_object, plain, old, held, asked)
+        except merging.ApplyConflict as clash:
+            raise clash.to_conflict() from clash
         self.live, self.entries = made.obj, managed.write(made.managed, self.entries)
 
     def owners(self) -> list[Any]:
@@ -84,18 +86,18 @@ class Story:
 
     def owned_by(self, manager: str) -> list[str]:
         mine = [fields.read(e.fields_v1) for e in self.entries if e.manager == manager]
-        return [path for owned in mine for path in fields.paths(owned)]
+        return [path for owned in mine for path in fields.member_paths(owned)]
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=[f"{s['kind']}-{at}" for at, s in enumerate(SAMPLES)])
 def test_a_story_ends_as_upstream_tells_it(sample: dict[str, Any]) -> None:
     kind = kinds.by_kind(sample["apiVersion"], sample["kind"])
     assert kind is not None
-    story = Story(kind)
+    story = FieldManagerRun(kind)
     for step in sample["steps"]:
         then, below = step["then"], step.get("subresource", "")
         if step["op"] == "untracked":
-            story.live = story.typed(step["object"])
+            story.live = story.to_object(step["object"])
         elif step["op"] != "apply":
             story.update(step["manager"], step["object"], below)
         elif "conflicts" in then:
@@ -106,7 +108,7 @@ def test_a_story_ends_as_upstream_tells_it(sample: dict[str, Any]) -> None:
         else:
             story.apply(step["manager"], step["object"], force=step.get("force", False), below=below)
         assert story.owners() == then["owners"]
-        assert story.live == story.typed(then["object"])
+        assert story.live == story.to_object(then["object"])
 
 
 PROTOBUF = json.loads(Path(__file__).with_name("protobuf.samples.json").read_text())
@@ -119,7 +121,7 @@ def test_a_new_object_is_what_it_has_more_than_an_empty_one(sample: dict[str, An
         return  # options have no owners
     obj, _ = decode.decode_body(kind, json.dumps(sample["json"]).encode(), decode.JSON)
     rules = ownership(kind)
-    assert rules.fresh(obj) == rules.differ(rules.empty(), obj)[0]
+    assert rules.fields_of_new(obj) == rules.differ(rules.empty(), obj)[0]
 
 
 # Conflicts
@@ -130,7 +132,7 @@ def deployment(**spec: Any) -> dict[str, Any]:
 
 
 def test_a_value_under_another_owner_is_a_conflict() -> None:
-    story = Story(kinds.of(Deployment))
+    story = FieldManagerRun(kinds.of(Deployment))
     story.apply("a", deployment(replicas=1, paused=True))
     with pytest.raises(Conflict) as refused:
         story.apply("b", deployment(replicas=2))
@@ -147,7 +149,7 @@ def test_a_value_under_another_owner_is_a_conflict() -> None:
 
 
 def test_many_conflicts_are_listed_by_manager() -> None:
-    story = Story(kinds.of(Deployment))
+    story = FieldManagerRun(kinds.of(Deployment))
     story.update("editor", deployment(replicas=1, paused=True))
     story.update("scaler", deployment(replicas=2, paused=True), below="scale")
     with pytest.raises(Conflict) as refused:
@@ -159,7 +161,7 @@ def test_many_conflicts_are_listed_by_manager() -> None:
 
 
 def test_the_same_value_is_shared_and_stays_until_nobody_applies_it() -> None:
-    story = Story(kinds.of(Deployment))
+    story = FieldManagerRun(kinds.of(Deployment))
     story.apply("a", deployment(replicas=1))
     story.apply("b", deployment(replicas=1))
     assert story.owned_by("a") == story.owned_by("b") == [".spec.replicas"]
@@ -170,7 +172,7 @@ def test_the_same_value_is_shared_and_stays_until_nobody_applies_it() -> None:
 
 
 def test_nothing_changes_when_the_same_is_applied_again() -> None:
-    story = Story(kinds.of(Deployment))
+    story = FieldManagerRun(kinds.of(Deployment))
     story.apply("a", deployment(replicas=1))
     before, obj = story.entries, story.live
     story.apply("a", deployment(replicas=1))
@@ -179,7 +181,7 @@ def test_nothing_changes_when_the_same_is_applied_again() -> None:
 
 
 def test_what_others_wrote_below_a_dropped_item_keeps_the_item() -> None:
-    story = Story(kinds.of(Pod))
+    story = FieldManagerRun(kinds.of(Pod))
     one, two = {"name": "a", "image": "x"}, {"name": "b", "image": "x"}
     story.apply("m", {"spec": {"containers": [one, two]}})
     data = msgspec.json.decode(msgspec.json.encode(story.live))
@@ -190,8 +192,8 @@ def test_what_others_wrote_below_a_dropped_item_keeps_the_item() -> None:
 
 
 def test_an_object_nobody_tracked_had_an_owner_before_the_first_apply() -> None:
-    story = Story(kinds.of(ConfigMap))
-    story.live = story.typed({"data": {"x": "1"}})
+    story = FieldManagerRun(kinds.of(ConfigMap))
+    story.live = story.to_object({"data": {"x": "1"}})
     story.update("ignored", {"data": {"x": "1", "y": "1"}})
     assert story.entries == ()
     with pytest.raises(Conflict, match=r'conflict with "before-first-apply" using v1: \.data\.x$'):
@@ -202,7 +204,7 @@ def test_an_object_nobody_tracked_had_an_owner_before_the_first_apply() -> None:
 
 
 def test_updates_of_many_managers_become_ancient() -> None:
-    story = Story(kinds.of(ConfigMap))
+    story = FieldManagerRun(kinds.of(ConfigMap))
     for at in range(15):
         story.update(f"m{at:02}", {"data": {f"k{n}": "1" for n in range(at + 1)}})
     names = [e.manager for e in story.entries]
@@ -213,7 +215,7 @@ def test_updates_of_many_managers_become_ancient() -> None:
 
 
 def test_entries_of_one_manager_differ_by_operation_and_subresource() -> None:
-    story = Story(kinds.of(Pod))
+    story = FieldManagerRun(kinds.of(Pod))
     story.update("m", {"spec": {"nodeName": "n"}})
     story.update("m", {"spec": {"nodeName": "n"}, "status": {"phase": "Running"}}, below="status")
     story.apply("m", {"spec": {"hostNetwork": True}})
@@ -229,8 +231,8 @@ def test_entries_of_one_manager_differ_by_operation_and_subresource() -> None:
 def test_status_is_nobodys_on_the_main_endpoint_and_spec_on_status() -> None:
     rules = ownership(kinds.of(Pod))
     found = {"f:spec": {"f:nodeName": {}}, "f:status": {"f:phase": {}}}
-    assert rules.owned(found) == {"f:spec": {"f:nodeName": {}}}
-    assert rules.owned(found, "status") == {"f:status": {"f:phase": {}}}
+    assert rules.filter_ownable(found) == {"f:spec": {"f:nodeName": {}}}
+    assert rules.filter_ownable(found, "status") == {"f:status": {"f:phase": {}}}
 
 
 def test_a_client_may_send_owners_and_nonsense_is_told() -> None:
@@ -252,7 +254,7 @@ def test_a_client_may_send_owners_and_nonsense_is_told() -> None:
         msgspec.structs.replace(entry, fields_v1=msgspec.Raw(b"7")),
         msgspec.structs.replace(entry, fields_v1=msgspec.Raw(b"{")),
     ):
-        with pytest.raises(Unreadable):
+        with pytest.raises(InvalidFieldSet):
             managed.read_foreign([wrong])
     assert managed.is_reset((ManagedFieldsEntry(),))
     assert not managed.is_reset((entry,))
@@ -273,7 +275,7 @@ def branches(depth: int) -> st.SearchStrategy[Any]:
 
 
 def members(of: dict[str, Any]) -> set[str]:
-    return set(fields.paths(of))
+    return set(fields.member_paths(of))
 
 
 @given(trees(), trees())
@@ -283,7 +285,7 @@ def test_sets_are_sets(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert members(fields.union(one, other)) == a | b
     assert members(fields.difference(one, other)) == a - b
     assert members(fields.intersection(one, other)) == a & b
-    assert fields.within(one, other) == (a <= b)
+    assert fields.is_subset(one, other) == (a <= b)
     assert fields.read(fields.write(one)) == one
     assert fields.read_foreign(bytes(fields.write(one))) == one
 
@@ -294,13 +296,13 @@ def test_sets_are_sets(one: dict[str, Any], other: dict[str, Any]) -> None:
 def test_faults_are_told_with_their_paths() -> None:
     of = ownership(kinds.of(Deployment)).type
     pod = {"containers": [{"name": "a", "colour": "red"}, {"name": "b"}, {"name": "b"}]}
-    assert document.faults(of, {"spec": {"foo": 1, "template": {"spec": pod}}}) == [
+    assert document.find_faults(of, {"spec": {"foo": 1, "template": {"spec": pod}}}) == [
         ".spec.foo: field not declared in schema",
         '.spec.template.spec.containers[name="a"].colour: field not declared in schema',
         '.spec.template.spec.containers: duplicate entries for key [name="b"]',
     ]
     odd = {"spec": {"template": {"spec": {"containers": ["x"]}}}}
-    assert document.faults(of, odd)[0].startswith(".spec.template.spec.containers: associative list")
+    assert document.find_faults(of, odd)[0].startswith(".spec.template.spec.containers: associative list")
 
 
 def test_a_missing_key_counts_as_its_default() -> None:
@@ -387,7 +389,7 @@ def test_custom_resources_are_owned_by_their_schema() -> None:
             "f:whole": {},
         },
     }
-    assert document.faults(of, {"spec": {"colour": 1, "free": {"any": 1}}}) == [
+    assert document.find_faults(of, {"spec": {"colour": 1, "free": {"any": 1}}}) == [
         ".spec.colour: field not declared in schema"
     ]
 
@@ -415,13 +417,13 @@ def test_fields_of_client_side_apply_are_kubectls_own() -> None:
         "metadata": {"annotations": {lastapplied.ANNOTATION: json.dumps(last)}},
         "data": {"x": "1", "y": "2"},
     }
-    assert lastapplied.allowed(of, "v1", live) == {"f:data": {"f:x": {}}}
-    assert lastapplied.allowed(of, "v2", live) == {}
-    assert lastapplied.allowed(of, "v1", {"data": {}}) == {}
+    assert lastapplied.fields_still_applied(of, "v1", live) == {"f:data": {"f:x": {}}}
+    assert lastapplied.fields_still_applied(of, "v2", live) == {}
+    assert lastapplied.fields_still_applied(of, "v1", {"data": {}}) == {}
     broken = {"metadata": {"annotations": {lastapplied.ANNOTATION: "{"}}}
-    assert lastapplied.allowed(of, "v1", broken) == {}
-    renewed = lastapplied.renewed(live, {"kind": "ConfigMap", "data": {"x": "3"}})
+    assert lastapplied.fields_still_applied(of, "v1", broken) == {}
+    renewed = lastapplied.update_annotation(live, {"kind": "ConfigMap", "data": {"x": "3"}})
     assert renewed["metadata"]["annotations"][lastapplied.ANNOTATION] == (
         '{"data":{"x":"3"},"kind":"ConfigMap","metadata":{}}\n'
     )
-    assert lastapplied.renewed({"data": {}}, {}) == {"data": {}}
+    assert lastapplied.update_annotation({"data": {}}, {}) == {"data": {}}

@@ -10,7 +10,7 @@ from volplane.api.apps import Deployment
 from volplane.api.coordination import Lease
 from volplane.api.core import ConfigMap, PersistentVolumeClaim, Pod, Secret
 from volplane.api.errors import BadRequest, Invalid, UnsupportedMediaType
-from volplane.apiserver.decode import canonical, decode_body
+from volplane.apiserver.decode import convert_patched, decode_body
 
 POD, CLAIM, SECRET = kinds.of(Pod), kinds.of(PersistentVolumeClaim), kinds.of(Secret)
 
@@ -225,18 +225,18 @@ def test_bytes_are_base64() -> None:
 
 
 def test_the_result_of_a_patch() -> None:
-    data = codec.builtins(Pod())
+    data = codec.to_dict(Pod())
     data["spec"] = {"foo": 1}
-    pod, warnings = canonical(POD, dict(data))
+    pod, warnings = convert_patched(POD, dict(data))
     assert isinstance(pod, Pod)
     assert warnings == ['unknown field "spec.foo"']
-    data = codec.builtins(Pod())
+    data = codec.to_dict(Pod())
     data["spec"] = {"foo": 1}
     with pytest.raises(Invalid) as caught:
-        canonical(POD, data, "Strict", findings=['duplicate field "spec.x"'])
+        convert_patched(POD, data, "Strict", findings=['duplicate field "spec.x"'])
     [cause] = caught.value.causes
     assert cause.field == "patch"
     assert cause.message.endswith('strict decoding error: duplicate field "spec.x", unknown field "spec.foo"')
     with pytest.raises(Invalid) as caught:
-        canonical(POD, {"spec": {"nodeName": 1}})
+        convert_patched(POD, {"spec": {"nodeName": 1}})
     assert caught.value.causes[0].field == "patch"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.apiserver_rules.test_published_schema import TYPES
 from volplane.api.object import schema
 from volplane.apiserver.openapi import descriptions
-from volplane.apiserver.openapi.schemas import _row
+from volplane.apiserver.openapi.schemas import _type_key
 
-ROWS = {_row(of): of for of in TYPES}
+ROWS = {_type_key(of): of for of in TYPES}
 
 
 def test_every_sentence_is_about_something() -> None:

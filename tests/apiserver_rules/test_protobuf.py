@@ -22,7 +22,7 @@ from volplane.api.core import PersistentVolumeClaim, Pod, ServiceAccount
 from volplane.api.errors import BadRequest, UnsupportedMediaType
 from volplane.api.meta import DeleteOptions
 from volplane.api.object import schema
-from volplane.api.protobuf import numbered, row_of
+from volplane.api.protobuf import list_message_fields, message_name
 from volplane.apiserver import decode
 from volplane.apiserver.decode import protobuf
 
@@ -37,7 +37,7 @@ def sample(name: str) -> bytes:
 
 def read(api_version: str, kind: str, body: bytes, content_type: str = decode.PROTOBUF) -> Any:
     if kind == "DeleteOptions":
-        return decode.options(DeleteOptions, body, content_type)
+        return decode.decode_options(DeleteOptions, body, content_type)
     found = kinds.by_kind(api_version, kind)
     assert found is not None
     return decode.decode_body(found, body, content_type)[0]
@@ -75,21 +75,21 @@ def test_every_field_of_every_kind_has_a_number() -> None:
     seen: set[Any] = set()
 
     def names(row: str) -> set[str]:
-        fields = numbered(row)
-        lifted = [names(f.lifted) for f in fields if f.lifted]
+        fields = list_message_fields(row)
+        lifted = [names(f.inlined_message) for f in fields if f.inlined_message]
         return {f.name for f in fields if f.name}.union(*lifted)
 
     def visit(of: Any) -> None:
         if of in seen:
             return
         seen.add(of)
-        assert names(row_of(of)) == set(schema(of)), of
+        assert names(message_name(of)) == set(schema(of)), of
         for info in schema(of).values():
             inner = info.item or info
             if inner.type is not None:
                 visit(inner.type)
 
-    for kind in kinds.ALL + kinds.POSTED:
+    for kind in kinds.ALL + kinds.SUBRESOURCE_KINDS:
         visit(kind.type)
     visit(DeleteOptions)
     assert len(seen) > 300
@@ -221,7 +221,7 @@ def test_custom_resources_have_no_numbers() -> None:
 # Whatever arrives: an object or a BadRequest
 
 
-def judged(api_version: str, kind: str, body: bytes) -> None:
+def check_refusal(api_version: str, kind: str, body: bytes) -> None:
     with contextlib.suppress(BadRequest):
         msgspec.json.encode(read(api_version, kind, body))
 
@@ -229,9 +229,9 @@ def judged(api_version: str, kind: str, body: bytes) -> None:
 @given(st.binary(max_size=300))
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_are_judged(raw: bytes) -> None:
-    judged("v1", "Pod", envelope(raw))
-    judged("v1", "Pod", MAGIC + raw)
-    judged("v1", "Pod", raw)
+    check_refusal("v1", "Pod", envelope(raw))
+    check_refusal("v1", "Pod", MAGIC + raw)
+    check_refusal("v1", "Pod", raw)
 
 
 @given(st.sampled_from(BYTES), st.data())
@@ -241,16 +241,16 @@ def test_a_damaged_body_is_judged(given_: tuple[str, str, bytes], data: st.DataO
     damaged = bytearray(body)
     for _ in range(data.draw(st.integers(1, 6))):
         damaged[data.draw(st.integers(4, len(body) - 1))] = data.draw(st.integers(0, 255))
-    judged(version, kind, bytes(damaged))
+    check_refusal(version, kind, bytes(damaged))
 
 
 @pytest.mark.parametrize(("version", "kind", "body"), BYTES, ids=[s["name"] for s in SAMPLES])
 def test_a_body_cut_anywhere_is_judged(version: str, kind: str, body: bytes) -> None:
     for end in range(len(body)):
-        judged(version, kind, body[:end])
+        check_refusal(version, kind, body[:end])
     raw = protobuf.open_body(body).data
     for end in range(len(raw)):
-        judged(version, kind, envelope(raw[:end], version, kind))
+        check_refusal(version, kind, envelope(raw[:end], version, kind))
 
 
 def test_a_pod_takes_its_place_among_the_quick() -> None:

@@ -25,7 +25,7 @@ def published() -> dict[str, Any]:
 
 def every_type() -> Iterator[type[Object]]:
     seen: set[type[Object]] = set()
-    todo: list[type[Object]] = [k.type for k in (*kinds.ALL, *kinds.POSTED) if k.type is not None]
+    todo: list[type[Object]] = [k.type for k in (*kinds.ALL, *kinds.SUBRESOURCE_KINDS) if k.type is not None]
     while todo:
         of = todo.pop()
         if of in seen:

@@ -14,7 +14,7 @@ from volplane.api.core import PersistentVolumeClaim, Pod, ServiceAccount
 from volplane.api.errors import APIError, BadRequest
 from volplane.api.object import Field, Object, schema
 from volplane.apiserver import decode, patch, strategies, tables
-from volplane.apiserver.strategy import Call, User
+from volplane.apiserver.strategy import ApiCall, RequestUser
 
 TEXTS = (
     "",
@@ -63,7 +63,7 @@ def document(dice: random.Random, of: type[Object], depth: int) -> dict[str, Any
     return {field.name: value(dice, field, depth) for field in chosen}
 
 
-class Nothing:
+class EmptyReader:
     async def get(self, type: Any, name: str, namespace: str = "") -> Any:
         return ServiceAccount() if type is ServiceAccount else None
 
@@ -71,11 +71,13 @@ class Nothing:
         return []
 
 
-def call(kind: kinds.Kind) -> Call:
-    return Call("create", kind, User("u"), Nothing(), datetime(2026, 1, 1, tzinfo=UTC), "default", "x")
+def call(kind: kinds.Kind) -> ApiCall:
+    return ApiCall(
+        "create", kind, RequestUser("u"), EmptyReader(), datetime(2026, 1, 1, tzinfo=UTC), "default", "x"
+    )
 
 
-async def written(kind: kinds.Kind, body: bytes) -> Any:
+async def write_object(kind: kinds.Kind, body: bytes) -> Any:
     """What the verbs do with a body, in their order."""
     rules = strategies.of(kind)
     obj, _ = decode.decode_body(kind, body, "application/json", "Warn")
@@ -101,7 +103,7 @@ async def _judge(kind: kinds.Kind, dice: random.Random) -> None:
     for _ in range(60):
         body = msgspec.json.encode(document(dice, kind.type, depth=dice.randrange(2, 9)))
         try:
-            obj = await written(kind, body)
+            obj = await write_object(kind, body)
         except APIError:
             continue
         held.append(obj)
@@ -135,7 +137,7 @@ def test_any_patch_is_judged(media: str) -> None:
                 ] = dice.choice(("replace", "delete", ["containers"], [{"name": "a"}], None))
         try:
             result = patch.apply_patch(kind, media, current, msgspec.json.encode(change))
-            decode.canonical(kind, result)
+            decode.convert_patched(kind, result)
         except APIError:
             continue
 
@@ -147,7 +149,7 @@ def test_deep_bodies(opening: bytes, depth: int) -> None:
     kind = kinds.of(Pod)
     for media in (patch.MERGE, patch.STRATEGIC, patch.JSON):
         with contextlib.suppress(APIError):
-            decode.canonical(kind, patch.apply_patch(kind, media, {"spec": {}, "a": {"a": {}}}, body))
+            decode.convert_patched(kind, patch.apply_patch(kind, media, {"spec": {}, "a": {"a": {}}}, body))
     with contextlib.suppress(APIError):
         decode.decode_body(kind, body, "application/json")
 

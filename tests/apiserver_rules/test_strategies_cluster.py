@@ -14,17 +14,17 @@ from volplane.api.errors import Forbidden
 from volplane.api.noderuntime import RuntimeClass
 from volplane.api.scheduling import PriorityClass
 from volplane.apiserver import strategies
-from volplane.apiserver.strategy import Call, User
+from volplane.apiserver.strategy import ApiCall, RequestUser
 
 
 def rules(of: type[Any]) -> Any:
     return strategies.of(kinds.of(of))
 
 
-def call(of: type[Any], subresource: str = "") -> Call:
+def call(of: type[Any], subresource: str = "") -> ApiCall:
     reader: Any = None
     now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    return Call("update", kinds.of(of), User("u"), reader, now, "default", "x", subresource)
+    return ApiCall("update", kinds.of(of), RequestUser("u"), reader, now, "default", "x", subresource)
 
 
 def make(of: type[Any], **data: Any) -> Any:

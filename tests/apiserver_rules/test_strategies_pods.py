@@ -17,13 +17,13 @@ from volplane.api.scheduling import PriorityClass
 from volplane.apiserver import strategies
 from volplane.apiserver.strategies.pods import qos_class
 from volplane.apiserver.strategies.pods.defaults import pull_policy
-from volplane.apiserver.strategy import Call, User
+from volplane.apiserver.strategy import ApiCall, RequestUser
 
 KIND = kinds.of(Pod)
 RULES = strategies.of(KIND)
 
 
-class Shelf:
+class ListReader:
     def __init__(self, *objects: Resource) -> None:
         self.objects = objects
 
@@ -38,9 +38,9 @@ def account(name: str = "default", **more: Any) -> ServiceAccount:
     return msgspec.convert({"metadata": {"name": name, "namespace": "default"}, **more}, ServiceAccount)
 
 
-def call(*others: Resource, subresource: str = "") -> Call:
+def call(*others: Resource, subresource: str = "") -> ApiCall:
     now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    return Call("create", KIND, User("u"), Shelf(*others), now, "default", "p", subresource)
+    return ApiCall("create", KIND, RequestUser("u"), ListReader(*others), now, "default", "p", subresource)
 
 
 def pod(*containers: Any, **spec: Any) -> Pod:

@@ -22,10 +22,10 @@ from volplane.api.storage import (
     VolumeAttributesClass,
 )
 from volplane.apiserver import strategies
-from volplane.apiserver.strategy import Call, User
+from volplane.apiserver.strategy import ApiCall, RequestUser
 
 
-class Shelf:
+class ListReader:
     """Other objects, as admission reads them."""
 
     def __init__(self, *objects: Resource) -> None:
@@ -41,10 +41,17 @@ class Shelf:
         return [o for o in self.objects if isinstance(o, type)]
 
 
-def call(kind: kinds.Kind, *others: Resource, verb: str = "create", subresource: str = "") -> Call:
+def call(kind: kinds.Kind, *others: Resource, verb: str = "create", subresource: str = "") -> ApiCall:
     now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    return Call(
-        verb, kind, User("u"), Shelf(*others), now, namespace="default", name="x", subresource=subresource
+    return ApiCall(
+        verb,
+        kind,
+        RequestUser("u"),
+        ListReader(*others),
+        now,
+        namespace="default",
+        name="x",
+        subresource=subresource,
     )
 
 

@@ -30,7 +30,7 @@ def make(resource: str, metadata: Any = None, **data: Any) -> Any:
     return msgspec.convert({"metadata": {**META, **(metadata or {})}, **data}, of)
 
 
-def printed(resource: str, obj: Any) -> tuple[list[str], list[Any]]:
+def print_row(resource: str, obj: Any) -> tuple[list[str], list[Any]]:
     table = tables.render(kind_of(resource), [obj])
     [row] = table["rows"]
     names = [c.name + ("*" if c.priority else "") for c in table["columnDefinitions"]]
@@ -281,15 +281,18 @@ GOLDEN: dict[str, tuple[Any, str, list[Any]]] = {
 @pytest.mark.parametrize("resource", GOLDEN)
 def test_columns_and_cells(resource: str) -> None:
     data, names, cells = GOLDEN[resource]
-    assert printed(resource, make(resource, **data)) == ([n.replace("_", " ") for n in names.split()], cells)
+    assert print_row(resource, make(resource, **data)) == (
+        [n.replace("_", " ") for n in names.split()],
+        cells,
+    )
 
 
 def test_a_claim_shows_its_size_only_when_it_has_a_volume() -> None:
     status = {"phase": "Pending", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}
-    _, cells = printed("persistentvolumeclaims", make("persistentvolumeclaims", status=status))
+    _, cells = print_row("persistentvolumeclaims", make("persistentvolumeclaims", status=status))
     assert cells[1:5] == ["Pending", "", "", ""]
     going = make("persistentvolumeclaims", {"deletionTimestamp": "2026-01-02T03:04:05Z"}, status=status)
-    assert printed("persistentvolumeclaims", going)[1][1] == "Terminating"
+    assert print_row("persistentvolumeclaims", going)[1][1] == "Terminating"
 
 
 def state(**states: Any) -> dict[str, Any]:
@@ -385,7 +388,7 @@ PODS: dict[str, tuple[Any, Any, list[Any]]] = {
 def test_the_status_of_a_pod(situation: str) -> None:
     spec, status, expected = PODS[situation]
     pod = make("pods", spec={"containers": [C], **spec}, status=status)
-    names, cells = printed("pods", pod)
+    names, cells = print_row("pods", pod)
     assert names == [
         "Name",
         "Ready",
@@ -408,7 +411,7 @@ def test_a_pod_that_goes() -> None:
         ({"phase": "Running", "reason": "NodeLost"}, "Unknown"),
         ({"phase": "Succeeded"}, "Succeeded"),
     ):
-        assert printed("pods", make("pods", gone, status=status))[1][2] == word
+        assert print_row("pods", make("pods", gone, status=status))[1][2] == word
 
 
 def test_a_finished_pod_is_marked() -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from volplane.base import clock
-from volplane.base.virtual import EPOCH
+from volplane.base.virtual_time_loop import EPOCH
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 60, tzinfo=UTC)
 

@@ -25,7 +25,7 @@ def circle() -> weakref.ref[Link]:
 async def test_circles_do_not_stay() -> None:
     gc.disable()
     try:
-        tidying = asyncio.create_task(memory.keep_tidy())
+        tidying = asyncio.create_task(memory.release_memory_periodically())
         await asyncio.sleep(memory.EVERY + 1)
         left = circle()
         assert left() is not None
@@ -46,9 +46,9 @@ async def test_what_is_kept_only_to_be_quick_is_forgotten() -> None:
             self.told += 1
 
     quick = Quick()
-    memory.forgetful.add(quick)
-    memory.tidy()
-    memory.tidy()
+    memory.expiring_caches.add(quick)
+    memory.release_memory()
+    memory.release_memory()
     assert quick.told == 2
     left = weakref.ref(quick)
     del quick

@@ -21,18 +21,18 @@ from volplane.base import units
     ],
 )
 def test_durations_are_read_as_go_reads_them(text: str, seconds: float) -> None:
-    assert units.duration(text) == pytest.approx(seconds)
+    assert units.parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["40s", "2m2s", "6h", "1h30m", "500ms", "1.5s", "0s", "24h", "-2s"])
 def test_a_duration_is_written_as_people_type_it(text: str) -> None:
-    assert units.format_duration(units.duration(text)) == text
+    assert units.format_duration(units.parse_duration(text)) == text
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "1m 30s", "1d", "--1s", "1s!"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="invalid duration"):
-        units.duration(text)
+        units.parse_duration(text)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,19 @@ from pathlib import Path
 import uvloop
 
 import volplane
-from tests.bench import api, burst, claims, crowds, floor, journeys, memory, pods, starting
+from tests.bench import (
+    api,
+    claim_burst,
+    claim_to_pod,
+    claims,
+    csi_baseline,
+    memory,
+    pods,
+    scheduler_throughput,
+    startup,
+)
+from tests.bench.cluster_process import ClusterProcess
 from tests.bench.report import Figure, document, machine, table
-from tests.bench.running import Running
 
 KEYS = "abcdefghij"
 
@@ -45,43 +55,43 @@ async def measure(only: str, nodes: int, sizes: Sizes, waits: Waits, tables: Tab
     figures: list[Figure] = []
     if "e" in only:
         _say("e: start-up")
-        figures += await starting.measure(nodes, sizes.starts)
+        figures += await startup.measure(nodes, sizes.starts)
     # Memory is measured on a cluster that has done nothing yet.
     if "f" in only:
         _say("f: memory")
-        async with Running(nodes) as running:
+        async with ClusterProcess(nodes) as running:
             figures += await memory.measure(running, sizes.held)
     if "h" in only:
         _say("h: many nodes")
-        figures += await crowds.measure(sizes.crowds)
+        figures += await scheduler_throughput.measure(sizes.crowds)
     if "j" in only:
         _say("j: the API server" + (", and its peer" if api.PEER else ""))
         more, tables["j"] = await api.measure(sizes.seconds, sizes.writes)
         figures += more
     if set(only) & set("abcdgi"):
-        async with Running(nodes) as running:
+        async with ClusterProcess(nodes) as running:
             figures += await _on_one(running, only, sizes, waits)
     if "i" in only:
-        figures += await burst.alone(sizes.burst)
+        figures += await claim_burst.alone(sizes.burst)
     return sorted(figures, key=lambda figure: KEYS.index(figure.key))
 
 
-async def _on_one(running: Running, only: str, sizes: Sizes, waits: Waits) -> list[Figure]:
+async def _on_one(running: ClusterProcess, only: str, sizes: Sizes, waits: Waits) -> list[Figure]:
     steps = {
-        "g": ("the floor", lambda: floor.measure(running, sizes.floor)),
-        "a": ("journeys", lambda: journeys.measure(running, sizes.journeys)),
+        "g": ("the floor", lambda: csi_baseline.measure(running, sizes.floor)),
+        "a": ("journeys", lambda: claim_to_pod.measure(running, sizes.journeys)),
         "b": ("single claims", lambda: claims.one_by_one(running, sizes.singles)),
         "c": ("many claims", lambda: claims.at_once(running, sizes.claims, sizes.rounds)),
         "d": ("many pods", lambda: pods.measure(running, sizes.pods, sizes.rounds)),
-        "i": ("a burst of claims", lambda: burst.measure(running, sizes.burst)),
+        "i": ("a burst of claims", lambda: claim_burst.measure(running, sizes.burst)),
     }
     figures: list[Figure] = []
     for key, (name, step) in steps.items():
         if key in only:
             _say(f"{key}: {name}")
-            before = running.waiting()
+            before = running.cpu_times()
             figures += await step()
-            run, delayed = (now - then for now, then in zip(running.waiting(), before, strict=True))
+            run, delayed = (now - then for now, then in zip(running.cpu_times(), before, strict=True))
             waits[key] = delayed / (run + delayed)
     return figures
 

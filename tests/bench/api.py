@@ -20,9 +20,9 @@ from statistics import median
 import msgspec
 from msgspec import Struct
 
+from tests.bench.cluster_process import PATIENCE, VOLPLANE
 from tests.bench.load import Connection, Load, Target
 from tests.bench.report import Figure
-from tests.bench.running import PATIENCE, VOLPLANE
 
 PEER = os.environ.get("VOLPLANE_BENCH_PEER", "")
 # Of a peer on this machine, `apiserver,etcd`: the CPU time of all of them, the memory of the first.
@@ -99,7 +99,7 @@ def _plan(seconds: float, writes: int) -> Iterator[tuple[Row, Measure]]:
     acts = {
         "create": create,
         "get": get,
-        f"list of {LISTED}": everything,
+        f"list of {LISTED}": list_all,
         "merge patch": patch,
         "server-side apply": apply,
     }
@@ -111,7 +111,7 @@ def _plan(seconds: float, writes: int) -> Iterator[tuple[Row, Measure]]:
             yield row, lambda target, act=act, n=at_once: rate(target, act, n, seconds)
     for count, told_ms in ((1, 4.3), (100, 7.1)):
         name = "write to watcher" if count == 1 else f"write to the last of {count} watchers"
-        yield Row(name, "ms", 4.0, told_ms), lambda target, n=count: watched(target, n, writes)
+        yield Row(name, "ms", 4.0, told_ms), lambda target, n=count: measure_watch_latency(target, n, writes)
 
 
 # --- what is asked
@@ -126,7 +126,7 @@ async def get(connection: Connection, worker: int, n: int) -> None:
     await connection.ask("GET", f"{LISTED_MAPS}/m{n % LISTED}")
 
 
-async def everything(connection: Connection, worker: int, n: int) -> None:
+async def list_all(connection: Connection, worker: int, n: int) -> None:
     await connection.ask("GET", LISTED_MAPS)
 
 
@@ -159,7 +159,7 @@ def _each(target: Target, before: float, count: int) -> float | None:
     return (target.cpu() - before) / count if target.pids and count else None
 
 
-async def watched(target: Target, watchers: int, writes: int) -> Sample:
+async def measure_watch_latency(target: Target, watchers: int, writes: int) -> Sample:
     """Milliseconds from the sending of a write until the last watcher has its event; the median."""
     times: list[float] = []
     path = f"{MAPS}?watch=true&resourceVersion={await _revision(target)}"

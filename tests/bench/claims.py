@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 
+from tests.bench.cluster_process import ClusterProcess, until
 from tests.bench.objects import IMMEDIATE, NAMESPACE, claim
 from tests.bench.report import Figure
-from tests.bench.running import Running, until
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.client.cache import Cache
 
 WARM_UP = 3
 
 
-async def one_by_one(running: Running, times: int) -> list[Figure]:
+async def one_by_one(running: ClusterProcess, times: int) -> list[Figure]:
     await _one_by_one(running, WARM_UP, "warm")
     samples = await _one_by_one(running, times, "single")
     await delete_all(running)
@@ -31,8 +31,8 @@ async def one_by_one(running: Running, times: int) -> list[Figure]:
     ]
 
 
-async def _one_by_one(running: Running, times: int, word: str) -> tuple[float, ...]:
-    claims = await running.seen(PersistentVolumeClaim)
+async def _one_by_one(running: ClusterProcess, times: int, word: str) -> tuple[float, ...]:
+    claims = await running.watch(PersistentVolumeClaim)
     samples = []
     for number in range(times):
         name = f"{word}-{number}"
@@ -44,7 +44,7 @@ async def _one_by_one(running: Running, times: int, word: str) -> tuple[float, .
     return tuple(samples)
 
 
-async def at_once(running: Running, count: int, rounds: int) -> list[Figure]:
+async def at_once(running: ClusterProcess, count: int, rounds: int) -> list[Figure]:
     await running.warm()
     samples = []
     for number in range(rounds):
@@ -55,9 +55,9 @@ async def at_once(running: Running, count: int, rounds: int) -> list[Figure]:
     return [Figure(key="c", name=name, unit="s", samples=tuple(samples), aim=aim, upstream=upstream)]
 
 
-async def create_bound(running: Running, count: int, word: str) -> float:
+async def create_bound(running: ClusterProcess, count: int, word: str) -> float:
     """Seconds until all of them are Bound."""
-    claims = await running.seen(PersistentVolumeClaim)
+    claims = await running.watch(PersistentVolumeClaim)
     names = [f"{word}-{number}" for number in range(count)]
     pending = set(names)
 
@@ -73,9 +73,9 @@ async def create_bound(running: Running, count: int, word: str) -> float:
     return (time.monotonic_ns() - start) / 1e9
 
 
-async def delete_all(running: Running) -> None:
+async def delete_all(running: ClusterProcess) -> None:
     """All claims, and with them their volumes."""
-    claims, volumes = await running.seen(PersistentVolumeClaim), await running.seen(PersistentVolume)
+    claims, volumes = await running.watch(PersistentVolumeClaim), await running.watch(PersistentVolume)
     async with asyncio.TaskGroup() as group:
         for each in claims.all():
             group.create_task(running.client.delete(PersistentVolumeClaim, each.name, each.namespace))

@@ -10,13 +10,13 @@ import asyncio
 from pathlib import Path
 
 from tests.bench.claims import create_bound, delete_all
+from tests.bench.cluster_process import ClusterProcess
 from tests.bench.report import Figure
-from tests.bench.running import Running
 
 SETTLE = 1.0  # seconds after the last write, until what was in flight is gone
 
 
-async def measure(running: Running, count: int) -> list[Figure]:
+async def measure(running: ClusterProcess, count: int) -> list[Figure]:
     await asyncio.sleep(SETTLE)
     idle, idle_all = resident(running.process.pid), total(running.process.pid)
     await create_bound(running, count, "held")

@@ -7,14 +7,14 @@ import time
 
 from tests.bench import stages
 from tests.bench.claims import delete_all
+from tests.bench.cluster_process import ClusterProcess, until
 from tests.bench.objects import NAMESPACE, WAITING, claim, pod
 from tests.bench.report import Figure
-from tests.bench.running import Running, until
 from volplane.api.core import Pod
 from volplane.api.storage import VolumeAttachment
 
 
-async def measure(running: Running, count: int, rounds: int) -> list[Figure]:
+async def measure(running: ClusterProcess, count: int, rounds: int) -> list[Figure]:
     await running.warm()
     samples, ends, shares = [], [], []
     for number in range(rounds):
@@ -39,8 +39,8 @@ async def measure(running: Running, count: int, rounds: int) -> list[Figure]:
     ]
 
 
-async def _create_running(running: Running, count: int, word: str) -> float:
-    pods = await running.seen(Pod)
+async def _create_running(running: ClusterProcess, count: int, word: str) -> float:
+    pods = await running.watch(Pod)
     pending = {f"{word}-{number}" for number in range(count)}
 
     async def both(name: str) -> None:
@@ -60,8 +60,8 @@ async def _create_running(running: Running, count: int, word: str) -> float:
     return (time.monotonic_ns() - start) / 1e9
 
 
-async def _delete(running: Running) -> float:
-    pods, attachments = await running.seen(Pod), await running.seen(VolumeAttachment)
+async def _delete(running: ClusterProcess) -> float:
+    pods, attachments = await running.watch(Pod), await running.watch(VolumeAttachment)
     start = time.monotonic_ns()
     async with asyncio.TaskGroup() as group:
         for each in pods.namespace(NAMESPACE):

@@ -49,7 +49,7 @@ DOWN = (
 )
 
 
-def reached(stages: Sequence[Stage], spans: Sequence[Span], start: int) -> dict[str, float]:
+def stage_times(stages: Sequence[Stage], spans: Sequence[Span], start: int) -> dict[str, float]:
     """When each stage was done, in milliseconds after the start; what was not seen is left out."""
     found = {stage.name: _end(stage, spans) for stage in stages}
     return {name: (end - start) / 1e6 for name, end in found.items() if end is not None}
@@ -67,14 +67,14 @@ SHARES = {
 def shares(spans: Sequence[Span], start: int, end: int) -> dict[str, float]:
     """Milliseconds between the two moments in which at least one of each was under way."""
     return {
-        name: _covered(
+        name: _busy_time(
             [s for s in spans if s.component == who and (not steps or s.step in steps)], start, end
         )
         for name, (who, steps) in SHARES.items()
     }
 
 
-def _covered(spans: Sequence[Span], start: int, end: int) -> float:
+def _busy_time(spans: Sequence[Span], start: int, end: int) -> float:
     total, until = 0, start
     for span in sorted(spans, key=lambda s: s.start):
         total += max(0, min(span.end, end) - max(span.start, until))

@@ -76,10 +76,10 @@ async def measure(figures: Figures, column: str, store: Store, seconds: float) -
         everything: Act = lambda n: store.list("/listed/")  # noqa: E731
         name = f"list of {LISTED}, {concurrency} at once"
         figures.add(name, column, await rate(everything, concurrency, seconds))
-    figures.add("write to watcher", column, f"{await watched(store, 200) * 1000:.2f} ms")
+    figures.add("write to watcher", column, f"{await measure_watch_latency(store, 200) * 1000:.2f} ms")
 
 
-async def watched(store: Store, count: int) -> float:
+async def measure_watch_latency(store: Store, count: int) -> float:
     """From the call of a create until a watcher has its event."""
     times = []
     async with store.watch("/watched/", revision=store.revision) as watch:

@@ -16,7 +16,7 @@ from volplane.api.core import ConfigMap
 from volplane.api.errors import Expired, Unavailable
 from volplane.api.meta import ObjectMeta
 from volplane.client.cache import Cache, Caches
-from volplane.client.transport import Change, ChangeType, Page
+from volplane.client.transport import ChangeType, ListPage, ObjectChange
 
 pytestmark = pytest.mark.virtual
 
@@ -37,11 +37,11 @@ class Script:
         self.failures: list[Exception] = []
         self.stream: asyncio.Queue[Any] = asyncio.Queue()
 
-    async def list(self, type: Any, namespace: str = "", **_: Any) -> Page[Any]:
+    async def list(self, type: Any, namespace: str = "", **_: Any) -> ListPage[Any]:
         self.lists += 1
         if self.failures:
             raise self.failures.pop(0)
-        return Page(tuple(self.objects), self.revision)
+        return ListPage(tuple(self.objects), self.revision)
 
     @asynccontextmanager
     async def watch(
@@ -59,24 +59,24 @@ class Script:
                 raise item
             yield item
 
-    def send(self, *changes: Change[Any]) -> None:
+    def send(self, *changes: ObjectChange[Any]) -> None:
         self.stream.put_nowait(list(changes))
 
 
-def put(obj: ConfigMap) -> Change[Any]:
-    return Change(ChangeType.MODIFIED, obj, obj.revision)
+def put(obj: ConfigMap) -> ObjectChange[Any]:
+    return ObjectChange(ChangeType.MODIFIED, obj, obj.revision)
 
 
-def gone(obj: ConfigMap, revision: int) -> Change[Any]:
+def deletion_of(obj: ConfigMap, revision: int) -> ObjectChange[Any]:
     last = structs.replace(obj, metadata=structs.replace(obj.metadata, resource_version=str(revision)))
-    return Change(ChangeType.DELETED, last, revision)
+    return ObjectChange(ChangeType.DELETED, last, revision)
 
 
 def names(objects: Iterable[ConfigMap]) -> list[str]:
     return sorted(o.name for o in objects)
 
 
-class Heard:
+class RecordedChanges:
     def __init__(self) -> None:
         self.news: list[tuple[str, str, int]] = []
 
@@ -95,7 +95,7 @@ async def test_it_lists_then_watches_from_the_lists_revision() -> None:
     script = Script(config("a", 3), config("b", 7))
     async with Caches(script) as caches:  # type: ignore[arg-type]
         cache = caches.get(ConfigMap)
-        await cache.synced()
+        await cache.wait_synced()
         await settle()
         assert names(cache.all()) == ["a", "b"]
         assert names(cache.namespace("ns")) == ["a", "b"]
@@ -109,11 +109,11 @@ async def test_a_subscriber_hears_what_is_there_and_then_every_change_in_order()
     script = Script(a)
     async with Caches(script) as caches:  # type: ignore[arg-type]
         cache = caches.get(ConfigMap)
-        await cache.synced()
-        heard = Heard()
+        await cache.wait_synced()
+        heard = RecordedChanges()
         end = cache.subscribe(heard)
         script.send(put(b), put(config("a", 13)))
-        script.send(gone(b, 14))
+        script.send(deletion_of(b, 14))
         await settle()
         assert heard.news == [("new", "a", 3), ("new", "b", 12), ("changed", "a", 13), ("gone", "b", 14)]
         end()
@@ -129,13 +129,13 @@ async def test_an_index_is_right_before_subscribers_hear() -> None:
     script = Script(config("a", 3, colour="red"))
     async with Caches(script) as caches:  # type: ignore[arg-type]
         cache = caches.get(ConfigMap)
-        await cache.synced()
+        await cache.wait_synced()
         index = cache.index("colour", colours)
         seen: list[list[str]] = []
         cache.subscribe(lambda old, new: seen.append(names(index["blue"])))
         script.send(put(config("a", 11, colour="blue")))
         script.send(
-            gone(config("a", 11), 12)
+            deletion_of(config("a", 11), 12)
         )  # its last state has lost the colour; the index finds it anyway
         await settle()
         assert seen == [[], ["a"], []]
@@ -148,8 +148,8 @@ async def test_lost_history_means_a_new_list_whose_differences_are_told() -> Non
     script = Script(config("stays", 1), config("goes", 2), config("changes", 3), config("reborn", 4))
     async with Caches(script) as caches:  # type: ignore[arg-type]
         cache = caches.get(ConfigMap)
-        await cache.synced()
-        heard = Heard()
+        await cache.wait_synced()
+        heard = RecordedChanges()
         cache.subscribe(heard)
         heard.news.clear()
         script.objects = [
@@ -175,7 +175,7 @@ async def test_a_stream_that_ends_or_breaks_goes_on_without_a_list() -> None:
     script = Script(config("a", 3))
     async with Caches(script) as caches:  # type: ignore[arg-type]
         cache = caches.get(ConfigMap)
-        await cache.synced()
+        await cache.wait_synced()
         script.send(put(config("a", 11)))
         script.stream.put_nowait(None)
         script.stream.put_nowait(Unavailable("connection lost"))
@@ -191,7 +191,7 @@ async def test_a_server_that_is_away_is_asked_again_and_again() -> None:
     script.failures = [Unavailable("connection refused")] * 5
     async with Caches(script) as caches:  # type: ignore[arg-type]
         cache = caches.get(ConfigMap)
-        await cache.synced()
+        await cache.wait_synced()
         assert script.lists == 6
 
 
@@ -199,13 +199,13 @@ async def test_wait_for_returns_when_the_revision_is_there_bookmarks_included() 
     script = Script(config("a", 3))
     async with Caches(script) as caches:  # type: ignore[arg-type]
         cache = caches.get(ConfigMap)
-        await cache.synced()
+        await cache.wait_synced()
         await cache.wait_for(10)
         early, late = asyncio.create_task(cache.wait_for(11)), asyncio.create_task(cache.wait_for(20))
         script.send(put(config("a", 12)))
         await settle()
         assert (early.done(), late.done()) == (True, False)
-        script.send(Change(ChangeType.BOOKMARK, None, 25))
+        script.send(ObjectChange(ChangeType.BOOKMARK, None, 25))
         await settle()
         assert late.done()
         assert cache.revision == 25
@@ -225,8 +225,8 @@ async def test_a_subscriber_that_fails_does_not_silence_the_others() -> None:
     script = Script()
     async with Caches(script) as caches:  # type: ignore[arg-type]
         cache: Cache[ConfigMap] = caches.get(ConfigMap)
-        await cache.synced()
-        heard = Heard()
+        await cache.wait_synced()
+        heard = RecordedChanges()
         cache.subscribe(broken)
         cache.subscribe(heard)
         script.send(put(config("a", 11)))

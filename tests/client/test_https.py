@@ -17,14 +17,14 @@ from volplane.api.errors import AlreadyExists, Conflict, Expired, Invalid, NotFo
 from volplane.api.meta import ObjectMeta
 from volplane.api.storage import CSINode
 from volplane.apiserver import server as apiserver
-from volplane.apiserver.settings import Settings
+from volplane.apiserver.settings import ApiServerOptions
 from volplane.client import kubeconfig
 from volplane.client.client import Client
-from volplane.client.https import Https
+from volplane.client.https import HttpsTransport
 from volplane.client.kubeconfig import BadKubeconfig
 from volplane.client.transport import ChangeType
 from volplane.store.memory import MemoryStore
-from volplane.web import Http, Request, Response, serve
+from volplane.web import HttpClient, Request, Response, serve
 
 
 @pytest.fixture
@@ -34,8 +34,10 @@ def place() -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def serving(place: Path, store: MemoryStore, port: int = 0) -> AsyncIterator[apiserver.Server]:
-    server = await apiserver.run(Settings(data_dir=str(place), port=port), store)
+async def serving(
+    place: Path, store: MemoryStore, port: int = 0
+) -> AsyncIterator[apiserver.RunningApiServer]:
+    server = await apiserver.run(ApiServerOptions(data_dir=str(place), port=port), store)
     try:
         yield server
     finally:
@@ -43,7 +45,7 @@ async def serving(place: Path, store: MemoryStore, port: int = 0) -> AsyncIterat
 
 
 @asynccontextmanager
-async def connected(place: Path) -> AsyncIterator[Client]:
+async def connect_client(place: Path) -> AsyncIterator[Client]:
     store = MemoryStore()
     async with serving(place, store) as server:
         transport = kubeconfig.load(server.kubeconfig)
@@ -61,7 +63,7 @@ def config(name: str, **data: str) -> ConfigMap:
 
 
 async def test_verbs_and_errors(place: Path) -> None:
-    async with connected(place) as client:
+    async with connect_client(place) as client:
         made = await client.create(config("a", x="1"))
         assert made.uid
         assert made.revision > 0
@@ -93,7 +95,7 @@ async def test_verbs_and_errors(place: Path) -> None:
 
 
 async def test_lists_come_in_pages_and_by_selection(place: Path) -> None:
-    async with connected(place) as client:
+    async with connect_client(place) as client:
         for n in range(5):
             labelled = ObjectMeta(name=f"c{n}", namespace="default", labels={"odd": str(n % 2)})
             await client.create(ConfigMap(metadata=labelled))
@@ -106,7 +108,7 @@ async def test_lists_come_in_pages_and_by_selection(place: Path) -> None:
 
 
 async def test_a_watch_tells_changes_and_an_old_revision_is_refused(place: Path) -> None:
-    async with connected(place) as client:
+    async with connect_client(place) as client:
         first = await client.create(config("a"))
 
         async def write() -> None:
@@ -140,7 +142,7 @@ async def test_a_compacted_revision_is_expired(place: Path) -> None:
 
 
 async def test_a_pod_is_bound_and_evicted(place: Path) -> None:
-    async with connected(place) as client:
+    async with connect_client(place) as client:
         await client.create(ServiceAccount(metadata=ObjectMeta(name="default", namespace="default")))
         await client.create(Node(metadata=ObjectMeta(name="n1")))
         spec = PodSpec(containers=(Container(name="c", image="i"),))
@@ -161,7 +163,7 @@ async def test_a_cache_goes_on_over_a_restart_of_the_server(place: Path) -> None
         transport = kubeconfig.load(server.kubeconfig)
         client = Client(transport)
         cache = client.cache(ConfigMap, namespace="default")
-        await cache.synced()
+        await cache.wait_synced()
         made = await client.create(config("before"))
         async with asyncio.timeout(10):
             await cache.wait_for(made.revision)
@@ -262,7 +264,7 @@ async def test_an_empty_list_may_be_null() -> None:
         return Response(body=listed if request.path.endswith("/csinodes") else node)
 
     server = await serve(answer)
-    client = Client(Https(Http(f"http://127.0.0.1:{server.port}")))
+    client = Client(HttpsTransport(HttpClient(f"http://127.0.0.1:{server.port}")))
     try:
         assert (await client.get(CSINode, "n")).spec.drivers == ()
         assert [n.spec.drivers for n in await client.list(CSINode)] == [()]

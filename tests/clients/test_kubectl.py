@@ -218,14 +218,14 @@ def test_get_follows_changes(kubectl: Kubectl) -> None:
     with kubectl.start("get", "cm", "--watch-only", "--output-watch-events") as seen:
         # It says nothing until something happens: write until it has seen a write.
         pokes = itertools.count()
-        wait_until("the watch is there", lambda: seen.has_more() or _poked(kubectl, next(pokes)))
+        wait_until("the watch is there", lambda: seen.has_more() or _poke(kubectl, next(pokes)))
         assert seen.line().split() == ["EVENT", "NAME", "DATA", "AGE"]
         assert seen.line().split()[:2] in (["ADDED", "followed"], ["MODIFIED", "followed"])
         kubectl("delete", "cm", "followed")
         seen.until("DELETED")
 
 
-def _poked(kubectl: Kubectl, number: int) -> bool:
+def _poke(kubectl: Kubectl, number: int) -> bool:
     kubectl("annotate", "cm", "followed", "--overwrite", f"poke={number}")
     return False
 
@@ -355,7 +355,7 @@ def test_delete_waits_for_finalizers(kubectl: Kubectl) -> None:
     with kubectl.start("delete", "cm", "held", "--wait=true") as deleting:
         deleting.until("deleted")
         kubectl("patch", "cm", "held", "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
-        assert deleting.ended() == 0
+        assert deleting.wait() == 0
     assert kubectl.fails("get", "cm", "held") == 'Error from server (NotFound): configmaps "held" not found\n'
 
 

@@ -55,7 +55,7 @@ def deployment(name: str, replicas: int, *command: str) -> str:
     return json.dumps(body)
 
 
-def started(kubectl: Kubectl, name: str, *command: str, **spec: object) -> str:
+def start_pod(kubectl: Kubectl, name: str, *command: str, **spec: object) -> str:
     kubectl.apply(pod(name, *command, **spec))
     ready = kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
     assert ready == f"pod/{name} condition met\n"
@@ -64,7 +64,7 @@ def started(kubectl: Kubectl, name: str, *command: str, **spec: object) -> str:
 
 @pytest.fixture(scope="module")
 def sleeper(kubectl: Kubectl) -> str:
-    return started(kubectl, "sleeper", "sleep", "infinity")
+    return start_pod(kubectl, "sleeper", "sleep", "infinity")
 
 
 def free_port() -> int:
@@ -78,14 +78,14 @@ def free_port() -> int:
 
 
 def test_logs_are_followed_to_the_end(kubectl: Kubectl) -> None:
-    counter = started(kubectl, "counter", "sh", "-c", COUNTING, restartPolicy="Never")
+    counter = start_pod(kubectl, "counter", "sh", "-c", COUNTING, restartPolicy="Never")
     wait_until("it has spoken", lambda: kubectl("logs", counter).startswith("line 1\n"))
     with kubectl.start("logs", "-f", counter) as lines:
         assert lines.line() == "line 1"
         lines.until("line 5")
         kubectl("exec", counter, "--", "touch", "/tmp/stop")
         lines.until("the end")
-        assert lines.ended() == 0
+        assert lines.wait() == 0
     assert kubectl("logs", counter, "--tail=1") == "the end\n"
     stamped = kubectl("logs", counter, "--tail=1", "--timestamps")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z the end\n", stamped)
@@ -156,7 +156,7 @@ def test_cp_both_ways(kubectl: Kubectl, sleeper: str, tmp_path: Path) -> None:
 def test_port_forward_carries_many_requests(kubectl: Kubectl) -> None:
     port = free_port()
     # The interpreter itself: the environment's link to it may lie in /tmp, which a container has for itself.
-    name = started(kubectl, "server", os.path.realpath(sys.executable), "-c", SERVING, str(port))
+    name = start_pod(kubectl, "server", os.path.realpath(sys.executable), "-c", SERVING, str(port))
     wait_until("it listens", lambda: _connects(kubectl, name, port), 60)
     with kubectl.start("port-forward", f"pod/{name}", f":{port}") as forward:
         here = int(re.search(r"127\.0\.0\.1:(\d+) -> ", forward.line())[1])  # type: ignore[index]
@@ -189,7 +189,7 @@ def test_run_gives_its_input_to_the_pod(kubectl: Kubectl) -> None:
 
 
 def test_attach_speaks_to_the_container(kubectl: Kubectl, sleeper: str) -> None:
-    eater = started(kubectl, "eater", "cat", stdin=True, stdinOnce=True, restartPolicy="Never")
+    eater = start_pod(kubectl, "eater", "cat", stdin=True, stdinOnce=True, restartPolicy="Never")
     assert kubectl("attach", "-i", eater, stdin="one\ntwo\n") == "one\ntwo\n"
     wait_until("it had all it wanted", lambda: kubectl.value(".status.phase", "pod", eater) == "Succeeded")
     assert kubectl("logs", eater) == "one\ntwo\n"
@@ -200,7 +200,7 @@ def test_attach_speaks_to_the_container(kubectl: Kubectl, sleeper: str) -> None:
 
 
 def test_attach_to_a_terminal(kubectl: Kubectl) -> None:
-    shell = started(kubectl, "shell", "sh", stdin=True, tty=True, restartPolicy="Never")
+    shell = start_pod(kubectl, "shell", "sh", stdin=True, tty=True, restartPolicy="Never")
     with kubectl.terminal("attach", "-it", shell) as screen:
         screen.type("echo $((40 + 2)) $(tty)\n")
         screen.until("42 /dev/pts/0\r\n")
@@ -211,7 +211,7 @@ def test_attach_to_a_terminal(kubectl: Kubectl) -> None:
         screen.type("echo again$((1 + 1))\n")
         screen.until("again2\r\n")
         screen.type("exit 0\n")
-        assert screen.ended() == 0
+        assert screen.wait() == 0
     wait_until("it has ended", lambda: kubectl.value(".status.phase", "pod", shell) == "Succeeded")
 
 
@@ -266,7 +266,7 @@ def test_cordon_keeps_new_pods_away(kubectl: Kubectl) -> None:
 def test_drain_moves_pods_and_respects_budgets(kubectl: Kubectl) -> None:
     kubectl.apply(deployment("moving", 2, "sleep", "infinity"))
     kubectl("rollout", "status", "deployment/moving", "--timeout=60s")
-    started(kubectl, "lonely", "sleep", "infinity", nodeName="worker-1")
+    start_pod(kubectl, "lonely", "sleep", "infinity", nodeName="worker-1")
     only = ("--pod-selector=app in (moving,lonely)", "--ignore-daemonsets", "--timeout=60s")
     told = kubectl.fails("drain", "worker-1", *only)
     assert "use --force to override" in told  # it would be lost
@@ -346,12 +346,12 @@ def test_a_claim_is_expanded_no_smaller(kubectl: Kubectl) -> None:
 
 
 def test_a_deleted_pod_is_gone_when_kubectl_returns(kubectl: Kubectl) -> None:
-    started(kubectl, "short", "sleep", "infinity")
+    start_pod(kubectl, "short", "sleep", "infinity")
     began = kubectl.value(".metadata.uid", "pod", "short")
     assert began
     assert kubectl("delete", "pod", "short").startswith('pod "short" deleted')
     assert "not found" in kubectl.fails("get", "pod", "short")
-    started(kubectl, "short", "sleep", "infinity")
+    start_pod(kubectl, "short", "sleep", "infinity")
     assert kubectl.value(".metadata.uid", "pod", "short") != began
     done = kubectl.run("delete", "pod", "short", "--force", "--grace-period=0")
     assert 'pod "short" force deleted' in done.stdout

@@ -13,7 +13,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from volplane.cloud import Instance, Settings, serving
+from volplane.cloud import CloudInstance, CloudOptions, serve_endpoint
 from volplane.host import Host
 from volplane.store.memory import MemoryStore
 
@@ -33,8 +33,8 @@ def client(address: str, *, attempts: int = 1) -> Any:
 @asynccontextmanager
 async def cloud(directory: Path, *, attempts: int = 1, **more: Any) -> AsyncIterator[Any]:
     host = Host()
-    nodes = tuple(Instance(f"i-0{n}", ZONE, str(directory / f"n{n}"), f"worker-{n}") for n in (1, 2))
-    settings = Settings(
+    nodes = tuple(CloudInstance(f"i-0{n}", ZONE, str(directory / f"n{n}"), f"worker-{n}") for n in (1, 2))
+    settings = CloudOptions(
         data_dir=str(directory),
         access_key="AKIAVOLPLANE",
         secret_key="secret",
@@ -43,7 +43,7 @@ async def cloud(directory: Path, *, attempts: int = 1, **more: Any) -> AsyncIter
         **more,
     )
     try:
-        async with serving(settings, host, MemoryStore()) as address:
+        async with serve_endpoint(settings, host, MemoryStore()) as address:
             yield await asyncio.to_thread(client, address, attempts=attempts)
     finally:
         await host.close()
@@ -55,7 +55,7 @@ async def script(directory: Path, story: Callable[[Any], None], **more: Any) -> 
         await asyncio.to_thread(story, ec2)
 
 
-def refused(code: str, call: Callable[..., Any], **given: Any) -> str:
+def assert_refused(code: str, call: Callable[..., Any], **given: Any) -> str:
     with pytest.raises(ClientError) as caught:
         call(**given)
     error = caught.value.response["Error"]
@@ -63,7 +63,7 @@ def refused(code: str, call: Callable[..., Any], **given: Any) -> str:
     return str(error["Message"])
 
 
-def tagged(kind: str, **tags: str) -> list[dict[str, Any]]:
+def tag_specification(kind: str, **tags: str) -> list[dict[str, Any]]:
     return [{"ResourceType": kind, "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}]
 
 
@@ -75,7 +75,7 @@ async def test_volumes_with_waiters(tmp_path: Path) -> None:
             VolumeType="io2",
             Iops=500,
             ClientToken="one",
-            TagSpecifications=tagged("volume", Name="db"),
+            TagSpecifications=tag_specification("volume", Name="db"),
         )
         volume = made["VolumeId"]
         assert (made["Iops"], made["Size"], made["VolumeType"], made["Encrypted"]) == (500, 10, "io2", False)
@@ -108,7 +108,9 @@ async def test_snapshots_with_waiters(tmp_path: Path) -> None:
         volume = ec2.create_volume(AvailabilityZone=ZONE, Size=1, VolumeType="gp3")["VolumeId"]
         taken = [
             ec2.create_snapshot(
-                VolumeId=volume, Description=f"number {n}", TagSpecifications=tagged("snapshot", n=str(n))
+                VolumeId=volume,
+                Description=f"number {n}",
+                TagSpecifications=tag_specification("snapshot", n=str(n)),
             )["SnapshotId"]
             for n in range(6)
         ]
@@ -131,7 +133,7 @@ async def test_snapshots_with_waiters(tmp_path: Path) -> None:
         ec2.delete_volume(VolumeId=volume)
         for snapshot in taken:
             ec2.delete_snapshot(SnapshotId=snapshot)
-        refused("InvalidSnapshot.NotFound", ec2.describe_snapshots, SnapshotIds=taken[:1])
+        assert_refused("InvalidSnapshot.NotFound", ec2.describe_snapshots, SnapshotIds=taken[:1])
         assert ec2.describe_snapshots()["Snapshots"] == []
 
     await script(tmp_path, story)
@@ -141,7 +143,7 @@ async def test_snapshots_of_all_volumes_of_an_instance(tmp_path: Path) -> None:
     def story(ec2: Any) -> None:
         volumes = []
         for device in ("/dev/xvdba", "/dev/xvdbb", "/dev/xvdbc"):
-            tags = tagged("volume", at=device)
+            tags = tag_specification("volume", at=device)
             made = ec2.create_volume(AvailabilityZone="us-east-1a", Size=1, TagSpecifications=tags)
             ec2.attach_volume(VolumeId=made["VolumeId"], InstanceId="i-01", Device=device)
             volumes.append(made["VolumeId"])
@@ -150,7 +152,7 @@ async def test_snapshots_of_all_volumes_of_an_instance(tmp_path: Path) -> None:
             InstanceSpecification=instance,
             Description="both",
             CopyTagsFromSource="volume",
-            TagSpecifications=tagged("snapshot", of="all"),
+            TagSpecifications=tag_specification("snapshot", of="all"),
         )["Snapshots"]
         assert {s["VolumeId"] for s in taken} == set(volumes[:2])
         assert {s["State"] for s in taken} == {"completed"}
@@ -160,14 +162,14 @@ async def test_snapshots_of_all_volumes_of_an_instance(tmp_path: Path) -> None:
         (one,) = ec2.describe_snapshots(Filters=[{"Name": "tag:at", "Values": ["/dev/xvdba"]}])["Snapshots"]
         assert (one["VolumeId"], one["VolumeSize"]) == (volumes[0], 1)
         nobody = {"InstanceId": "i-09"}
-        refused("InvalidInstanceID.NotFound", ec2.create_snapshots, InstanceSpecification=nobody)
+        assert_refused("InvalidInstanceID.NotFound", ec2.create_snapshots, InstanceSpecification=nobody)
         nothing = {"InstanceId": "i-01", "ExcludeDataVolumeIds": volumes}
-        refused("InvalidParameterCombination", ec2.create_snapshots, InstanceSpecification=nothing)
+        assert_refused("InvalidParameterCombination", ec2.create_snapshots, InstanceSpecification=nothing)
         loose = ec2.create_volume(AvailabilityZone="us-east-1a", Size=1)["VolumeId"]
         wrong = {"InstanceId": "i-01", "ExcludeDataVolumeIds": [loose]}
-        refused("InvalidAttachment.NotFound", ec2.create_snapshots, InstanceSpecification=wrong)
+        assert_refused("InvalidAttachment.NotFound", ec2.create_snapshots, InstanceSpecification=wrong)
         whole = {"InstanceId": "i-01"}
-        refused("DryRunOperation", ec2.create_snapshots, InstanceSpecification=whole, DryRun=True)
+        assert_refused("DryRunOperation", ec2.create_snapshots, InstanceSpecification=whole, DryRun=True)
         assert len(ec2.describe_snapshots()["Snapshots"]) == 2
         for volume in volumes:
             ec2.detach_volume(VolumeId=volume)
@@ -182,45 +184,47 @@ async def test_every_refusal_has_its_code(tmp_path: Path) -> None:
 
         volume = create(ClientToken="t")["VolumeId"]
         assert create(ClientToken="t")["VolumeId"] == volume
-        refused("IdempotentParameterMismatch", create, ClientToken="t", Size=2)
-        refused("DryRunOperation", create, DryRun=True)
-        refused("InvalidZone.NotFound", create, AvailabilityZone="mars-1a")
-        refused("InvalidParameterValue", create, VolumeType="floppy")
-        refused("InvalidParameterValue", create, Size=65537)
-        refused("InvalidParameterValue", create, VolumeType="st1", Size=124)
-        refused("InvalidParameterValue", create, VolumeType="io2", Size=4, Iops=4001)
-        refused("InvalidParameterCombination", create, VolumeType="io2", Size=4)
-        refused("InvalidParameterCombination", create, VolumeType="gp2", Iops=100)
-        refused("InvalidParameterValue", create, DryRun=True, VolumeType="floppy")
-        refused("InvalidParameterCombination", create, VolumeType="st1", Size=125, Iops=100)
-        refused("InvalidParameterValue", create, Size=100, Throughput=1000)  # needs 4000 IOPS
+        assert_refused("IdempotentParameterMismatch", create, ClientToken="t", Size=2)
+        assert_refused("DryRunOperation", create, DryRun=True)
+        assert_refused("InvalidZone.NotFound", create, AvailabilityZone="mars-1a")
+        assert_refused("InvalidParameterValue", create, VolumeType="floppy")
+        assert_refused("InvalidParameterValue", create, Size=65537)
+        assert_refused("InvalidParameterValue", create, VolumeType="st1", Size=124)
+        assert_refused("InvalidParameterValue", create, VolumeType="io2", Size=4, Iops=4001)
+        assert_refused("InvalidParameterCombination", create, VolumeType="io2", Size=4)
+        assert_refused("InvalidParameterCombination", create, VolumeType="gp2", Iops=100)
+        assert_refused("InvalidParameterValue", create, DryRun=True, VolumeType="floppy")
+        assert_refused("InvalidParameterCombination", create, VolumeType="st1", Size=125, Iops=100)
+        assert_refused("InvalidParameterValue", create, Size=100, Throughput=1000)  # needs 4000 IOPS
         create(Size=100, Throughput=1000, Iops=4000)
-        refused("InvalidSnapshot.NotFound", create, SnapshotId="snap-00000000")
-        refused("InvalidParameterValue", create, SnapshotId="nonsense")
-        refused("MissingParameter", ec2.create_volume, AvailabilityZone=ZONE)
-        refused("UnsupportedOperation", create, MultiAttachEnabled=True)
-        refused("InvalidVolume.NotFound", ec2.delete_volume, VolumeId="vol-00000000")
-        refused("InvalidVolume.NotFound", ec2.create_snapshot, VolumeId="vol-00000000")
-        refused("InvalidVolume.NotFound", ec2.copy_volumes, SourceVolumeId="vol-00000000")
-        refused("InvalidSnapshot.NotFound", ec2.delete_snapshot, SnapshotId="snap-00000000")
-        refused("IncorrectState", ec2.detach_volume, VolumeId=volume)
+        assert_refused("InvalidSnapshot.NotFound", create, SnapshotId="snap-00000000")
+        assert_refused("InvalidParameterValue", create, SnapshotId="nonsense")
+        assert_refused("MissingParameter", ec2.create_volume, AvailabilityZone=ZONE)
+        assert_refused("UnsupportedOperation", create, MultiAttachEnabled=True)
+        assert_refused("InvalidVolume.NotFound", ec2.delete_volume, VolumeId="vol-00000000")
+        assert_refused("InvalidVolume.NotFound", ec2.create_snapshot, VolumeId="vol-00000000")
+        assert_refused("InvalidVolume.NotFound", ec2.copy_volumes, SourceVolumeId="vol-00000000")
+        assert_refused("InvalidSnapshot.NotFound", ec2.delete_snapshot, SnapshotId="snap-00000000")
+        assert_refused("IncorrectState", ec2.detach_volume, VolumeId=volume)
         attach = {"VolumeId": volume, "InstanceId": "i-01", "Device": "/dev/xvdba"}
-        refused("InvalidInstanceID.NotFound", ec2.attach_volume, **{**attach, "InstanceId": "i-09"})
-        refused("InvalidParameterValue", ec2.attach_volume, **{**attach, "Device": "xvdba"})
+        assert_refused("InvalidInstanceID.NotFound", ec2.attach_volume, **{**attach, "InstanceId": "i-09"})
+        assert_refused("InvalidParameterValue", ec2.attach_volume, **{**attach, "Device": "xvdba"})
         ec2.attach_volume(**attach)
-        refused("VolumeInUse", ec2.attach_volume, **attach)
-        refused("VolumeInUse", ec2.attach_volume, **{**attach, "InstanceId": "i-02"})
-        refused("VolumeInUse", ec2.delete_volume, VolumeId=volume)
-        refused("InvalidAttachment.NotFound", ec2.detach_volume, VolumeId=volume, InstanceId="i-02")
+        assert_refused("VolumeInUse", ec2.attach_volume, **attach)
+        assert_refused("VolumeInUse", ec2.attach_volume, **{**attach, "InstanceId": "i-02"})
+        assert_refused("VolumeInUse", ec2.delete_volume, VolumeId=volume)
+        assert_refused("InvalidAttachment.NotFound", ec2.detach_volume, VolumeId=volume, InstanceId="i-02")
         other = create()["VolumeId"]
-        refused("InvalidParameterValue", ec2.attach_volume, **{**attach, "VolumeId": other})
+        assert_refused("InvalidParameterValue", ec2.attach_volume, **{**attach, "VolumeId": other})
         far = create(AvailabilityZone="us-east-1b")["VolumeId"]
         wrong = {**attach, "VolumeId": far, "Device": "/dev/xvdbb"}
-        refused("InvalidVolume.ZoneMismatch", ec2.attach_volume, **wrong)
-        refused("InvalidParameterValue", ec2.modify_volume, VolumeId=volume, Size=0, Iops=1)
+        assert_refused("InvalidVolume.ZoneMismatch", ec2.attach_volume, **wrong)
+        assert_refused("InvalidParameterValue", ec2.modify_volume, VolumeId=volume, Size=0, Iops=1)
         ec2.modify_volume(VolumeId=volume, Size=2)
-        refused("InvalidParameterValue", ec2.modify_volume, VolumeId=volume, Size=1)
-        refused("InvalidVolumeModification.NotFound", ec2.describe_volumes_modifications, VolumeIds=[other])
+        assert_refused("InvalidParameterValue", ec2.modify_volume, VolumeId=volume, Size=1)
+        assert_refused(
+            "InvalidVolumeModification.NotFound", ec2.describe_volumes_modifications, VolumeIds=[other]
+        )
         tag = [{"Key": "a", "Value": "b"}]
         for missing, code in [
             ("vol-00000000", "InvalidVolume.NotFound"),
@@ -228,17 +232,21 @@ async def test_every_refusal_has_its_code(tmp_path: Path) -> None:
             ("i-09", "InvalidInstanceID.NotFound"),
             ("vpc-1", "InvalidID"),
         ]:
-            refused(code, ec2.create_tags, Resources=[missing], Tags=tag)
+            assert_refused(code, ec2.create_tags, Resources=[missing], Tags=tag)
         reserved = [{"Key": "aws:a", "Value": "b"}]
-        refused("InvalidParameterValue", ec2.create_tags, Resources=[volume], Tags=reserved)
-        refused("InvalidParameterValue", ec2.describe_volumes, Filters=[{"Name": "x", "Values": ["y"]}])
-        refused("InvalidParameterValue", ec2.describe_volumes, NextToken="%%%", MaxResults=5)
-        refused("InvalidParameterValue", ec2.describe_volumes, MaxResults=1)
-        refused("InvalidParameterCombination", ec2.describe_volumes, MaxResults=5, VolumeIds=[volume])
-        refused("InvalidZone.NotFound", ec2.describe_availability_zones, ZoneNames=["mars-1a"])
-        refused("InvalidAction", ec2.describe_vpcs)
+        assert_refused("InvalidParameterValue", ec2.create_tags, Resources=[volume], Tags=reserved)
+        assert_refused(
+            "InvalidParameterValue", ec2.describe_volumes, Filters=[{"Name": "x", "Values": ["y"]}]
+        )
+        assert_refused("InvalidParameterValue", ec2.describe_volumes, NextToken="%%%", MaxResults=5)
+        assert_refused("InvalidParameterValue", ec2.describe_volumes, MaxResults=1)
+        assert_refused("InvalidParameterCombination", ec2.describe_volumes, MaxResults=5, VolumeIds=[volume])
+        assert_refused("InvalidZone.NotFound", ec2.describe_availability_zones, ZoneNames=["mars-1a"])
+        assert_refused("InvalidAction", ec2.describe_vpcs)
         ec2.stop_instances(InstanceIds=["i-02"])
-        refused("IncorrectState", ec2.attach_volume, **{**attach, "VolumeId": other, "InstanceId": "i-02"})
+        assert_refused(
+            "IncorrectState", ec2.attach_volume, **{**attach, "VolumeId": other, "InstanceId": "i-02"}
+        )
         ec2.detach_volume(VolumeId=volume, Force=True)
 
     await script(tmp_path, story)
@@ -264,7 +272,7 @@ async def test_too_many_requests(tmp_path: Path) -> None:
     def story(ec2: Any) -> None:
         for _ in range(3):
             ec2.describe_volumes()
-        text = refused("RequestLimitExceeded", ec2.describe_volumes)
+        text = assert_refused("RequestLimitExceeded", ec2.describe_volumes)
         assert text == "Request limit exceeded."
         ec2.describe_instances()  # a bucket of its own
 
@@ -283,7 +291,7 @@ async def test_a_second_modification_waits(tmp_path: Path) -> None:
     def story(ec2: Any) -> None:
         volume = ec2.create_volume(AvailabilityZone=ZONE, Size=1)["VolumeId"]
         ec2.modify_volume(VolumeId=volume, Size=2)
-        refused("VolumeModificationRateExceeded", ec2.modify_volume, VolumeId=volume, Size=3)
+        assert_refused("VolumeModificationRateExceeded", ec2.modify_volume, VolumeId=volume, Size=3)
 
     await script(tmp_path, story, modification_pause=6 * 3600.0)
 
@@ -295,11 +303,11 @@ async def test_a_full_machine(tmp_path: Path) -> None:
 
     def story(ec2: Any) -> None:
         volume = ec2.create_volume(AvailabilityZone=ZONE, Size=1)["VolumeId"]
-        text = refused("InsufficientVolumeCapacity", ec2.create_volume, AvailabilityZone=ZONE, Size=2)
+        text = assert_refused("InsufficientVolumeCapacity", ec2.create_volume, AvailabilityZone=ZONE, Size=2)
         assert "1 GiB are left" in text
-        refused("InsufficientVolumeCapacity", ec2.modify_volume, VolumeId=volume, Size=3)
+        assert_refused("InsufficientVolumeCapacity", ec2.modify_volume, VolumeId=volume, Size=3)
         ec2.modify_volume(VolumeId=volume, Size=2)
-        refused("InsufficientVolumeCapacity", ec2.create_volume, AvailabilityZone=ZONE, Size=1)
+        assert_refused("InsufficientVolumeCapacity", ec2.create_volume, AvailabilityZone=ZONE, Size=1)
 
     try:
         await script(small, story, thin=1.0)

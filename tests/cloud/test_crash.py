@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from volplane.drivers.ebs import Account, connect
-from volplane.drivers.ebs.ec2 import Ec2, Refused, Unreachable
+from volplane.drivers.ebs import AwsAccount, connect_ec2
+from volplane.drivers.ebs.ec2 import Ec2, Ec2Error, Ec2Unreachable
 from volplane.host import Host, devices
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -64,7 +64,7 @@ async def service(
     host = Host()
     assert process.stdout is not None
     address = (await process.stdout.readline()).decode().strip()
-    ec2 = await connect(Account(address, access_key="a", secret_key="b"), host)
+    ec2 = await connect_ec2(AwsAccount(address, access_key="a", secret_key="b"), host)
     try:
         yield ec2, process
     finally:
@@ -112,7 +112,7 @@ async def story(ec2: Ec2, device: Path, written: list[bool]) -> None:
 async def test_the_next_start_finishes_what_a_kill_interrupted(tmp_path: Path, point: str) -> None:
     device, written = tmp_path / "n1" / "xvdba", list[bool]()
     async with service(tmp_path, point) as (ec2, process):
-        with pytest.raises(Unreachable):
+        with pytest.raises(Ec2Unreachable):
             await story(ec2, device, written)
         assert await process.wait() == -signal.SIGKILL
     if point.startswith("cloud:DeleteVolume"):
@@ -125,7 +125,7 @@ async def test_the_next_start_finishes_what_a_kill_interrupted(tmp_path: Path, p
         await story(ec2, device, written)
         assert await ec2.volumes() == []
         assert await ec2.snapshots() == []
-        with pytest.raises(Refused):
+        with pytest.raises(Ec2Error):
             await ec2.volume("vol-00000000")
     assert os.listdir(tmp_path / "disks") == []
     assert os.listdir(tmp_path / "snapshots") == []
@@ -138,7 +138,7 @@ async def test_a_set_of_snapshots_is_there_as_a_whole_or_not_at_all(tmp_path: Pa
         for number, device in enumerate(("/dev/xvdba", "/dev/xvdbb")):
             volume = await ec2.create_volume({**GIVEN, "ClientToken": str(number)}, {})
             await ec2.attach_volume(volume.id, "i-1", device)
-        with pytest.raises(Unreachable):
+        with pytest.raises(Ec2Unreachable):
             await ec2.create_snapshots("i-1", [], "", {})
         assert await process.wait() == -signal.SIGKILL
     async with service(tmp_path) as (ec2, _):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from volplane.cloud import Instance, Settings, serving
+from volplane.cloud import CloudInstance, CloudOptions, serve_endpoint
 from volplane.host import Host
 from volplane.store.memory import MemoryStore
 
@@ -52,9 +52,9 @@ class Cli:
 async def cloud(directory: Path) -> AsyncIterator[Cli]:
     host = Host()
     nodes = tuple(
-        Instance(f"i-0node{n}", "us-east-1a", str(directory / f"n{n}"), f"worker-{n}") for n in (1, 2)
+        CloudInstance(f"i-0node{n}", "us-east-1a", str(directory / f"n{n}"), f"worker-{n}") for n in (1, 2)
     )
-    settings = Settings(
+    settings = CloudOptions(
         data_dir=str(directory),
         access_key=KEYS["AWS_ACCESS_KEY_ID"],
         secret_key=KEYS["AWS_SECRET_ACCESS_KEY"],
@@ -62,7 +62,7 @@ async def cloud(directory: Path) -> AsyncIterator[Cli]:
         instances=nodes,
     )
     try:
-        async with serving(settings, host, MemoryStore()) as address:
+        async with serve_endpoint(settings, host, MemoryStore()) as address:
             yield Cli(address, directory)
     finally:
         await host.close()

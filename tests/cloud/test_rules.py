@@ -5,10 +5,19 @@ from __future__ import annotations
 import pytest
 
 from volplane.cloud import filters, limits
-from volplane.cloud.errors import Refusal
-from volplane.cloud.model import Attachment, AttachmentState, Shape, Volume, VolumeState
-from volplane.cloud.plan import Attach, Detach, Forget, Lost, Restore, Step, Unbind, plan
-from volplane.cloud.query import Parameters
+from volplane.cloud.errors import Ec2ErrorResponse
+from volplane.cloud.model import AttachmentState, CloudAttachment, CloudVolume, VolumeShape, VolumeState
+from volplane.cloud.plan import (
+    AttachDisk,
+    DeleteDisk,
+    DetachDisk,
+    MarkLost,
+    RecreateFile,
+    Step,
+    UnbindDisk,
+    plan,
+)
+from volplane.cloud.query import QueryParameters
 
 
 def volume(
@@ -18,9 +27,11 @@ def volume(
     used: bool = False,
     number: int = 1,
     **tags: str,
-) -> Volume:
-    attachment = Attachment("i-1", "/dev/xvdba", held) if held else None
-    return Volume(f"vol-{number}", "us-east-1a", Shape(1), state, attachment=attachment, used=used, tags=tags)
+) -> CloudVolume:
+    attachment = CloudAttachment("i-1", "/dev/xvdba", held) if held else None
+    return CloudVolume(
+        f"vol-{number}", "us-east-1a", VolumeShape(1), state, attachment=attachment, used=used, tags=tags
+    )
 
 
 A, V = AttachmentState, VolumeState
@@ -30,21 +41,21 @@ A, V = AttachmentState, VolumeState
     ("known", "has_file", "bound", "steps"),
     [
         (volume(), True, False, []),
-        (volume(), True, True, [Unbind()]),
-        (volume(), False, False, [Restore()]),
-        (volume(used=True), False, False, [Lost()]),
-        (volume(V.CREATING), False, False, [Forget()]),
-        (volume(V.CREATING), True, False, [Forget()]),
-        (volume(V.DELETING), True, True, [Unbind(), Forget()]),
-        (volume(V.DELETING), False, False, [Forget()]),
-        (volume(V.IN_USE, A.ATTACHING, used=True), True, False, [Attach()]),
-        (volume(V.IN_USE, A.ATTACHED, used=True), True, True, [Attach()]),
-        (volume(V.IN_USE, A.DETACHING, used=True), True, True, [Detach()]),
-        (volume(V.IN_USE, A.DETACHING, used=True), True, False, [Detach()]),
+        (volume(), True, True, [UnbindDisk()]),
+        (volume(), False, False, [RecreateFile()]),
+        (volume(used=True), False, False, [MarkLost()]),
+        (volume(V.CREATING), False, False, [DeleteDisk()]),
+        (volume(V.CREATING), True, False, [DeleteDisk()]),
+        (volume(V.DELETING), True, True, [UnbindDisk(), DeleteDisk()]),
+        (volume(V.DELETING), False, False, [DeleteDisk()]),
+        (volume(V.IN_USE, A.ATTACHING, used=True), True, False, [AttachDisk()]),
+        (volume(V.IN_USE, A.ATTACHED, used=True), True, True, [AttachDisk()]),
+        (volume(V.IN_USE, A.DETACHING, used=True), True, True, [DetachDisk()]),
+        (volume(V.IN_USE, A.DETACHING, used=True), True, False, [DetachDisk()]),
     ],
 )
 def test_every_half_done_operation_has_an_end(
-    known: Volume, has_file: bool, bound: bool, steps: list[Step]
+    known: CloudVolume, has_file: bool, bound: bool, steps: list[Step]
 ) -> None:
     assert list(plan(known, has_file=has_file, bound=bound)) == steps
 
@@ -52,40 +63,40 @@ def test_every_half_done_operation_has_an_end(
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
-        (Shape(1, "gp3"), Shape(1, "gp3", 3000, 125)),
-        (Shape(100, "gp3", 10000, 500), Shape(100, "gp3", 10000, 500)),
-        (Shape(500, "gp2"), Shape(500, "gp2", 1500, 0)),
-        (Shape(10, "io2", 5000), Shape(10, "io2", 5000, 0)),
-        (Shape(125, "st1"), Shape(125, "st1", 0, 0)),
+        (VolumeShape(1, "gp3"), VolumeShape(1, "gp3", 3000, 125)),
+        (VolumeShape(100, "gp3", 10000, 500), VolumeShape(100, "gp3", 10000, 500)),
+        (VolumeShape(500, "gp2"), VolumeShape(500, "gp2", 1500, 0)),
+        (VolumeShape(10, "io2", 5000), VolumeShape(10, "io2", 5000, 0)),
+        (VolumeShape(125, "st1"), VolumeShape(125, "st1", 0, 0)),
     ],
 )
-def test_types_fill_in_their_defaults(shape: Shape, expected: Shape) -> None:
-    assert limits.checked(shape) == expected
+def test_types_fill_in_their_defaults(shape: VolumeShape, expected: VolumeShape) -> None:
+    assert limits.validate_shape(shape) == expected
 
 
 @pytest.mark.parametrize(
     ("shape", "code"),
     [
-        (Shape(0, "gp3"), "InvalidParameterValue"),
-        (Shape(-1, "gp3"), "InvalidParameterValue"),
-        (Shape(1, "st1"), "InvalidParameterValue"),
-        (Shape(1, "floppy"), "InvalidParameterValue"),
-        (Shape(1, "gp3", 10000), "InvalidParameterValue"),
-        (Shape(10, "io1"), "InvalidParameterCombination"),
-        (Shape(10, "gp2", 100), "InvalidParameterCombination"),
-        (Shape(100, "gp3", 3000, 1000), "InvalidParameterValue"),
-        (Shape(125, "st1", 100), "InvalidParameterCombination"),
-        (Shape(4, "io2", 100, 125), "InvalidParameterCombination"),
+        (VolumeShape(0, "gp3"), "InvalidParameterValue"),
+        (VolumeShape(-1, "gp3"), "InvalidParameterValue"),
+        (VolumeShape(1, "st1"), "InvalidParameterValue"),
+        (VolumeShape(1, "floppy"), "InvalidParameterValue"),
+        (VolumeShape(1, "gp3", 10000), "InvalidParameterValue"),
+        (VolumeShape(10, "io1"), "InvalidParameterCombination"),
+        (VolumeShape(10, "gp2", 100), "InvalidParameterCombination"),
+        (VolumeShape(100, "gp3", 3000, 1000), "InvalidParameterValue"),
+        (VolumeShape(125, "st1", 100), "InvalidParameterCombination"),
+        (VolumeShape(4, "io2", 100, 125), "InvalidParameterCombination"),
     ],
 )
-def test_shapes_that_no_type_has(shape: Shape, code: str) -> None:
-    with pytest.raises(Refusal) as caught:
-        limits.checked(shape)
+def test_shapes_that_no_type_has(shape: VolumeShape, code: str) -> None:
+    with pytest.raises(Ec2ErrorResponse) as caught:
+        limits.validate_shape(shape)
     assert caught.value.code == code
 
 
-def chosen(query: str, *volumes: Volume) -> list[str]:
-    found = filters.chosen(volumes, filters.VOLUME, lambda v: v.tags, Parameters.parse(query))
+def apply(query: str, *volumes: CloudVolume) -> list[str]:
+    found = filters.apply_filters(volumes, filters.VOLUME, lambda v: v.tags, QueryParameters.parse(query))
     return [v.id for v in found]
 
 
@@ -109,23 +120,23 @@ def chosen(query: str, *volumes: Volume) -> list[str]:
 )
 def test_filters(query: str, ids: list[str]) -> None:
     volumes = (volume(app="data"), volume(V.IN_USE, A.ATTACHED, number=2), volume(number=3, app="x"))
-    assert chosen(query, *volumes) == ids
+    assert apply(query, *volumes) == ids
 
 
 def test_an_unknown_filter_is_refused() -> None:
-    with pytest.raises(Refusal, match="The filter 'colour' is invalid"):
-        chosen("Filter.1.Name=colour&Filter.1.Value.1=red", volume())
+    with pytest.raises(Ec2ErrorResponse, match="The filter 'colour' is invalid"):
+        apply("Filter.1.Name=colour&Filter.1.Value.1=red", volume())
 
 
 def test_pages_stay_right_while_volumes_go() -> None:
     names = [f"vol-{i:02}" for i in range(12)]
-    first, token = filters.page(names, str, Parameters.parse("MaxResults=5"))
+    first, token = filters.page(names, str, QueryParameters.parse("MaxResults=5"))
     assert first == names[:5]
     names.remove("vol-04")
-    second, token = filters.page(names, str, Parameters.parse(f"MaxResults=5&NextToken={token}"))
+    second, token = filters.page(names, str, QueryParameters.parse(f"MaxResults=5&NextToken={token}"))
     assert second == ["vol-05", "vol-06", "vol-07", "vol-08", "vol-09"]
-    third, token = filters.page(names, str, Parameters.parse(f"MaxResults=5&NextToken={token}"))
+    third, token = filters.page(names, str, QueryParameters.parse(f"MaxResults=5&NextToken={token}"))
     assert (third, token) == (["vol-10", "vol-11"], None)
     for wrong in ("MaxResults=1", "NextToken=%%%", "NextToken=_w"):
-        with pytest.raises(Refusal):
-            filters.page(names, str, Parameters.parse(wrong))
+        with pytest.raises(Ec2ErrorResponse):
+            filters.page(names, str, QueryParameters.parse(wrong))

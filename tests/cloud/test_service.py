@@ -10,32 +10,34 @@ from pathlib import Path
 
 import pytest
 
-from volplane.cloud import Instance, Service, Settings, opened
-from volplane.cloud.errors import LedgerLost, Refusal
-from volplane.cloud.model import Attachment, AttachmentState, Shape, Volume, VolumeState
-from volplane.cloud.service import Wish, double_attaches
+from volplane.cloud import CloudInstance, CloudOptions, DiskService, open_service
+from volplane.cloud.errors import Ec2ErrorResponse, RecordsLostError
+from volplane.cloud.model import AttachmentState, CloudAttachment, CloudVolume, VolumeShape, VolumeState
+from volplane.cloud.service import CloudVolumeRequest, double_attaches
 from volplane.host import Host
 from volplane.store.memory import MemoryStore
 
 pytestmark = pytest.mark.root
 
 ZONE = "us-east-1a"
-WISH = Wish(zone=ZONE, shape=Shape(1, "gp3"), token="claim-1")
+WISH = CloudVolumeRequest(zone=ZONE, shape=VolumeShape(1, "gp3"), token="claim-1")
 
 
-def settings(directory: Path, **more: float) -> Settings:
+def settings(directory: Path, **more: float) -> CloudOptions:
     nodes = tuple(
-        Instance(f"i-{n}", zone, str(directory / f"n{n}"))
+        CloudInstance(f"i-{n}", zone, str(directory / f"n{n}"))
         for n, zone in [(1, ZONE), (2, ZONE), (3, "us-east-1b")]
     )
-    return Settings(data_dir=str(directory), access_key="a", secret_key="s", instances=nodes, **more)
+    return CloudOptions(data_dir=str(directory), access_key="a", secret_key="s", instances=nodes, **more)
 
 
 @asynccontextmanager
-async def cloud(directory: Path, store: MemoryStore | None = None, **more: float) -> AsyncIterator[Service]:
+async def cloud(
+    directory: Path, store: MemoryStore | None = None, **more: float
+) -> AsyncIterator[DiskService]:
     host = Host()
     try:
-        async with opened(settings(directory, **more), host, store or MemoryStore()) as service:
+        async with open_service(settings(directory, **more), host, store or MemoryStore()) as service:
             yield service
     finally:
         await host.close()
@@ -49,8 +51,8 @@ def is_there(link: Path) -> bool:
     return os.path.lexists(link)
 
 
-async def refused(code: str, call: object) -> str:
-    with pytest.raises(Refusal) as caught:
+async def assert_refused(code: str, call: object) -> str:
+    with pytest.raises(Ec2ErrorResponse) as caught:
         await call  # type: ignore[misc]
     assert caught.value.code == code
     return caught.value.message
@@ -76,15 +78,15 @@ async def test_a_disk_is_made_attached_moved_and_removed(tmp_path: Path) -> None
             assert service.volume(volume.id).state is VolumeState.AVAILABLE
         await service.delete(volume.id)
         assert os.listdir(tmp_path / "disks") == []
-        await refused("InvalidVolume.NotFound", service.delete(volume.id))
+        await assert_refused("InvalidVolume.NotFound", service.delete(volume.id))
 
 
 async def test_a_token_makes_one_volume(tmp_path: Path) -> None:
     async with cloud(tmp_path) as service:
         made = await asyncio.gather(*(service.create(WISH) for _ in range(5)))
         assert len({v.id for v in made}) == 1
-        other = Wish(zone=ZONE, shape=Shape(2, "gp3"), token="claim-1")
-        await refused("IdempotentParameterMismatch", service.create(other))
+        other = CloudVolumeRequest(zone=ZONE, shape=VolumeShape(2, "gp3"), token="claim-1")
+        await assert_refused("IdempotentParameterMismatch", service.create(other))
         await service.delete(made[0].id)
         assert (await service.create(other)).shape.size == 2
 
@@ -97,10 +99,10 @@ async def test_a_second_attach_is_refused_and_counted(tmp_path: Path) -> None:
             *(service.attach(volume.id, node, "/dev/xvdba") for node in ("i-1", "i-2")),
             return_exceptions=True,
         )
-        assert [isinstance(r, Attachment) for r in results] == [True, False]
-        await refused("VolumeInUse", service.attach(volume.id, "i-2", "/dev/xvdbb"))
-        await refused("VolumeInUse", service.attach(volume.id, "i-1", "/dev/xvdbb"))
-        await refused("VolumeInUse", service.delete(volume.id))
+        assert [isinstance(r, CloudAttachment) for r in results] == [True, False]
+        await assert_refused("VolumeInUse", service.attach(volume.id, "i-2", "/dev/xvdbb"))
+        await assert_refused("VolumeInUse", service.attach(volume.id, "i-1", "/dev/xvdbb"))
+        await assert_refused("VolumeInUse", service.delete(volume.id))
         assert double_attaches._value.get() == before + 2
         await service.detach(volume.id)
 
@@ -108,33 +110,37 @@ async def test_a_second_attach_is_refused_and_counted(tmp_path: Path) -> None:
 async def test_places_that_are_refused(tmp_path: Path) -> None:
     async with cloud(tmp_path) as service:
         one = await service.create(WISH)
-        two = await service.create(Wish(zone=ZONE, shape=Shape(1)))
+        two = await service.create(CloudVolumeRequest(zone=ZONE, shape=VolumeShape(1)))
         await service.attach(one.id, "i-1", "/dev/xvdba")
-        await refused("InvalidParameterValue", service.attach(two.id, "i-1", "/dev/xvdba"))
-        await refused("InvalidParameterValue", service.attach(two.id, "i-1", "/dev/../etc/passwd"))
-        await refused("InvalidVolume.ZoneMismatch", service.attach(two.id, "i-3", "/dev/xvdba"))
-        await refused("InvalidInstanceID.NotFound", service.attach(two.id, "i-9", "/dev/xvdba"))
-        await refused("InvalidVolume.NotFound", service.attach("vol-9", "i-1", "/dev/xvdbb"))
-        await refused("InvalidAttachment.NotFound", service.detach(one.id, "i-2"))
-        await refused("IncorrectState", service.detach(two.id))
-        await refused("InvalidZone.NotFound", service.create(Wish(zone="mars-1a", shape=Shape(1))))
-        await refused("IncorrectInstanceState", service.deregister("i-1"))
+        await assert_refused("InvalidParameterValue", service.attach(two.id, "i-1", "/dev/xvdba"))
+        await assert_refused("InvalidParameterValue", service.attach(two.id, "i-1", "/dev/../etc/passwd"))
+        await assert_refused("InvalidVolume.ZoneMismatch", service.attach(two.id, "i-3", "/dev/xvdba"))
+        await assert_refused("InvalidInstanceID.NotFound", service.attach(two.id, "i-9", "/dev/xvdba"))
+        await assert_refused("InvalidVolume.NotFound", service.attach("vol-9", "i-1", "/dev/xvdbb"))
+        await assert_refused("InvalidAttachment.NotFound", service.detach(one.id, "i-2"))
+        await assert_refused("IncorrectState", service.detach(two.id))
+        await assert_refused(
+            "InvalidZone.NotFound", service.create(CloudVolumeRequest(zone="mars-1a", shape=VolumeShape(1)))
+        )
+        await assert_refused("IncorrectInstanceState", service.deregister("i-1"))
         await service.detach(one.id)
 
 
 async def test_an_instance_has_28_places(tmp_path: Path) -> None:
     async with cloud(tmp_path) as service:
-        volumes = [await service.create(Wish(zone=ZONE, shape=Shape(1))) for _ in range(29)]
+        volumes = [
+            await service.create(CloudVolumeRequest(zone=ZONE, shape=VolumeShape(1))) for _ in range(29)
+        ]
         names = [f"/dev/xvdb{chr(97 + n)}" if n < 26 else f"/dev/xvdc{chr(97 + n - 26)}" for n in range(29)]
         await asyncio.gather(
             *(service.attach(v.id, "i-1", d) for v, d in zip(volumes[:28], names, strict=False))
         )
-        await refused("AttachmentLimitExceeded", service.attach(volumes[28].id, "i-1", names[28]))
+        await assert_refused("AttachmentLimitExceeded", service.attach(volumes[28].id, "i-1", names[28]))
 
 
 async def test_the_machine_bounds_what_is_promised(tmp_path: Path) -> None:
     async with cloud(tmp_path, thin=0.0) as service:
-        await refused("InsufficientVolumeCapacity", service.create(WISH))
+        await assert_refused("InsufficientVolumeCapacity", service.create(WISH))
         assert await service.capacity() == 0
 
 
@@ -147,7 +153,7 @@ async def test_a_mounted_disk_is_not_detached(tmp_path: Path) -> None:
         device = os.readlink(tmp_path / "n1" / "xvdba")
         await host.mkfs(device, "ext4")
         await host.mount(device, str(point), "ext4")
-        text = await refused("VolumeInUse", service.detach(volume.id, "i-1"))
+        text = await assert_refused("VolumeInUse", service.detach(volume.id, "i-1"))
         assert str(point) in text
         assert os.readlink(tmp_path / "n1" / "xvdba") == device
         held = service.volume(volume.id).attachment
@@ -169,9 +175,9 @@ async def test_a_lazily_unmounted_disk_meets_no_second_mount(tmp_path: Path) -> 
         await host.mount(device, str(point), "ext4")
         pin = os.open(point, os.O_RDONLY)
         await host.unmount(str(point), detach=True)
-        await refused("VolumeInUse", service.detach(volume.id, "i-1"))
-        await refused("VolumeInUse", service.detach(volume.id, "i-1", force=True))
-        await refused("VolumeInUse", service.attach(volume.id, "i-2", "/dev/xvdba"))
+        await assert_refused("VolumeInUse", service.detach(volume.id, "i-1"))
+        await assert_refused("VolumeInUse", service.detach(volume.id, "i-1", force=True))
+        await assert_refused("VolumeInUse", service.attach(volume.id, "i-2", "/dev/xvdba"))
         os.close(pin)
         await service.detach(volume.id, "i-1")
         await service.attach(volume.id, "i-2", "/dev/xvdba")
@@ -196,7 +202,7 @@ async def test_a_mount_in_another_namespace_counts(tmp_path: Path) -> None:
         await holder.stdout.readline()
         await host.unmount(str(point))
         for force in (False, True):
-            text = await refused("VolumeInUse", service.detach(volume.id, "i-1", force=force))
+            text = await assert_refused("VolumeInUse", service.detach(volume.id, "i-1", force=force))
             assert f"in the namespace of process {holder.pid}" in text
         holder.stdin.close()
         await holder.wait()
@@ -219,7 +225,7 @@ async def test_force_takes_the_disk_from_a_dead_instance(tmp_path: Path) -> None
                 await service.power("i-1", running=False)
             await service.detach(volume.id, "i-1", force=how == "force")
             assert not await host.is_mount(str(point))
-        await refused("IncorrectState", service.attach(volume.id, "i-1", "/dev/xvdba"))
+        await assert_refused("IncorrectState", service.attach(volume.id, "i-1", "/dev/xvdba"))
     await host.close()
 
 
@@ -231,9 +237,9 @@ async def test_growing_an_attached_disk(tmp_path: Path) -> None:
         done = await service.modify(volume.id, {"size": 3})
         assert (done.original.size, done.target.size) == (1, 3)
         assert await host.size_of(os.readlink(tmp_path / "n1" / "xvdba")) == 3 << 30
-        await refused("InvalidParameterValue", service.modify(volume.id, {"size": 2}))
+        await assert_refused("InvalidParameterValue", service.modify(volume.id, {"size": 2}))
         await service.modify(volume.id, {"type": "io2", "iops": 100, "size": 4})
-        assert service.volume(volume.id).shape == Shape(4, "io2", 100, 0)
+        assert service.volume(volume.id).shape == VolumeShape(4, "io2", 100, 0)
     await host.close()
 
 
@@ -266,7 +272,7 @@ async def test_a_killed_service_is_finished_by_the_next(
         if name == stop:
             raise Killed
 
-    async def story(service: Service) -> None:
+    async def story(service: DiskService) -> None:
         volume = await service.create(WISH)
         if volume.state is VolumeState.AVAILABLE:
             await service.attach(volume.id, "i-1", "/dev/xvdba")
@@ -277,12 +283,12 @@ async def test_a_killed_service_is_finished_by_the_next(
     host = Host()
     monkeypatch.setattr("volplane.base.failpoint.armed", True)
     monkeypatch.setattr("volplane.base.failpoint.hit", hit)
-    died = opened(settings(tmp_path), host, store)
+    died = open_service(settings(tmp_path), host, store)
     service = await died.__aenter__()
     with pytest.raises(Killed):
         await story(service)
     monkeypatch.setattr("volplane.base.failpoint.armed", False)
-    async with opened(settings(tmp_path), host, store) as service:
+    async with open_service(settings(tmp_path), host, store) as service:
         unfinished = {VolumeState.CREATING, VolumeState.DELETING}
         moving = {AttachmentState.ATTACHING, AttachmentState.DETACHING}
         for volume in service.ledger.volumes.values():
@@ -315,7 +321,7 @@ async def test_files_that_belong_to_nothing_are_removed_only_if_they_hold_nothin
 async def test_disks_without_their_ledger_are_left_alone_and_nothing_starts(tmp_path: Path) -> None:
     async with cloud(tmp_path) as service:
         volume = await service.create(WISH)
-    with pytest.raises(LedgerLost, match=r"/state\.db knows nothing of the 1 disks in"):
+    with pytest.raises(RecordsLostError, match=r"/state\.db knows nothing of the 1 disks in"):
         async with cloud(tmp_path):
             pytest.fail("it started")
     assert os.listdir(tmp_path / "disks") == [f"{volume.id}.img"]
@@ -324,7 +330,10 @@ async def test_disks_without_their_ledger_are_left_alone_and_nothing_starts(tmp_
 async def test_a_lost_file_with_data_is_said_and_not_replaced(tmp_path: Path) -> None:
     store = MemoryStore()
     async with cloud(tmp_path, store) as service:
-        used, unused = await service.create(WISH), await service.create(Wish(zone=ZONE, shape=Shape(1)))
+        used, unused = (
+            await service.create(WISH),
+            await service.create(CloudVolumeRequest(zone=ZONE, shape=VolumeShape(1))),
+        )
         await service.attach(used.id, "i-1", "/dev/xvdba")
         await service.detach(used.id, "i-1")
     for name in os.listdir(tmp_path / "disks"):
@@ -333,7 +342,7 @@ async def test_a_lost_file_with_data_is_said_and_not_replaced(tmp_path: Path) ->
         assert service.volume(used.id).state is VolumeState.ERROR
         assert service.volume(unused.id).state is VolumeState.AVAILABLE
         assert os.listdir(tmp_path / "disks") == [f"{unused.id}.img"]
-        await refused("IncorrectState", service.attach(used.id, "i-1", "/dev/xvdba"))
+        await assert_refused("IncorrectState", service.attach(used.id, "i-1", "/dev/xvdba"))
 
 
 def _write(file: str) -> None:
@@ -345,7 +354,9 @@ async def test_a_disk_whose_file_is_short_or_gone_is_an_error_until_it_is_back(t
     """The others work meanwhile, also those of the same instance, and wherever that has moved."""
     store = MemoryStore()
     async with cloud(tmp_path, store) as service:
-        gone, short, fine = [await service.create(Wish(zone=ZONE, shape=Shape(1))) for _ in range(3)]
+        gone, short, fine = [
+            await service.create(CloudVolumeRequest(zone=ZONE, shape=VolumeShape(1))) for _ in range(3)
+        ]
         for number, volume in enumerate((gone, short, fine)):
             await service.attach(volume.id, "i-1", f"/dev/xvdb{'abc'[number]}")
         for volume in (gone, short):
@@ -358,7 +369,9 @@ async def test_a_disk_whose_file_is_short_or_gone_is_an_error_until_it_is_back(t
         links = {link.name for link in (tmp_path / "n1").iterdir() if link.is_symlink()}
         assert links == {"xvdbc"}
         await service.detach(gone.id, "i-1")
-        assert "is 'error'" in await refused("IncorrectState", service.attach(gone.id, "i-1", "/dev/xvdba"))
+        assert "is 'error'" in await assert_refused(
+            "IncorrectState", service.attach(gone.id, "i-1", "/dev/xvdba")
+        )
     (tmp_path / "kept").rename(place)
     async with cloud(tmp_path, store) as service:
         assert [service.volume(v.id).state for v in (gone, short, fine)] == ["available", "error", "in-use"]
@@ -387,8 +400,8 @@ async def test_links_of_another_life_are_removed(tmp_path: Path) -> None:
 def test_a_record_survives_its_json(tmp_path: Path) -> None:
     import msgspec
 
-    held = Attachment("i-1", "/dev/xvdba", AttachmentState.ATTACHED, "now")
-    volume = Volume(
-        "vol-1", ZONE, Shape(1, "gp3"), VolumeState.IN_USE, attachment=held, tags={"a": "b"}, used=True
+    held = CloudAttachment("i-1", "/dev/xvdba", AttachmentState.ATTACHED, "now")
+    volume = CloudVolume(
+        "vol-1", ZONE, VolumeShape(1, "gp3"), VolumeState.IN_USE, attachment=held, tags={"a": "b"}, used=True
     )
-    assert msgspec.json.decode(msgspec.json.encode(volume), type=Volume) == volume
+    assert msgspec.json.decode(msgspec.json.encode(volume), type=CloudVolume) == volume

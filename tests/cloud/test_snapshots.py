@@ -13,42 +13,49 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from volplane.cloud import Instance, Service, Settings, opened
+from volplane.cloud import CloudInstance, CloudOptions, DiskService, open_service
 from volplane.cloud import snapshots as snapshots_room
-from volplane.cloud.creation import Wish
-from volplane.cloud.errors import Refusal
-from volplane.cloud.model import Modification, Shape, Snapshot, SnapshotState, Volume, VolumeState
-from volplane.cloud.plan import Finish, Forget, Lost, Step, plan, snapshot_plan
+from volplane.cloud.create_volume import CloudVolumeRequest
+from volplane.cloud.errors import Ec2ErrorResponse
+from volplane.cloud.model import (
+    CloudModification,
+    CloudSnapshot,
+    CloudVolume,
+    SnapshotState,
+    VolumeShape,
+    VolumeState,
+)
+from volplane.cloud.plan import DeleteDisk, FinishCopy, MarkLost, Step, plan, plan_snapshot
 from volplane.host import Host, copies
 from volplane.store.memory import MemoryStore
 
 pytestmark = pytest.mark.root
 
 ZONE = "us-east-1a"
-WISH = Wish(zone=ZONE, shape=Shape(1, "gp3"))
+WISH = CloudVolumeRequest(zone=ZONE, shape=VolumeShape(1, "gp3"))
 GIB = 1 << 30
 
 
 @asynccontextmanager
-async def cloud(directory: Path, store: MemoryStore | None = None) -> AsyncIterator[Service]:
+async def cloud(directory: Path, store: MemoryStore | None = None) -> AsyncIterator[DiskService]:
     host = Host()
-    node = Instance("i-1", ZONE, str(directory / "n1"))
-    settings = Settings(data_dir=str(directory), access_key="a", secret_key="s", instances=(node,))
+    node = CloudInstance("i-1", ZONE, str(directory / "n1"))
+    settings = CloudOptions(data_dir=str(directory), access_key="a", secret_key="s", instances=(node,))
     try:
-        async with opened(settings, host, store or MemoryStore()) as service:
+        async with open_service(settings, host, store or MemoryStore()) as service:
             yield service
     finally:
         await host.close()
 
 
-async def refused(code: str, call: object) -> str:
-    with pytest.raises(Refusal) as caught:
+async def assert_refused(code: str, call: object) -> str:
+    with pytest.raises(Ec2ErrorResponse) as caught:
         await call  # type: ignore[misc]
     assert caught.value.code == code
     return caught.value.message
 
 
-async def until(true: Callable[[], bool]) -> None:
+async def wait_until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not true():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -81,7 +88,7 @@ async def test_a_snapshot_keeps_what_was_there_and_a_volume_comes_out_of_it(tmp_
         file = tmp_path / "snapshots" / f"{snapshot.id}.img"
         assert get(file, GIB - 4096, 6) == b"before"
         assert 0 < file.stat().st_blocks * 512 < 1 << 20  # holes stay holes
-        larger = Wish(zone=ZONE, shape=Shape(2, "gp3"), snapshot=snapshot.id)
+        larger = CloudVolumeRequest(zone=ZONE, shape=VolumeShape(2, "gp3"), snapshot=snapshot.id)
         restored = await service.create(larger)
         assert (restored.state, restored.shape.size) == (VolumeState.AVAILABLE, 2)
         path = tmp_path / "disks" / f"{restored.id}.img"
@@ -90,15 +97,17 @@ async def test_a_snapshot_keeps_what_was_there_and_a_volume_comes_out_of_it(tmp_
         await service.snapshots.delete(snapshot.id)
         assert not file.exists()
         assert get(path, GIB - 4096, 6) == b"before"
-        await refused("InvalidSnapshot.NotFound", service.snapshots.delete(snapshot.id))
-        await refused("InvalidSnapshot.NotFound", service.create(larger))
+        await assert_refused("InvalidSnapshot.NotFound", service.snapshots.delete(snapshot.id))
+        await assert_refused("InvalidSnapshot.NotFound", service.create(larger))
 
 
 async def test_a_copy_of_a_volume(tmp_path: Path) -> None:
     async with cloud(tmp_path) as service:
         volume = await service.create(WISH)
         put(tmp_path / "disks" / f"{volume.id}.img", 8192, b"mine")
-        copy = await service.create(Wish(zone=ZONE, shape=Shape(0, "gp3"), source=volume.id))
+        copy = await service.create(
+            CloudVolumeRequest(zone=ZONE, shape=VolumeShape(0, "gp3"), source=volume.id)
+        )
         await service.delete(volume.id)
         assert copy.shape.size == 1
         assert get(tmp_path / "disks" / f"{copy.id}.img", 8192, 4) == b"mine"
@@ -106,13 +115,16 @@ async def test_a_copy_of_a_volume(tmp_path: Path) -> None:
 
 async def test_what_cannot_be_copied_is_refused(tmp_path: Path) -> None:
     async with cloud(tmp_path) as service:
-        volume = await service.create(Wish(zone=ZONE, shape=Shape(2, "gp3")))
+        volume = await service.create(CloudVolumeRequest(zone=ZONE, shape=VolumeShape(2, "gp3")))
         snapshot = await service.snapshots.create(volume.id, tags={})
-        small = Wish(zone=ZONE, shape=Shape(1, "gp3"), snapshot=snapshot.id)
-        assert "smaller" in await refused("InvalidParameterValue", service.create(small))
-        await refused("InvalidVolume.NotFound", service.snapshots.create("vol-0", tags={}))
+        small = CloudVolumeRequest(zone=ZONE, shape=VolumeShape(1, "gp3"), snapshot=snapshot.id)
+        assert "smaller" in await assert_refused("InvalidParameterValue", service.create(small))
+        await assert_refused("InvalidVolume.NotFound", service.snapshots.create("vol-0", tags={}))
         await service.snapshots.fail(snapshot, "broken")
-        await refused("IncorrectState", service.create(Wish(ZONE, Shape(2, "gp3"), snapshot=snapshot.id)))
+        await assert_refused(
+            "IncorrectState",
+            service.create(CloudVolumeRequest(ZONE, VolumeShape(2, "gp3"), snapshot=snapshot.id)),
+        )
         assert os.listdir(tmp_path / "snapshots") == []
 
 
@@ -146,9 +158,9 @@ async def test_a_raw_disk_that_never_stands_still_is_refused_rather_than_torn(
         await service.attach(volume.id, "i-1", "/dev/xvdba")
         # Between two looks at the counters there is a write, however fast the copy is.
         looks = iter(range(1000))
-        monkeypatch.setattr(copies, "written", lambda device: (next(looks), 0))
+        monkeypatch.setattr(copies, "read_write_counters", lambda device: (next(looks), 0))
         monkeypatch.setattr(copies, "reflink", lambda old, new: False)
-        await refused("IncorrectState", service.snapshots.create(volume.id, tags={}))
+        await assert_refused("IncorrectState", service.snapshots.create(volume.id, tags={}))
         assert service.ledger.snapshots == {}
         assert os.listdir(tmp_path / "snapshots") == []
         monkeypatch.undo()
@@ -157,7 +169,7 @@ async def test_a_raw_disk_that_never_stands_still_is_refused_rather_than_torn(
             for _ in range(20):
                 try:
                     snapshot = await service.snapshots.create(volume.id, tags={})
-                except Refusal:
+                except Ec2ErrorResponse:
                     continue
                 taken += 1
                 file = tmp_path / "snapshots" / f"{snapshot.id}.img"
@@ -181,7 +193,7 @@ async def test_a_busy_file_system_is_held_still_and_let_go(
         try:
             (target / "note").write_bytes(b"not synced by its writer")
             looks = iter(range(1000))
-            monkeypatch.setattr(copies, "written", lambda device: (next(looks), 0))
+            monkeypatch.setattr(copies, "read_write_counters", lambda device: (next(looks), 0))
             monkeypatch.setattr(copies, "reflink", lambda old, new: False)
             snapshot = await service.snapshots.create(volume.id, tags={})
             (target / "later").write_bytes(b"x")
@@ -189,7 +201,7 @@ async def test_a_busy_file_system_is_held_still_and_let_go(
         finally:
             await host.unmount(str(target))
         monkeypatch.undo()
-        copy = await service.create(Wish(ZONE, Shape(1, "gp3"), snapshot=snapshot.id))
+        copy = await service.create(CloudVolumeRequest(ZONE, VolumeShape(1, "gp3"), snapshot=snapshot.id))
         await service.attach(copy.id, "i-1", "/dev/xvdbb")
         await host.mount(os.path.realpath(tmp_path / "n1" / "xvdbb"), str(target), "ext4", ["ro"])  # noqa: ASYNC240
         try:
@@ -203,32 +215,35 @@ async def test_a_busy_file_system_is_held_still_and_let_go(
 async def test_a_long_copy_answers_pending_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("volplane.cloud.service.PATIENCE", 0.0)
-    monkeypatch.setattr("volplane.cloud.creation.PATIENCE", 0.0)
+    monkeypatch.setattr("volplane.cloud.service.REQUEST_PATIENCE", 0.0)
+    monkeypatch.setattr("volplane.cloud.create_volume.REQUEST_PATIENCE", 0.0)
     go, copy = threading.Event(), copies.copy
 
-    def slow(source: str, target: str, *, report: copies.Report = lambda percent: None) -> bool:
+    def slow(source: str, target: str, *, report: copies.ProgressCallback = lambda percent: None) -> bool:
         report(42)
         assert go.wait(60)
         return copy(source, target, report=report)
 
     async with cloud(tmp_path) as service:
         volume = await service.create(WISH)
-        await until(lambda: service.volume(volume.id).state is VolumeState.AVAILABLE)
+        await wait_until(lambda: service.volume(volume.id).state is VolumeState.AVAILABLE)
         monkeypatch.setattr(copies, "copy", slow)
         snapshot = await service.snapshots.create(volume.id, tags={})
         assert snapshot.state is SnapshotState.PENDING
-        await refused("IncorrectState", service.create(Wish(ZONE, Shape(0, "gp3"), snapshot=snapshot.id)))
-        await until(lambda: service.snapshots.progress(snapshot) == 42)
+        await assert_refused(
+            "IncorrectState",
+            service.create(CloudVolumeRequest(ZONE, VolumeShape(0, "gp3"), snapshot=snapshot.id)),
+        )
+        await wait_until(lambda: service.snapshots.progress(snapshot) == 42)
         deleting = asyncio.create_task(service.delete(volume.id))
         await asyncio.sleep(0.05)
         assert not deleting.done()  # its file is still being read
         go.set()
         await deleting
         assert service.snapshots.get(snapshot.id).state is SnapshotState.COMPLETED
-        restored = await service.create(Wish(ZONE, Shape(0, "gp3"), snapshot=snapshot.id))
+        restored = await service.create(CloudVolumeRequest(ZONE, VolumeShape(0, "gp3"), snapshot=snapshot.id))
         assert restored.state is VolumeState.CREATING
-        await until(lambda: service.volume(restored.id).state is VolumeState.AVAILABLE)
+        await wait_until(lambda: service.volume(restored.id).state is VolumeState.AVAILABLE)
 
 
 async def test_a_full_machine_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,20 +254,22 @@ async def test_a_full_machine_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
         async def nothing() -> int:
             return 4096
 
-        monkeypatch.setattr(service.disks, "free", nothing)
+        monkeypatch.setattr(service.disks, "count_free_bytes", nothing)
         monkeypatch.setattr(service.disks, "shares", False)
-        text = await refused("InsufficientVolumeCapacity", service.snapshots.create(volume.id, tags={}))
+        text = await assert_refused(
+            "InsufficientVolumeCapacity", service.snapshots.create(volume.id, tags={})
+        )
         assert "0 MiB are left" in text
-        await refused("InsufficientVolumeCapacity", service.create(WISH))
+        await assert_refused("InsufficientVolumeCapacity", service.create(WISH))
 
 
-MADE = Volume(id="vol-1", zone=ZONE, shape=Shape(1), state=VolumeState.CREATING)
-TAKEN = Snapshot(id="snap-1", volume="vol-1", size=1, state=SnapshotState.PENDING, started="")
+MADE = CloudVolume(id="vol-1", zone=ZONE, shape=VolumeShape(1), state=VolumeState.CREATING)
+TAKEN = CloudSnapshot(id="snap-1", volume="vol-1", size=1, state=SnapshotState.PENDING, started="")
 
 
 @pytest.mark.parametrize(
     ("told", "snapshot", "steps"),
-    [(False, "snap-1", [Forget()]), (True, "snap-1", [Finish()]), (True, "", [Lost()])],
+    [(False, "snap-1", [DeleteDisk()]), (True, "snap-1", [FinishCopy()]), (True, "", [MarkLost()])],
     ids=["nobody knows it", "its snapshot is still there", "its source has changed"],
 )
 def test_a_volume_half_made_at_a_start(told: bool, snapshot: str, steps: list[Step]) -> None:
@@ -263,17 +280,17 @@ def test_a_volume_half_made_at_a_start(told: bool, snapshot: str, steps: list[St
 @pytest.mark.parametrize(
     ("changes", "has_file", "steps"),
     [
-        ({}, True, [Forget()]),
-        ({"told": True}, True, [Lost()]),
+        ({}, True, [DeleteDisk()]),
+        ({"told": True}, True, [MarkLost()]),
         ({"state": SnapshotState.COMPLETED}, True, []),
-        ({"state": SnapshotState.COMPLETED}, False, [Lost()]),
-        ({"state": SnapshotState.COMPLETED, "deleting": True}, True, [Forget()]),
+        ({"state": SnapshotState.COMPLETED}, False, [MarkLost()]),
+        ({"state": SnapshotState.COMPLETED, "deleting": True}, True, [DeleteDisk()]),
         ({"state": SnapshotState.ERROR}, False, []),
     ],
     ids=["unheard of", "promised", "whole", "file gone", "half deleted", "failed"],
 )
 def test_a_snapshot_at_a_start(changes: dict[str, object], has_file: bool, steps: list[Step]) -> None:
-    assert list(snapshot_plan(structs.replace(TAKEN, **changes), has_file=has_file)) == steps
+    assert list(plan_snapshot(structs.replace(TAKEN, **changes), has_file=has_file)) == steps
 
 
 async def test_the_next_start_tells_of_a_snapshot_that_was_promised(tmp_path: Path) -> None:
@@ -317,7 +334,9 @@ async def test_a_modification_is_finished_at_the_next_start(tmp_path: Path) -> N
     async with cloud(tmp_path, store) as service:
         half, gone, lost = [await service.create(WISH) for _ in range(3)]
         for volume in (half, gone, lost):
-            change = Modification(volume.id, volume.shape, Shape(2, "gp3", 3000, 125), "2026-01-01T00:00:00Z")
+            change = CloudModification(
+                volume.id, volume.shape, VolumeShape(2, "gp3", 3000, 125), "2026-01-01T00:00:00Z"
+            )
             await service.ledger.put_modification(change)
         await service.ledger.put_volume(structs.replace(lost, used=True))
         (tmp_path / "disks" / f"{lost.id}.img").unlink()
@@ -338,12 +357,12 @@ async def test_a_modification_is_finished_at_the_next_start(tmp_path: Path) -> N
 async def test_a_snapshot_that_the_machine_refuses_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: str
 ) -> None:
-    def fails(source: str, target: str, *, report: copies.Report) -> bool:
+    def fails(source: str, target: str, *, report: copies.ProgressCallback) -> bool:
         raise OSError(number, os.strerror(number))
 
     async with cloud(tmp_path) as service:
         volume = await service.create(WISH)
         monkeypatch.setattr(copies, "copy", fails)
-        text = await refused(code, service.snapshots.create(volume.id, tags={}))
+        text = await assert_refused(code, service.snapshots.create(volume.id, tags={}))
         assert os.strerror(number) in text
         assert service.ledger.snapshots == {}

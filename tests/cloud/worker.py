@@ -15,10 +15,10 @@ import sys
 from typing import Any
 
 from volplane import cloud
-from volplane.cloud.creation import Wish
-from volplane.cloud.errors import Refusal
-from volplane.cloud.model import AttachmentState, Shape, SnapshotState, VolumeState
-from volplane.cloud.service import Service
+from volplane.cloud.create_volume import CloudVolumeRequest
+from volplane.cloud.errors import Ec2ErrorResponse
+from volplane.cloud.model import AttachmentState, SnapshotState, VolumeShape, VolumeState
+from volplane.cloud.service import DiskService
 from volplane.host import Host, copies, devices
 from volplane.store.sqlite import SqliteStore
 
@@ -101,7 +101,7 @@ def put_stamp(device: str, stamp: str) -> None:
 
 
 class Checker:
-    def __init__(self, service: Service, journal: Journal, directory: str) -> None:
+    def __init__(self, service: DiskService, journal: Journal, directory: str) -> None:
         self.service, self.journal, self.directory = service, journal, directory
         self.loops = {file: device for device, file in devices.loops().items() if file.startswith(directory)}
 
@@ -174,7 +174,9 @@ class Checker:
 
 
 class Worker:
-    def __init__(self, number: int, service: Service, journal: Journal, directory: str, seed: int) -> None:
+    def __init__(
+        self, number: int, service: DiskService, journal: Journal, directory: str, seed: int
+    ) -> None:
         self.number, self.service, self.journal, self.directory = number, service, journal, directory
         self.random = random.Random(f"{seed} {number}")
         self.count = 0
@@ -230,7 +232,7 @@ class Worker:
         facts = self.journal.snapshots.get(name)
         source = next((s.id for s in self.service.snapshots.all() if s.tags["name"] == name), "")
         size = facts["size"] if facts else 1
-        wish = Wish(zone=ZONE, shape=Shape(size, "gp3"), token=token, snapshot=source)
+        wish = CloudVolumeRequest(zone=ZONE, shape=VolumeShape(size, "gp3"), token=token, snapshot=source)
         stamp = facts["stamp"] if facts else ""
         entry = {"op": "create", "volume": token, "size": size, "stamp": stamp}
         await self.do(entry, self.service.create(wish))
@@ -244,7 +246,7 @@ class Worker:
         try:
             await call
             done = True
-        except Refusal as error:
+        except Ec2ErrorResponse as error:
             if entry["op"] != "refused":
                 raise AssertionError(f"{entry}: {error}") from error
             done = False
@@ -253,10 +255,10 @@ class Worker:
 
 async def main(directory: str, seed: int, until: int) -> int:
     store = await SqliteStore.open(f"{directory}/state.db")
-    nodes = tuple(cloud.Instance(f"i-{n}", ZONE, f"{directory}/i-{n}") for n in range(WORKERS))
-    settings = cloud.Settings(data_dir=directory, access_key="a", secret_key="b", instances=nodes)
+    nodes = tuple(cloud.CloudInstance(f"i-{n}", ZONE, f"{directory}/i-{n}") for n in range(WORKERS))
+    settings = cloud.CloudOptions(data_dir=directory, access_key="a", secret_key="b", instances=nodes)
     host = Host()
-    async with cloud.opened(settings, host, store) as service:
+    async with cloud.open_service(settings, host, store) as service:
         journal = Journal(f"{directory}/journal")
         Checker(service, journal, directory).check()
         print("agreed", flush=True)

@@ -16,7 +16,7 @@ async def test_everything_is_there_and_a_second_time_changes_nothing() -> None:
         await apply.apply(w.client)
         before = w.core.backend.store.revision
         for name in apply.MANIFESTS:
-            for obj in apply.objects(name):
+            for obj in apply.load_manifest(name):
                 await w.client.get(type(obj), obj.name, obj.namespace)
         await apply.apply(w.client)
         assert w.core.backend.store.revision == before

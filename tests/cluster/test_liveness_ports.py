@@ -8,14 +8,14 @@ from pathlib import Path
 
 from volplane import sdk
 from volplane.api.core import Container, HTTPGetAction, Probe
-from volplane.cluster.images import Kit, images
-from volplane.cluster.layout import free_port
+from volplane.cluster.builtin_images import ImageDeps, builtin_images
+from volplane.cluster.data_directory import free_port
 from volplane.csi import v1
 from volplane.drivers import ebs
 from volplane.host import Host, NodePaths
 from volplane.node.containers.base import ContainerSpec, Mount
 from volplane.node.containers.task import TaskRuntime
-from volplane.node.pods.handlers import Handlers
+from volplane.node.pods.lifecycle_handlers import Handlers
 from volplane.node.pods.runtimes import Runtimes, container_id
 
 DRIVER = Container(name="driver", image="x")
@@ -35,7 +35,9 @@ class Moody(sdk.Driver):
 async def test_each_driver_is_asked_by_its_own_liveness_probe(tmp_path: Path) -> None:
     port, host = free_port(), Host()
     probe = Probe(http_get=HTTPGetAction(path="/healthz", port=port))
-    tasks = TaskRuntime(images(Kit(None, host, ebs.Account("", "", "", ""), {}, "")), NodePaths("/d/n/1"))  # type: ignore[arg-type]
+    tasks = TaskRuntime(
+        builtin_images(ImageDeps(None, host, ebs.AwsAccount("", "", "", ""), {}, "")), NodePaths("/d/n/1")
+    )  # type: ignore[arg-type]
     runtimes = Runtimes(tasks, tasks)
     handlers, drivers = Handlers(runtimes), [Moody(), Moody()]
 
@@ -55,7 +57,7 @@ async def test_each_driver_is_asked_by_its_own_liveness_probe(tmp_path: Path) ->
         for number, driver in enumerate(drivers):
             place = tmp_path / str(number)
             place.mkdir()
-            await stack.enter_async_context(sdk.Server(driver, str(place / "csi.sock")))
+            await stack.enter_async_context(sdk.DriverServer(driver, str(place / "csi.sock")))
             spec = ContainerSpec(
                 id=container_id(f"pod-{number}", "liveness-probe", 0),
                 image="volplane/livenessprobe",

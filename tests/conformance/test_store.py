@@ -13,17 +13,17 @@ import pytest
 
 from tests.support.etcd import Etcd, etcd
 from volplane.store import (
-    Closed,
-    Compacted,
-    Event,
-    Events,
-    Exists,
-    Future,
-    Missing,
-    Overrun,
-    Stale,
+    FutureRevision,
+    KeyExists,
+    KeyMissing,
+    RevisionCompacted,
+    StaleRevision,
     Store,
-    Watch,
+    StoreClosed,
+    StoreEvent,
+    StoreEvents,
+    StoreWatch,
+    WatchOverrun,
 )
 from volplane.store.compaction import keep_compacted
 from volplane.store.etcd import EtcdStore
@@ -63,9 +63,9 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     return open_it
 
 
-async def take(watch: Watch, count: int) -> Events:
+async def take(watch: StoreWatch, count: int) -> StoreEvents:
     """Exactly so many events, however they are batched."""
-    got: Events = []
+    got: StoreEvents = []
     async with asyncio.timeout(10):
         while len(got) < count:
             got += await watch.__anext__()
@@ -73,7 +73,7 @@ async def take(watch: Watch, count: int) -> Events:
     return got
 
 
-def told(events: Events) -> list[tuple[int, str, bytes | None, bytes | None]]:
+def told(events: StoreEvents) -> list[tuple[int, str, bytes | None, bytes | None]]:
     return [
         (e.revision, e.key, e.record.value if e.record else None, e.previous.value if e.previous else None)
         for e in events
@@ -117,7 +117,7 @@ async def test_a_key_created_again_is_a_new_record(opened: Open) -> None:
 async def test_what_exists_is_not_created_again(opened: Open) -> None:
     async with opened() as store:
         created = await store.create("/a", b"1")
-        with pytest.raises(Exists):
+        with pytest.raises(KeyExists):
             await store.create("/a", b"2")
         assert store.revision == created
 
@@ -127,10 +127,10 @@ async def test_an_update_needs_the_revision_it_replaces(opened: Open) -> None:
         created = await store.create("/a", b"1")
         updated = await store.update("/a", b"2", revision=created)
         for wrong in (created, updated + 1, 0, -7, 1 << 70):
-            with pytest.raises(Stale) as stale:
+            with pytest.raises(StaleRevision) as stale:
                 await store.update("/a", b"3", revision=wrong)
             assert stale.value.current.value == b"2"
-        with pytest.raises(Missing):
+        with pytest.raises(KeyMissing):
             await store.update("/none", b"", revision=created)
         assert store.revision == updated
 
@@ -141,7 +141,7 @@ async def test_a_delete_tells_what_it_removed(opened: Open) -> None:
         event = await store.delete("/a", revision=created)
         assert told([event]) == [(created + 1, "/a", None, b"1")]
         assert await store.get("/a") is None
-        with pytest.raises(Missing):
+        with pytest.raises(KeyMissing):
             await store.delete("/a")
 
 
@@ -149,7 +149,7 @@ async def test_a_delete_of_another_revision_is_refused(opened: Open) -> None:
     async with opened() as store:
         created = await store.create("/a", b"1")
         for wrong in (created + 6, -7, 1 << 70):
-            with pytest.raises(Stale):
+            with pytest.raises(StaleRevision):
                 await store.delete("/a", revision=wrong)
         assert (await store.delete("/a", revision=0)).revision == created + 1
 
@@ -159,9 +159,9 @@ async def test_of_many_writers_with_the_same_revision_one_wins(opened: Open) -> 
         created = await store.create("/a", b"0")
         writes = [store.update("/a", str(n).encode(), revision=created) for n in range(50)]
         results = await asyncio.gather(*writes, return_exceptions=True)
-        assert [r for r in results if not isinstance(r, Stale)] == [created + 1]
+        assert [r for r in results if not isinstance(r, StaleRevision)] == [created + 1]
         creates = await asyncio.gather(*(store.create("/b", b"") for _ in range(50)), return_exceptions=True)
-        assert [r for r in creates if not isinstance(r, Exists)] == [created + 2]
+        assert [r for r in creates if not isinstance(r, KeyExists)] == [created + 2]
 
 
 async def test_a_thousand_writers_give_one_event_each_in_order(opened: Open) -> None:
@@ -184,7 +184,7 @@ async def test_losers_among_winners_leave_no_gap(opened: Open) -> None:
         )
         won = sorted(r for r in results if isinstance(r, int))
         assert won == list(range(start + 11, start + 21))
-        assert sum(isinstance(r, Exists) for r in results) == 10
+        assert sum(isinstance(r, KeyExists) for r in results) == 10
         for n in range(1, 20, 2):
             record = store.peek(f"/k/{n:02}")
             assert record is not None
@@ -262,10 +262,10 @@ async def test_every_revision_can_be_read_again(opened: Open) -> None:
 async def test_the_future_is_not_read(opened: Open) -> None:
     async with opened() as store:
         newest = await store.create("/a", b"")
-        with pytest.raises(Future) as future:
+        with pytest.raises(FutureRevision) as future:
             await store.list("/", revision=newest + 1)
         assert future.value.current == newest
-        with pytest.raises(Future):
+        with pytest.raises(FutureRevision):
             await store.get("/a", revision=newest + 1)
 
 
@@ -335,7 +335,7 @@ async def test_a_slow_watcher_is_dropped_and_the_others_are_not(opened: Open) ->
                 await store.create(f"/{n}", b"")
                 seen += len(await take(quick, 1))
             assert seen == 20
-        with pytest.raises(Overrun):
+        with pytest.raises(WatchOverrun):
             await anext(aiter(slow))
 
 
@@ -343,7 +343,7 @@ async def test_who_listens_is_told_at_once_and_reads_only_what_it_refused(opened
     async with opened() as store, store.watch("/p/", revision=store.revision) as watch:
         heard: list[str] = []
 
-        def hear(batch: Events) -> bool:
+        def hear(batch: StoreEvents) -> bool:
             if len(heard) == 2:
                 return False
             heard.extend(event.key for event in batch)
@@ -404,12 +404,12 @@ async def test_below_the_floor_everything_is_compacted(opened: Open) -> None:
             await store.create(f"/{n}", b"")
         await store.compact(floor)
         assert store.floor == floor
-        with pytest.raises(Compacted) as compacted:
+        with pytest.raises(RevisionCompacted) as compacted:
             await store.list("/", revision=floor - 1)
         assert compacted.value.floor == floor
-        with pytest.raises(Compacted):
+        with pytest.raises(RevisionCompacted):
             await store.get("/0", revision=floor - 1)
-        with pytest.raises(Compacted):
+        with pytest.raises(RevisionCompacted):
             async with store.watch("/", revision=floor - 1):
                 pass
 
@@ -438,7 +438,7 @@ async def test_at_the_floor_and_above_nothing_is_lost(opened: Open) -> None:
 async def test_the_future_cannot_be_compacted(opened: Open) -> None:
     async with opened() as store:
         newest = await store.create("/a", b"")
-        with pytest.raises(Future):
+        with pytest.raises(FutureRevision):
             await store.compact(newest + 1)
 
 
@@ -468,9 +468,9 @@ async def test_a_closed_store_says_so_to_everybody(opened: Open) -> None:
         await asyncio.sleep(0)
         await store.close()
         for late in (reading, waiting, store.create("/a", b""), store.get("/a"), store.compact(0)):
-            with pytest.raises(Closed):
+            with pytest.raises(StoreClosed):
                 await late
-        with pytest.raises(Closed):
+        with pytest.raises(StoreClosed):
             async with store.watch("/", revision=store.revision):
                 pass
         await store.close()
@@ -496,4 +496,4 @@ async def test_the_store_works_in_virtual_time(opened: Open) -> None:
 
 def test_an_event_knows_its_key() -> None:
     with pytest.raises(AssertionError):
-        _ = Event(1, None, None).key
+        _ = StoreEvent(1, None, None).key

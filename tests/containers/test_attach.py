@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from volplane.node.containers.base import AttachRefused, NotRunning
+from volplane.node.containers.base import AttachRefused, ContainerNotRunning
 
 pytestmark = pytest.mark.root
 
@@ -173,7 +173,7 @@ async def test_who_cannot_be_attached_to(room: Any) -> None:
         with pytest.raises(AttachRefused, match="without stdin and without a terminal"):
             await runtime.attach("one")
         await runtime.stop("one", 0)
-        with pytest.raises(NotRunning):
+        with pytest.raises(ContainerNotRunning):
             await runtime.attach("one")
 
 

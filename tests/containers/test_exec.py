@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from volplane.node.containers.base import NotRunning
-from volplane.node.containers.execs import CannotExec
+from volplane.node.containers.base import ContainerNotRunning
+from volplane.node.containers.process_exec import CannotExec
 
 pytestmark = pytest.mark.root
 
@@ -87,7 +87,7 @@ async def test_a_command_ends_with_its_container(room: Any) -> None:
         await runtime.stop("one", 0)
         assert await running.wait() == 137
         await running.close()
-        with pytest.raises(NotRunning):
+        with pytest.raises(ContainerNotRunning):
             await runtime.exec("one", ("true",))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from volplane.node.api.log_files import LogFiles
-from volplane.node.containers.launcher.log import Log, RotatingFile, list_rotated
+from volplane.node.containers.launcher.log import ContainerLog, RotatingFile, list_rotated
 from volplane.node.containers.logs import LogFile
 
 SIZE, FILES = 10_000, 5
@@ -43,7 +43,7 @@ def numbers(first: int, last: int) -> bytes:
 
 
 def test_no_more_than_the_allowed_files_of_the_allowed_size_are_ever_there(path: Path) -> None:
-    log = Log(str(path), SIZE, FILES)
+    log = ContainerLog(str(path), SIZE, FILES)
     for n in range(400):
         log.write("stdout", numbers(n * 10, n * 10 + 10))
         there = [path, *map(Path, list_rotated(str(path)))]
@@ -56,7 +56,7 @@ def test_no_more_than_the_allowed_files_of_the_allowed_size_are_ever_there(path:
 
 
 def test_rotated_files_are_named_as_a_kubelet_names_them(path: Path) -> None:
-    log = Log(str(path), SIZE, FILES)
+    log = ContainerLog(str(path), SIZE, FILES)
     log.write("stdout", numbers(0, 150))
     first, *more = [Path(old).name for old in list_rotated(str(path))]
     when = datetime.strptime(first, "0.log.%Y%m%d-%H%M%S").replace(tzinfo=UTC)
@@ -65,8 +65,8 @@ def test_rotated_files_are_named_as_a_kubelet_names_them(path: Path) -> None:
 
 
 def test_logs_of_other_attempts_are_left_alone(path: Path) -> None:
-    Log(str(path), SIZE, FILES).write("stdout", numbers(0, 1000))
-    other = Log(str(path.parent / "10.log"), SIZE, FILES)
+    ContainerLog(str(path), SIZE, FILES).write("stdout", numbers(0, 1000))
+    other = ContainerLog(str(path.parent / "10.log"), SIZE, FILES)
     other.write("stdout", numbers(0, 1000))
     strange = path.parent / "0.log.20261115-200000.gz"
     strange.touch()
@@ -75,7 +75,7 @@ def test_logs_of_other_attempts_are_left_alone(path: Path) -> None:
 
 
 def test_a_line_longer_than_a_file_is_kept_in_parts(path: Path) -> None:
-    log = Log(str(path), 64 << 10, 2)
+    log = ContainerLog(str(path), 64 << 10, 2)
     log.write("stdout", b"y" * 300_000 + b"\n")
     there = [path, *map(Path, list_rotated(str(path)))]
     assert sum(file.stat().st_size for file in there) <= 2 * (64 << 10)
@@ -84,7 +84,7 @@ def test_a_line_longer_than_a_file_is_kept_in_parts(path: Path) -> None:
 
 @pytest.mark.parametrize("tail", [0, 1, 7, 130, 300, 9999])
 def test_the_last_lines_are_found_across_files(path: Path, tail: int) -> None:
-    log = Log(str(path), SIZE, FILES)
+    log = ContainerLog(str(path), SIZE, FILES)
     log.write("stdout", numbers(0, 350))
     assert len(list_rotated(str(path))) == 3
     everything = read_all(path)
@@ -93,7 +93,7 @@ def test_the_last_lines_are_found_across_files(path: Path, tail: int) -> None:
 
 
 def test_files_that_were_written_before_the_wanted_time_are_not_read(path: Path) -> None:
-    log = Log(str(path), SIZE, FILES)
+    log = ContainerLog(str(path), SIZE, FILES)
     log.write("stdout", numbers(0, 350))
     oldest, *_ = list_rotated(str(path))
     os.utime(oldest, (0, 0))
@@ -103,7 +103,7 @@ def test_files_that_were_written_before_the_wanted_time_are_not_read(path: Path)
 
 
 def test_whoever_follows_loses_and_repeats_nothing_while_files_are_rotated(path: Path) -> None:
-    log = Log(str(path), SIZE, 50)
+    log = ContainerLog(str(path), SIZE, 50)
     log.write("stdout", numbers(0, 10))
     done = threading.Event()
 
@@ -130,7 +130,7 @@ def test_whoever_follows_loses_and_repeats_nothing_while_files_are_rotated(path:
 
 
 def test_a_follower_whose_file_was_removed_goes_on_with_the_oldest_that_is_left(path: Path) -> None:
-    log = Log(str(path), SIZE, 2)
+    log = ContainerLog(str(path), SIZE, 2)
     log.write("stdout", numbers(0, 10))
     files = LogFiles(str(path), follow=True)
     files.open(None, None)
@@ -176,7 +176,7 @@ def fill(disk: Path) -> Path:
 @pytest.mark.root
 def test_on_a_full_disk_lines_are_lost_and_a_note_says_how_many_when_there_is_space(small_disk: Path) -> None:
     path = small_disk / "c" / "0.log"
-    log = Log(str(path), 10 << 20, FILES)
+    log = ContainerLog(str(path), 10 << 20, FILES)
     log.write("stdout", b"before\n")
     filler = fill(small_disk)
     for n in range(2000):

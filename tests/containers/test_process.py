@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from volplane.host.processes import exited, start_time
+from volplane.host.processes import start_time, wait_for_exit
 from volplane.node.containers.base import (
+    ContainerDevice,
     ContainerError,
     ContainerSpec,
-    Device,
     Mount,
     NoSuchContainer,
     StartFailed,
 )
-from volplane.node.containers.process import number_of
+from volplane.node.containers.process import signal_number
 
 pytestmark = pytest.mark.root
 
@@ -55,7 +55,7 @@ async def test_a_command_that_ends_before_we_look_has_ended_as_it_did(
 
         async def late(*args: Any) -> Any:
             answer = await launch(*args)
-            await exited(answer["shim"])
+            await wait_for_exit(answer["shim"])
             return answer
 
         monkeypatch.setattr(runtime, "_launch", late)
@@ -126,7 +126,9 @@ async def test_volumes_are_where_the_pod_wants_them(room: Any) -> None:
 
 async def test_a_device_is_given_to_a_container(room: Any) -> None:
     async with room.emptied() as runtime:
-        spec = room.shell("head -c 3 /dev/xvda | od -An -tx1", devices=(Device("/dev/zero", "/dev/xvda"),))
+        spec = room.shell(
+            "head -c 3 /dev/xvda | od -An -tx1", devices=(ContainerDevice("/dev/zero", "/dev/xvda"),)
+        )
         await runtime.start(spec)
         assert (await runtime.wait("one")).exit_code == 0
     assert room.output() == [" 00 00 00"]
@@ -288,18 +290,17 @@ async def test_many_start_at_once(room: Any) -> None:
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGRTMIN+3"])
 async def test_a_command_may_choose_the_signal_that_asks_it_to_end(room: Any, name: str) -> None:
     async with room.emptied() as runtime:
-        script = (
-            f"trap 'exit 5' {number_of(name)}; trap 'exit 6' TERM; echo ready; while :; do sleep 0.05; done"
-        )
+        traps = f"trap 'exit 5' {signal_number(name)}; trap 'exit 6' TERM"
+        script = f"{traps}; echo ready; while :; do sleep 0.05; done"
         await runtime.start(room.spec("bash", "-c", script, stop_signal=name))
         await room.said("ready")
         assert (await runtime.stop("one", 60)).exit_code == 5
 
 
 def test_signals_have_names() -> None:
-    assert number_of("SIGTERM") == signal.SIGTERM
-    assert number_of("SIGRTMAX-2") == signal.SIGRTMAX - 2
-    assert number_of("SIGNONE") == number_of("signal") == number_of("SIGUSR1+x") == signal.SIGTERM
+    assert signal_number("SIGTERM") == signal.SIGTERM
+    assert signal_number("SIGRTMAX-2") == signal.SIGRTMAX - 2
+    assert signal_number("SIGNONE") == signal_number("signal") == signal_number("SIGUSR1+x") == signal.SIGTERM
 
 
 async def test_without_a_pid_namespace_stopping_still_ends_everything(room: Any) -> None:

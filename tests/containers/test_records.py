@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from volplane.base.place import boot_id
+from volplane.base.directory_identity import boot_id
 from volplane.host.processes import start_time
 from volplane.node.containers import records
 from volplane.node.containers.base import ContainerSpec
-from volplane.node.containers.records import Started
+from volplane.node.containers.records import StartedRecord
 
 
 @contextmanager
@@ -34,13 +34,13 @@ def starting(directory: Path) -> Iterator[None]:
 def started(directory: Path) -> None:
     spec = ContainerSpec(id=directory.name, pod_uid="u", pod_name="p", namespace="n", name="c", image="i")
     me = os.getpid()
-    made = Started(spec, me, start_time(me), me, start_time(me), boot_id(), "2026-01-02T03:04:05Z")
+    made = StartedRecord(spec, me, start_time(me), me, start_time(me), boot_id(), "2026-01-02T03:04:05Z")
     whole = directory / "container.json.new"
     whole.write_bytes(msgspec.json.encode(made))
     whole.rename(directory / "container.json")
 
 
-async def waiting(base: Path) -> asyncio.Task[list[records.Record]]:
+async def waiting(base: Path) -> asyncio.Task[list[records.ProcessContainerRecord]]:
     asked = asyncio.create_task(asyncio.to_thread(records.load_all, str(base)))
     await asyncio.wait({asked}, timeout=0.2)
     assert not asked.done()  # it is neither running nor over
@@ -65,11 +65,11 @@ async def test_a_start_that_was_given_up_is_cleared_away(tmp_path: Path) -> None
 async def test_a_start_that_comes_to_no_end_is_found_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "PATIENCE", 0.3)
+    monkeypatch.setattr(records, "START_TIMEOUT", 0.3)
     with starting(tmp_path / "c1"):
         assert await asyncio.to_thread(records.load_with_starts, str(tmp_path)) == (
             [],
-            [records.Unfinished(str(tmp_path / "c1"))],
+            [records.UnfinishedStart(str(tmp_path / "c1"))],
         )
         assert (tmp_path / "c1").exists()
 
@@ -77,11 +77,11 @@ async def test_a_start_that_comes_to_no_end_is_found_as_such(
 async def test_a_start_whose_first_process_outlives_its_supervisor_is_not_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "PATIENCE", 0.0)
+    monkeypatch.setattr(records, "START_TIMEOUT", 0.0)
     me = os.getpid()
-    begun = records.Begun(me, start_time(me), 1, 0, records.boot_id())
+    begun = records.StartRecord(me, start_time(me), 1, 0, records.boot_id())
     (tmp_path / "c1").mkdir()
     (tmp_path / "c1" / "start.json").write_bytes(msgspec.json.encode(begun))
     found = await asyncio.to_thread(records.load_with_starts, str(tmp_path))
-    assert found == ([], [records.Unfinished(str(tmp_path / "c1"), begun)])
-    assert begun.living == [me]
+    assert found == ([], [records.UnfinishedStart(str(tmp_path / "c1"), begun)])
+    assert begun.live_pids == [me]

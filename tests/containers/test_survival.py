@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from volplane.host.processes import exited, start_time
+from volplane.host.processes import start_time, wait_for_exit
 from volplane.node.containers import process
 
 pytestmark = pytest.mark.root
@@ -52,7 +52,7 @@ def start_and_kill_parent(room: Any) -> int:
 
 async def gone(pid: int) -> None:
     async with asyncio.timeout(10):
-        await exited(pid)
+        await wait_for_exit(pid)
 
 
 async def test_containers_outlive_the_node_and_are_adopted(room: Any) -> None:
@@ -124,7 +124,7 @@ async def test_a_start_whose_node_is_gone_never_happens(room: Any) -> None:
         ours.close()  # as the kernel does when the node is killed
         directory = f"{room.containers}/one"
         request = {"op": "start", "directory": directory, "plain": True, "host_pid": False}
-        given = process._as_file(msgspec.json.encode(room.shell("echo ran")))
+        given = process._write_memfd(msgspec.json.encode(room.shell("echo ran")))
         await runtime.launcher._send(msgspec.json.encode(request), [theirs.fileno(), given])
         theirs.close()
         os.close(given)

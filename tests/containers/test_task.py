@@ -15,11 +15,11 @@ from volplane.api.core import Container
 from volplane.base import log
 from volplane.host import NodePaths
 from volplane.node.containers.base import (
+    ContainerNotRunning,
     ContainerSpec,
     ExecRefused,
     Mount,
     NoSuchContainer,
-    NotRunning,
     StartFailed,
 )
 from volplane.node.containers.task import TaskContext, TaskImage, TaskRuntime
@@ -166,7 +166,7 @@ async def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
     with pytest.raises(ExecRefused, match="built into the node"):
         await tasks.exec("one", ("ls",))
     await tasks.stop("one", 1)
-    with pytest.raises(NotRunning):
+    with pytest.raises(ContainerNotRunning):
         await tasks.exec("one", ("ls",))
 
 

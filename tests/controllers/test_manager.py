@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import pytest
 
-from volplane.apiserver.core import Core
+from volplane.apiserver.in_process_server import InProcessServer
 from volplane.client.client import Client
-from volplane.controllers.manager import CONTROLLERS, Settings, UnknownController, build, select_controllers
+from volplane.controllers.manager import (
+    CONTROLLERS,
+    ControllerManagerOptions,
+    UnknownController,
+    build_controllers,
+    select_controllers,
+)
 from volplane.store.memory import MemoryStore
 
 
 async def test_every_line_of_the_table_leads_to_a_controller_of_that_name() -> None:
-    client = Client(Core(MemoryStore()).local())
-    assert [controller.name for controller in build(client)] == list(CONTROLLERS)
+    client = Client(InProcessServer(MemoryStore()).in_process_transport())
+    assert [controller.name for controller in build_controllers(client)] == list(CONTROLLERS)
     await client.close()
 
 
 async def test_settings_reach_the_controllers() -> None:
-    client = Client(Core(MemoryStore()).local())
-    settings = Settings(
+    client = Client(InProcessServer(MemoryStore()).in_process_transport())
+    settings = ControllerManagerOptions(
         controllers=("persistentvolume-attach-detach-controller",),
         max_wait_for_unmount=7.0,
         disable_force_detach_on_timeout=True,
         wait_for_deleted_nodes=True,
     )
-    (made,) = build(client, settings)
+    (made,) = build_controllers(client, settings)
     assert (made.grace, made.force) == (7.0, False)  # type: ignore[attr-defined]
     assert made.wait_for_deleted_nodes  # type: ignore[attr-defined]
     await client.close()

@@ -15,9 +15,9 @@ import pytest
 
 from volplane.base import trace
 from volplane.csi import v1
-from volplane.csi.client import Channel
-from volplane.csi.listen import Listener
+from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import CallError, Code
+from volplane.csi.unix_server import UnixRpcServer
 
 
 async def probe(request: v1.ProbeRequest, context: Any) -> v1.ProbeResponse:
@@ -32,7 +32,7 @@ async def unavailable(request: Any, context: Any) -> Any:
     await context.abort(grpc.StatusCode.UNAVAILABLE, "come back later")
 
 
-async def allocated(request: Any, context: Any) -> AsyncIterator[v1.GetMetadataAllocatedResponse]:
+async def stream_allocated(request: Any, context: Any) -> AsyncIterator[v1.GetMetadataAllocatedResponse]:
     for size in (1, 2):
         yield v1.GetMetadataAllocatedResponse(volume_capacity_bytes=size)
 
@@ -40,7 +40,7 @@ async def allocated(request: Any, context: Any) -> AsyncIterator[v1.GetMetadataA
 async def test_a_call_is_answered_and_traced(tmp_path: Path) -> None:
     path = str(tmp_path / "csi.sock")
     trace.clear()
-    async with Listener(path, {"Probe": probe}), Channel(path, component="attacher") as channel:
+    async with UnixRpcServer(path, {"Probe": probe}), CsiChannel(path, component="attacher") as channel:
         await channel.ready(5)
         reply = await channel.call("Probe", v1.ProbeRequest(), subject="va/x")
         assert reply.ready.value
@@ -49,7 +49,7 @@ async def test_a_call_is_answered_and_traced(tmp_path: Path) -> None:
 
 async def test_the_socket_is_ours_alone_and_goes_with_the_server(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "csi.sock"
-    async with Listener(str(path), {"Probe": probe}):
+    async with UnixRpcServer(str(path), {"Probe": probe}):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         assert [p.name for p in path.parent.iterdir()] == ["csi.sock"]
@@ -60,7 +60,7 @@ async def test_a_start_that_is_cancelled_leaves_no_socket_and_no_broken_task(tmp
     broken: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: broken.append(context))
     for steps in range(12):  # as many turns of the loop as the start could need
-        starting = asyncio.ensure_future(Listener(str(tmp_path / "s.sock"), {"Probe": probe}).start())
+        starting = asyncio.ensure_future(UnixRpcServer(str(tmp_path / "s.sock"), {"Probe": probe}).start())
         for _ in range(steps):
             await asyncio.sleep(0)
         if starting.done():
@@ -75,7 +75,7 @@ async def test_a_start_that_is_cancelled_leaves_no_socket_and_no_broken_task(tmp
 
 async def test_errors_carry_code_and_text(tmp_path: Path) -> None:
     path = str(tmp_path / "csi.sock")
-    async with Listener(path, {"DeleteVolume": refuse}), Channel(path) as channel:
+    async with UnixRpcServer(path, {"DeleteVolume": refuse}), CsiChannel(path) as channel:
         with pytest.raises(CallError, match="volume vol-1 is not there") as caught:
             await channel.call("DeleteVolume", v1.DeleteVolumeRequest(volume_id="vol-1"))
         assert caught.value.code is Code.NOT_FOUND
@@ -90,7 +90,7 @@ async def test_a_slow_driver_meets_the_deadline(tmp_path: Path) -> None:
         return v1.ProbeResponse()
 
     path = str(tmp_path / "csi.sock")
-    async with Listener(path, {"Probe": sleepy}), Channel(path) as channel:
+    async with UnixRpcServer(path, {"Probe": sleepy}), CsiChannel(path) as channel:
         with pytest.raises(CallError) as caught:
             await channel.call("Probe", v1.ProbeRequest(), timeout=0.05)
         assert caught.value.code is Code.DEADLINE_EXCEEDED
@@ -98,9 +98,9 @@ async def test_a_slow_driver_meets_the_deadline(tmp_path: Path) -> None:
 
 async def test_a_restarted_driver_is_found_at_once(tmp_path: Path) -> None:
     path = str(tmp_path / "csi.sock")
-    async with Channel(path) as channel:
+    async with CsiChannel(path) as channel:
         for _ in range(3):
-            async with Listener(path, {"Probe": probe}):
+            async with UnixRpcServer(path, {"Probe": probe}):
                 await channel.call("Probe", v1.ProbeRequest())
             for _ in range(3):
                 with pytest.raises(CallError) as caught:
@@ -110,7 +110,10 @@ async def test_a_restarted_driver_is_found_at_once(tmp_path: Path) -> None:
 
 async def test_an_unavailable_of_the_drivers_own_keeps_the_connection(tmp_path: Path) -> None:
     path = str(tmp_path / "csi.sock")
-    async with Listener(path, {"DeleteVolume": unavailable, "Probe": probe}), Channel(path) as channel:
+    async with (
+        UnixRpcServer(path, {"DeleteVolume": unavailable, "Probe": probe}),
+        CsiChannel(path) as channel,
+    ):
         await channel.call("Probe", v1.ProbeRequest())
         link = channel._link
         with pytest.raises(CallError, match="come back later"):
@@ -120,40 +123,40 @@ async def test_an_unavailable_of_the_drivers_own_keeps_the_connection(tmp_path: 
 
 async def test_ready_waits_for_the_driver(tmp_path: Path) -> None:
     path = str(tmp_path / "later" / "csi.sock")
-    async with Channel(path) as channel:
+    async with CsiChannel(path) as channel:
         with pytest.raises(TimeoutError):
             await channel.ready(0.02)
         waiting = asyncio.ensure_future(channel.ready(10))
-        async with Listener(path, {"Probe": probe}):
+        async with UnixRpcServer(path, {"Probe": probe}):
             await waiting
             await channel.call("Probe", v1.ProbeRequest())
 
 
 async def test_a_path_longer_than_the_kernel_takes(tmp_path: Path) -> None:
     path = str(tmp_path / ("x" * 80) / ("y" * 80) / "csi.sock")
-    async with Channel(path) as channel:
+    async with CsiChannel(path) as channel:
         with pytest.raises(CallError) as caught:
             await channel.call("Probe", v1.ProbeRequest())
         assert caught.value.code is Code.UNAVAILABLE
-        async with Listener(path, {"Probe": probe}):
+        async with UnixRpcServer(path, {"Probe": probe}):
             await channel.ready(5)
             await channel.call("Probe", v1.ProbeRequest())
 
 
 async def test_an_old_server_does_not_take_the_new_ones_socket_away(tmp_path: Path) -> None:
     path = str(tmp_path / "csi.sock")
-    old, new = Listener(path, {"Probe": probe}), Listener(path, {"Probe": probe})
+    old, new = UnixRpcServer(path, {"Probe": probe}), UnixRpcServer(path, {"Probe": probe})
     await old.start()
     await new.start()
     await old.close()
-    async with Channel(path) as channel:
+    async with CsiChannel(path) as channel:
         await channel.call("Probe", v1.ProbeRequest())
     await new.close()
 
 
 async def test_streams(tmp_path: Path) -> None:
     path = str(tmp_path / "csi.sock")
-    async with Listener(path, {"GetMetadataAllocated": allocated}), Channel(path) as channel:
+    async with UnixRpcServer(path, {"GetMetadataAllocated": stream_allocated}), CsiChannel(path) as channel:
         request = v1.GetMetadataAllocatedRequest(snapshot_id="s")
         sizes = [r.volume_capacity_bytes async for r in channel.stream("GetMetadataAllocated", request)]
     assert sizes == [1, 2]

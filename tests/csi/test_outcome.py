@@ -6,9 +6,9 @@ import pytest
 
 from volplane.csi.outcome import (
     CallError,
+    CallOutcome,
     Code,
-    Outcome,
-    Provisioning,
+    ProvisioningOutcome,
     classify,
     classify_provisioning,
     is_infeasible,
@@ -19,26 +19,26 @@ UNSETTLED = {Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.RESOURCE_EXHAUSTED, Co
 
 @pytest.mark.parametrize("code", [c for c in Code if c is not Code.OK])
 def test_a_code_is_final_unless_the_call_may_still_run(code: Code) -> None:
-    assert classify(CallError(code)).settled == (code not in UNSETTLED)
+    assert classify(CallError(code)).is_final == (code not in UNSETTLED)
 
 
 def test_aborted_is_busy_and_a_foreign_error_uncertain() -> None:
-    assert classify(CallError(Code.ABORTED)) is Outcome.BUSY
-    assert classify(OSError("broken pipe")) is Outcome.UNCERTAIN
+    assert classify(CallError(Code.ABORTED)) is CallOutcome.BUSY
+    assert classify(OSError("broken pipe")) is CallOutcome.UNCERTAIN
 
 
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (CallError(Code.INVALID_ARGUMENT), Provisioning.INFEASIBLE),
-        (CallError(Code.RESOURCE_EXHAUSTED), Provisioning.EXHAUSTED),
-        (CallError(Code.ABORTED), Provisioning.BACKGROUND),
-        (CallError(Code.UNAVAILABLE), Provisioning.BACKGROUND),
-        (CallError(Code.INTERNAL), Provisioning.FINAL),
-        (ConnectionResetError(), Provisioning.BACKGROUND),
+        (CallError(Code.INVALID_ARGUMENT), ProvisioningOutcome.INFEASIBLE),
+        (CallError(Code.RESOURCE_EXHAUSTED), ProvisioningOutcome.EXHAUSTED),
+        (CallError(Code.ABORTED), ProvisioningOutcome.BACKGROUND),
+        (CallError(Code.UNAVAILABLE), ProvisioningOutcome.BACKGROUND),
+        (CallError(Code.INTERNAL), ProvisioningOutcome.FINAL),
+        (ConnectionResetError(), ProvisioningOutcome.BACKGROUND),
     ],
 )
-def test_the_provisioner_has_its_own_table(error: Exception, expected: Provisioning) -> None:
+def test_the_provisioner_has_its_own_table(error: Exception, expected: ProvisioningOutcome) -> None:
     assert classify_provisioning(error) is expected
 
 

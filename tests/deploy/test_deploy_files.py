@@ -69,9 +69,9 @@ def test_the_derived_files_are_fresh() -> None:
 
 def test_the_images_lock_is_part_of_the_whole_one() -> None:
     project = tomllib.loads((lock.ROOT / "pyproject.toml").read_text())
-    wanted = lock.image(project["project"]["dependencies"])
+    wanted = lock.image_lock(project["project"]["dependencies"])
     assert wanted == lock.IMAGE.read_text(), "run `python tools/lock.py --image`"
-    assert lock.locked(wanted).items() <= lock.locked(lock.WHOLE.read_text()).items()
+    assert lock.parse_lock(wanted).items() <= lock.parse_lock(lock.WHOLE.read_text()).items()
 
 
 @pytest.mark.parametrize("key", [k for k in CHART if k[0] in ("CSIDriver", "StorageClass")], ids=str)

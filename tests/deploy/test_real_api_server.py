@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 from tests.deploy.test_deploy_files import CHART, containers, expanded
-from tests.support import peers, roles
-from tests.support.kube import Kube, kube
+from tests.support import peers, role_processes
+from tests.support.kube_apiserver import KubeApiServer, kube_apiserver
 from tools import deploy
-from volplane.cloud import Instance, Settings, serving
+from volplane.cloud import CloudInstance, CloudOptions, serve_endpoint
 from volplane.host import Host
 from volplane.store.memory import MemoryStore
 
@@ -89,7 +89,7 @@ def install(kubectl: Callable[..., str]) -> None:
 
 
 async def test_our_api_server_takes_every_field(tmp_path: Path) -> None:
-    async with roles.server(tmp_path) as server:
+    async with role_processes.server(tmp_path) as server:
 
         def kubectl(*arguments: str) -> str:
             command = [peers.path("kubectl"), "--kubeconfig", server.kubeconfig, *arguments]
@@ -103,15 +103,15 @@ async def test_our_api_server_takes_every_field(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-    with kube(tmp_path_factory.mktemp("kube")) as running:
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeApiServer]:
+    with kube_apiserver(tmp_path_factory.mktemp("kube")) as running:
         install(running.kubectl)
         yield running
 
 
 @pytest.mark.peer("kube-apiserver")
 @pytest.mark.peer("etcd")
-def test_a_real_api_server_takes_every_field(real: Kube) -> None:
+def test_a_real_api_server_takes_every_field(real: KubeApiServer) -> None:
     for (kind, name), wanted in CHART.items():
         group = wanted["apiVersion"].rpartition("/")[0]
         place = ["-n", wanted["metadata"]["namespace"]] if "namespace" in wanted["metadata"] else []
@@ -174,7 +174,9 @@ def arguments(kind: str, workload: str, container: str, *, sockets: Path, node: 
     return found
 
 
-def start_driver(programs: Programs, real: Kube, short: str, node: Path, extra: dict[str, str]) -> None:
+def start_driver(
+    programs: Programs, real: KubeApiServer, short: str, node: Path, extra: dict[str, str]
+) -> None:
     sockets = programs.directory / f"{short}-sockets"
     sockets.mkdir()
     account = real.account(f"{short}-csi-controller-sa")
@@ -192,19 +194,19 @@ def start_driver(programs: Programs, real: Kube, short: str, node: Path, extra: 
 
 
 @asynccontextmanager
-async def everything(real: Kube, directory: Path) -> AsyncIterator[Programs]:
+async def everything(real: KubeApiServer, directory: Path) -> AsyncIterator[Programs]:
     host, node = Host(), directory / "n1"
     for place in ("plugins/ebs.csi.aws.com", "plugins/efs.csi.aws.com", "plugins_registry"):
         (node / place).mkdir(parents=True)
-    cloud = Settings(
+    cloud = CloudOptions(
         data_dir=str(directory),
         access_key="key",
         secret_key="secret",
-        instances=(Instance("i-1", "us-east-1a", str(node / "dev")),),
+        instances=(CloudInstance("i-1", "us-east-1a", str(node / "dev")),),
     )
     programs = Programs(directory)
     try:
-        async with serving(cloud, host, MemoryStore()) as address:
+        async with serve_endpoint(cloud, host, MemoryStore()) as address:
             keys = {**KEYS, "AWS_ENDPOINT_URL": address}
             admin = real.config("admin")
             try:
@@ -236,7 +238,7 @@ def wait_for(what: str, programs: Programs, told: Callable[[], Any], wanted: Any
 
 @pytest.mark.peer("kube-apiserver")
 @pytest.mark.peer("etcd")
-async def test_a_volume_goes_its_whole_way_on_a_real_api_server(real: Kube, tmp_path: Path) -> None:
+async def test_a_volume_goes_its_whole_way_on_a_real_api_server(real: KubeApiServer, tmp_path: Path) -> None:
     def field(kind: str, name: str, path: str) -> str:
         return real.kubectl("get", kind, name, "--ignore-not-found", "-o", f"jsonpath={{{path}}}")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ebs import world
+from tests.support.ebs import ebs_environment
 from volplane.base import metrics
-from volplane.drivers.ebs import connect
-from volplane.drivers.ebs.batch import LARGEST, Batch
+from volplane.drivers.ebs import connect_ec2
+from volplane.drivers.ebs.batch import MAX_BATCH, RequestBatcher
 
 
 class Cloud:
@@ -31,7 +31,7 @@ class Cloud:
 
 async def test_questions_gather_while_one_request_is_under_way() -> None:
     cloud = Cloud()
-    batch: Batch[str] = Batch(cloud)
+    batch: RequestBatcher[str] = RequestBatcher(cloud)
     first = asyncio.create_task(batch.get("a"))
     await asyncio.sleep(0)
     others = [asyncio.create_task(batch.get(key)) for key in ("b", "c", "b", "missing")]
@@ -45,11 +45,11 @@ async def test_questions_gather_while_one_request_is_under_way() -> None:
 
 async def test_a_request_has_a_limit_and_an_error_is_everybodys() -> None:
     cloud = Cloud()
-    batch: Batch[str] = Batch(cloud)
+    batch: RequestBatcher[str] = RequestBatcher(cloud)
     cloud.gate.set()
-    keys = [str(number) for number in range(LARGEST + 1)]
+    keys = [str(number) for number in range(MAX_BATCH + 1)]
     assert await asyncio.gather(*map(batch.get, keys)) == keys
-    assert [len(asked) for asked in cloud.asked] == [LARGEST, 1]
+    assert [len(asked) for asked in cloud.asked] == [MAX_BATCH, 1]
     cloud.error = RuntimeError("no")
     told = await asyncio.gather(batch.get("x"), batch.get("y"), return_exceptions=True)
     assert [str(error) for error in told] == ["no", "no"]
@@ -58,20 +58,20 @@ async def test_a_request_has_a_limit_and_an_error_is_everybodys() -> None:
     await batch.close()
 
 
-def described() -> float:
+def count_described() -> float:
     labels = {"action": "DescribeVolumes", "code": "OK"}
     return metrics.registry.get_sample_value("volplane_cloud_requests_total", labels) or 0.0
 
 
 @pytest.mark.root
 async def test_sixty_questions_at_once_are_one_request(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         volumes = [await w.create(f"v{number}") for number in range(20)]
-        ec2 = await connect(w.account, w.host)
-        before = described()
+        ec2 = await connect_ec2(w.account, w.host)
+        before = count_described()
         told = await asyncio.gather(*(ec2.volume(volume) for volume in volumes * 3))
         assert [volume.id for volume in told] == volumes * 3
-        assert described() - before == 1
+        assert count_described() - before == 1
         await ec2.close()
         for volume in volumes:
             await w.delete(volume)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ebs import BLOCK, EXT4, GIB, MODE, World, refused, world
-from tests.support.withheld import CAP_SYS_RESOURCE, has_capability
+from tests.support.ebs import BLOCK, EXT4, GIB, MODE, EbsEnvironment, ebs_environment, expect_error
+from tests.support.vm_tests import CAP_SYS_RESOURCE, has_capability
 from volplane.csi import convert, v1
 from volplane.csi.outcome import Code
 from volplane.drivers.ebs.parameters import parse_change
@@ -26,18 +26,20 @@ def from_volume(volume: str) -> v1.VolumeContentSource:
     return v1.VolumeContentSource(volume={"volume_id": volume})
 
 
-async def snapshot(w: World, volume: str, name: str = "snapshot-1", **parameters: str) -> v1.Snapshot:
+async def snapshot(
+    w: EbsEnvironment, volume: str, name: str = "snapshot-1", **parameters: str
+) -> v1.Snapshot:
     request = v1.CreateSnapshotRequest(source_volume_id=volume, name=name, parameters=parameters)
     found: v1.Snapshot = (await w.controller.call("CreateSnapshot", request)).snapshot
     return found
 
 
-async def up(w: World, volume: str, node: str, capability: v1.VolumeCapability) -> str:
+async def up(w: EbsEnvironment, volume: str, node: str, capability: v1.VolumeCapability) -> str:
     await w.stage(volume, node, await w.publish(volume, node, capability), capability)
     return await w.mount(volume, node, "a", capability)
 
 
-async def size_of_filesystem(w: World, path: str) -> int:
+async def size_of_filesystem(w: EbsEnvironment, path: str) -> int:
     return (await w.host.stats(path)).capacity
 
 
@@ -46,7 +48,7 @@ async def test_a_snapshot_of_a_mounted_volume_becomes_a_larger_volume(tmp_path: 
     if shutil.which(f"mkfs.{kind}") is None:
         pytest.skip(f"mkfs.{kind} is not installed")
     capability = convert.capability(MODE.SINGLE_NODE_WRITER, fs_type=kind)
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         volume = await w.create()
         target = await up(w, volume, "i-1", capability)
         note = Path(target) / "note"
@@ -69,7 +71,7 @@ async def test_a_snapshot_of_a_mounted_volume_becomes_a_larger_volume(tmp_path: 
 
 
 async def test_a_clone_lives_beside_its_source(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         volume = await w.create()
         target = await up(w, volume, "i-1", EXT4)
         await w.host.atomic_write(f"{target}/note", b"shared past", durable=True)
@@ -90,28 +92,28 @@ async def test_a_clone_lives_beside_its_source(tmp_path: Path) -> None:
 
 
 async def test_names_sources_and_sizes_that_do_not_fit(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         volume, other = await w.create("one", 2), await w.create("two")
         taken = await snapshot(w, volume)
-        await refused(Code.ALREADY_EXISTS, snapshot(w, other))
-        await refused(Code.NOT_FOUND, snapshot(w, "vol-00000000", "x"))
-        await refused(Code.INVALID_ARGUMENT, snapshot(w, volume, "x", nonsense="1"))
+        await expect_error(Code.ALREADY_EXISTS, snapshot(w, other))
+        await expect_error(Code.NOT_FOUND, snapshot(w, "vol-00000000", "x"))
+        await expect_error(Code.INVALID_ARGUMENT, snapshot(w, volume, "x", nonsense="1"))
         source = from_snapshot(taken.snapshot_id)
-        await refused(Code.OUT_OF_RANGE, w.create("three", 1, volume_content_source=source))
-        await refused(Code.ALREADY_EXISTS, w.create("one", 2, volume_content_source=source))
+        await expect_error(Code.OUT_OF_RANGE, w.create("three", 1, volume_content_source=source))
+        await expect_error(Code.ALREADY_EXISTS, w.create("one", 2, volume_content_source=source))
         nobody = from_snapshot("snap-00000000")
-        await refused(Code.NOT_FOUND, w.create("four", 2, volume_content_source=nobody))
+        await expect_error(Code.NOT_FOUND, w.create("four", 2, volume_content_source=nobody))
         gone = from_volume("vol-00000000")
-        await refused(Code.NOT_FOUND, w.create("five", 2, volume_content_source=gone))
+        await expect_error(Code.NOT_FOUND, w.create("five", 2, volume_content_source=gone))
         elsewhere = v1.TopologyRequirement(
             requisite=[v1.Topology(segments={"topology.kubernetes.io/zone": "us-east-1b"})]
         )
         clone = {"volume_content_source": from_volume(volume), "accessibility_requirements": elsewhere}
-        await refused(Code.RESOURCE_EXHAUSTED, w.create("six", 2, **clone))
+        await expect_error(Code.RESOURCE_EXHAUSTED, w.create("six", 2, **clone))
 
 
 async def test_snapshots_are_listed_in_pages_and_found(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         one, two = await w.create("one"), await w.create("two")
         taken = [await snapshot(w, one, f"s{n}") for n in range(3)] + [await snapshot(w, two, "s3")]
 
@@ -128,16 +130,16 @@ async def test_snapshots_are_listed_in_pages_and_found(tmp_path: Path) -> None:
         assert await listed(source_volume_id=two) == ([taken[3].snapshot_id], "")
         assert await listed(snapshot_id=taken[0].snapshot_id) == ([taken[0].snapshot_id], "")
         assert await listed(snapshot_id="snap-nonsense") == ([], "")
-        await refused(Code.ABORTED, listed(starting_token="nonsense"))
+        await expect_error(Code.ABORTED, listed(starting_token="nonsense"))
         request = v1.GetSnapshotRequest(snapshot_id=taken[1].snapshot_id)
         assert (await w.controller.call("GetSnapshot", request)).snapshot == taken[1]
-        await refused(
+        await expect_error(
             Code.NOT_FOUND, w.controller.call("GetSnapshot", v1.GetSnapshotRequest(snapshot_id="x"))
         )
 
 
 async def test_a_disk_changes_its_type_and_speed(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         volume = await w.create(gib=8)
 
         async def modify(**wanted: str) -> None:
@@ -147,15 +149,15 @@ async def test_a_disk_changes_its_type_and_speed(tmp_path: Path) -> None:
         for wanted in ({"iops": "4000", "throughput": "250"}, {"type": "io2", "iops": "500"}):
             for _ in range(2):
                 await modify(**wanted)
-        await refused(Code.INVALID_ARGUMENT, modify(type="floppy"))
-        await refused(Code.INVALID_ARGUMENT, modify(type="st1"))  # 8 GiB are too small for it
-        await refused(Code.INVALID_ARGUMENT, modify(colour="red"))
+        await expect_error(Code.INVALID_ARGUMENT, modify(type="floppy"))
+        await expect_error(Code.INVALID_ARGUMENT, modify(type="st1"))  # 8 GiB are too small for it
+        await expect_error(Code.INVALID_ARGUMENT, modify(colour="red"))
         request = v1.ControllerGetVolumeRequest(volume_id=volume)
         reply = await w.controller.call("ControllerGetVolume", request)
         assert not reply.status.volume_condition.abnormal
         assert reply.status.volume_condition.message == "the disk is available"
         await w.delete(volume)
-        await refused(Code.NOT_FOUND, modify(type="gp3"))
+        await expect_error(Code.NOT_FOUND, modify(type="gp3"))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,7 @@ def test_a_change_of_something_else_is_refused() -> None:
 
 async def test_ext4_grows_when_it_is_staged_again(tmp_path: Path) -> None:
     """Mounted, the kernel lets only the powerful; a stage does what an expansion could not."""
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         volume = await w.create()
         await up(w, volume, "i-1", EXT4)
         grow = v1.ControllerExpandVolumeRequest(
@@ -191,7 +193,9 @@ async def test_ext4_grows_when_it_is_staged_again(tmp_path: Path) -> None:
             volume_id=volume, volume_path=w.paths["i-1"].csi_target("a", "pv")
         )
         if not has_capability(CAP_SYS_RESOURCE):
-            text = await refused(Code.FAILED_PRECONDITION, w.nodes["i-1"].call("NodeExpandVolume", request))
+            text = await expect_error(
+                Code.FAILED_PRECONDITION, w.nodes["i-1"].call("NodeExpandVolume", request)
+            )
             assert "while it is mounted" in text
         await w.unmount(volume, "i-1", "a")
         await w.unstage(volume, "i-1")
@@ -204,7 +208,7 @@ async def test_ext4_grows_when_it_is_staged_again(tmp_path: Path) -> None:
 
 
 async def test_a_block_volume_shows_its_new_size_at_once(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         volume = await w.create()
         context = await w.publish(volume, "i-1", BLOCK)
         await w.stage(volume, "i-1", context, BLOCK)
@@ -221,7 +225,7 @@ async def test_a_block_volume_shows_its_new_size_at_once(tmp_path: Path) -> None
         )
         assert (await w.nodes["i-1"].call("NodeExpandVolume", expand)).capacity_bytes == 2 * GIB
         expand.capacity_range.required_bytes = 3 * GIB
-        await refused(Code.INTERNAL, w.nodes["i-1"].call("NodeExpandVolume", expand))
+        await expect_error(Code.INTERNAL, w.nodes["i-1"].call("NodeExpandVolume", expand))
         stats = v1.NodeGetVolumeStatsRequest(volume_id=volume, volume_path=path)
         reply = await w.nodes["i-1"].call("NodeGetVolumeStats", stats)
         assert [u.total for u in reply.usage] == [2 * GIB]
@@ -232,7 +236,7 @@ async def test_a_block_volume_shows_its_new_size_at_once(tmp_path: Path) -> None
 
 
 async def test_a_file_system_that_went_read_only_is_reported(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         volume = await w.create()
         target = await up(w, volume, "i-1", EXT4)
         path = w.paths["i-1"].csi_target("a", "pv")
@@ -248,7 +252,7 @@ async def test_a_file_system_that_went_read_only_is_reported(tmp_path: Path) -> 
 
 
 async def test_capacity_is_what_the_machine_has(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         request = v1.GetCapacityRequest(parameters={"type": "gp3"})
         before = await w.controller.call("GetCapacity", request)
         assert before.maximum_volume_size.value <= before.available_capacity

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ebs import EXT4, World, refused, world
+from tests.support.ebs import EXT4, EbsEnvironment, ebs_environment, expect_error
 from volplane.csi.outcome import Code
 
 pytestmark = pytest.mark.root
 
 
-async def written(w: World) -> tuple[str, str]:
+async def write_volume(w: EbsEnvironment) -> tuple[str, str]:
     """A volume with a file, attached and not mounted; and its device."""
     volume = await w.create()
     context = await w.publish(volume, "i-1")
@@ -25,8 +25,8 @@ async def written(w: World) -> tuple[str, str]:
 
 
 async def test_small_damage_is_mended_before_the_mount(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        volume, device = await written(w)
+    async with ebs_environment(tmp_path) as w:
+        volume, device = await write_volume(w)
         # The kernel has noted an error, and a count is wrong: fsck mends both without asking.
         await w.host.run(["debugfs", "-w", "-R", "ssv state 2", device])
         await w.host.run(["debugfs", "-w", "-R", "ssv free_blocks_count 1", device])
@@ -40,11 +40,11 @@ async def test_small_damage_is_mended_before_the_mount(tmp_path: Path) -> None:
 
 
 async def test_damage_that_somebody_must_look_at_is_not_mounted(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        volume, device = await written(w)
+    async with ebs_environment(tmp_path) as w:
+        volume, device = await write_volume(w)
         await w.host.run(["debugfs", "-w", "-R", "ssv state 2", device])
         await w.host.run(["debugfs", "-w", "-R", "clri <2>", device])  # the root directory is gone
-        text = await refused(Code.INTERNAL, w.stage(volume, "i-1", {"devicePath": "/dev/xvdba"}, EXT4))
+        text = await expect_error(Code.INTERNAL, w.stage(volume, "i-1", {"devicePath": "/dev/xvdba"}, EXT4))
         assert "fsck" in text
         staging = w.paths["i-1"].staging("ebs.csi.aws.com", volume)
         assert (await w.host.mounts()).at(w.paths["i-1"].real(staging)) is None

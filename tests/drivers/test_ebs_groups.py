@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ebs import BLOCK, World, refused, world
+from tests.support.ebs import BLOCK, EbsEnvironment, ebs_environment, expect_error
 from volplane.csi import v1
 from volplane.csi.outcome import Code
-from volplane.drivers.ebs import connect
-from volplane.drivers.ebs.facts import GROUP_TAG, SEAL_TAG
+from volplane.drivers.ebs import connect_ec2
+from volplane.drivers.ebs.constants import COMPLETE_TAG, GROUP_TAG
 from volplane.drivers.ebs.groups import group_id
 
 pytestmark = pytest.mark.root
 
 
 async def group(
-    w: World, *volumes: str, name: str = "groupsnapshot-1", **given: str
+    w: EbsEnvironment, *volumes: str, name: str = "groupsnapshot-1", **given: str
 ) -> v1.VolumeGroupSnapshot:
     request = v1.CreateVolumeGroupSnapshotRequest(name=name, source_volume_ids=volumes, parameters=given)
     found: v1.VolumeGroupSnapshot = (
@@ -30,7 +30,7 @@ async def group(
     return found
 
 
-async def get(w: World, group: str, *members: str) -> v1.VolumeGroupSnapshot:
+async def get(w: EbsEnvironment, group: str, *members: str) -> v1.VolumeGroupSnapshot:
     request = v1.GetVolumeGroupSnapshotRequest(group_snapshot_id=group, snapshot_ids=members)
     found: v1.VolumeGroupSnapshot = (
         await w.controller.call("GetVolumeGroupSnapshot", request)
@@ -38,12 +38,14 @@ async def get(w: World, group: str, *members: str) -> v1.VolumeGroupSnapshot:
     return found
 
 
-async def drop(w: World, group: str, *members: str) -> None:
+async def drop(w: EbsEnvironment, group: str, *members: str) -> None:
     request = v1.DeleteVolumeGroupSnapshotRequest(group_snapshot_id=group, snapshot_ids=members)
     await w.controller.call("DeleteVolumeGroupSnapshot", request)
 
 
-async def mounted(w: World, name: str, node: str, pod: str, snapshot: str = "") -> tuple[str, str]:
+async def create_mounted_volume(
+    w: EbsEnvironment, name: str, node: str, pod: str, snapshot: str = ""
+) -> tuple[str, str]:
     """A volume, from a snapshot if one is named, and where it is mounted."""
     source = v1.VolumeContentSource(snapshot={"snapshot_id": snapshot}) if snapshot else None
     volume = await w.create(name, volume_content_source=source)
@@ -94,9 +96,9 @@ class Pounding(threading.Thread):
 
 
 async def test_a_group_shows_its_volumes_at_one_moment(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        one, first = await mounted(w, "one", "i-1", "a")
-        two, second = await mounted(w, "two", "i-1", "b")
+    async with ebs_environment(tmp_path) as w:
+        one, first = await create_mounted_volume(w, "one", "i-1", "a")
+        two, second = await create_mounted_volume(w, "two", "i-1", "b")
         await w.publish(await w.create("bystander"), "i-1")
         writer = Writer(first, second)
         writer.start()
@@ -112,7 +114,7 @@ async def test_a_group_shows_its_volumes_at_one_moment(tmp_path: Path) -> None:
         assert {s.source_volume_id for s in taken.snapshots} == {one, two}
         assert {s.group_snapshot_id for s in taken.snapshots} == {taken.group_snapshot_id}
         copies = [
-            await mounted(w, f"copy {pod}", "i-2", pod, s.snapshot_id)
+            await create_mounted_volume(w, f"copy {pod}", "i-2", pod, s.snapshot_id)
             for pod, s in zip("ab", taken.snapshots, strict=True)
         ]
         read = {}
@@ -130,7 +132,7 @@ async def test_a_group_shows_its_volumes_at_one_moment(tmp_path: Path) -> None:
 
 
 async def test_a_group_is_made_once_found_and_removed(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         one, two, three = [await w.create(name) for name in ("one", "two", "three")]
         await w.publish(one, "i-1", BLOCK)
         tags = {"csi.storage.k8s.io/volumegroupsnapshot/name": "all", "tagSpecification_1": "team=db"}
@@ -138,57 +140,57 @@ async def test_a_group_is_made_once_found_and_removed(tmp_path: Path) -> None:
         members = sorted(s.snapshot_id for s in taken.snapshots)
         assert await group(w, two, one, **tags) == taken
         assert await get(w, taken.group_snapshot_id, *members) == taken
-        ec2 = await connect(w.account, w.host)
+        ec2 = await connect_ec2(w.account, w.host)
         for snapshot in await ec2.snapshots():
             wanted = {"kubernetes.io/created-for/volumegroupsnapshot/name": "all", "team": "db"}
             assert wanted.items() <= snapshot.tags.items()
-        await refused(Code.ALREADY_EXISTS, group(w, one, three, **tags))
-        await refused(Code.INVALID_ARGUMENT, group(w, one, name="x", nonsense="1"))
-        await refused(Code.NOT_FOUND, group(w, one, "vol-00000000", name="x"))
-        await refused(Code.NOT_FOUND, group(w, one, "nonsense", name="x"))
-        await refused(Code.INVALID_ARGUMENT, get(w, taken.group_snapshot_id, members[0]))
-        await refused(Code.INVALID_ARGUMENT, drop(w, taken.group_snapshot_id, "snap-00000000"))
+        await expect_error(Code.ALREADY_EXISTS, group(w, one, three, **tags))
+        await expect_error(Code.INVALID_ARGUMENT, group(w, one, name="x", nonsense="1"))
+        await expect_error(Code.NOT_FOUND, group(w, one, "vol-00000000", name="x"))
+        await expect_error(Code.NOT_FOUND, group(w, one, "nonsense", name="x"))
+        await expect_error(Code.INVALID_ARGUMENT, get(w, taken.group_snapshot_id, members[0]))
+        await expect_error(Code.INVALID_ARGUMENT, drop(w, taken.group_snapshot_id, "snap-00000000"))
         listed = await w.controller.call("ListSnapshots", v1.ListSnapshotsRequest())
         assert {e.snapshot.group_snapshot_id for e in listed.entries} == {taken.group_snapshot_id}
         for _ in range(2):
             await drop(w, taken.group_snapshot_id, *members)
         assert await ec2.snapshots() == []
-        await refused(Code.NOT_FOUND, get(w, taken.group_snapshot_id))
+        await expect_error(Code.NOT_FOUND, get(w, taken.group_snapshot_id))
         await ec2.close()
         await w.unpublish(one, "i-1")
 
 
 async def test_volumes_on_two_nodes_have_no_moment_in_common(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         one, two = await w.create("one"), await w.create("two")
         await w.publish(one, "i-1", BLOCK)
         await w.publish(two, "i-2", BLOCK)
-        text = await refused(Code.FAILED_PRECONDITION, group(w, one, two))
+        text = await expect_error(Code.FAILED_PRECONDITION, group(w, one, two))
         assert "i-1, i-2" in text
         await w.unpublish(one, "i-1")
         await w.unpublish(two, "i-2")
 
 
 async def test_what_was_cut_off_is_taken_anew_and_what_was_lost_is_not_replaced(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         one, two = await w.create("one"), await w.create("two")
-        ec2 = await connect(w.account, w.host)
+        ec2 = await connect_ec2(w.account, w.host)
         tags = {GROUP_TAG: group_id("groupsnapshot-1")}
         stale = await ec2.create_snapshot(one, "", tags)  # as a driver that was killed leaves it
         taken = await group(w, one, two)
         assert len(taken.snapshots) == 2
         assert stale.id not in {s.snapshot_id for s in taken.snapshots}
-        assert all(SEAL_TAG in s.tags for s in await ec2.snapshots())
+        assert all(COMPLETE_TAG in s.tags for s in await ec2.snapshots())
         kept, lost = taken.snapshots
         await ec2.delete_snapshot(lost.snapshot_id)
-        text = await refused(Code.FAILED_PRECONDITION, group(w, one, two))
+        text = await expect_error(Code.FAILED_PRECONDITION, group(w, one, two))
         assert lost.source_volume_id in text
         assert [s.id for s in await ec2.snapshots()] == [kept.snapshot_id]
         await ec2.close()
 
 
 async def test_raw_devices_that_do_not_stand_still_are_refused(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         one, two = await w.create("one"), await w.create("two")
         device = w.paths["i-1"].real((await w.publish(one, "i-1", BLOCK))["devicePath"])
         await w.publish(two, "i-1", BLOCK)
@@ -199,7 +201,7 @@ async def test_raw_devices_that_do_not_stand_still_are_refused(tmp_path: Path) -
             async with asyncio.timeout(60):
                 while not all(writer.begun for writer in writers):  # noqa: ASYNC110  another thread says so
                     await asyncio.sleep(0.01)
-            text = await refused(Code.FAILED_PRECONDITION, group(w, one, two))
+            text = await expect_error(Code.FAILED_PRECONDITION, group(w, one, two))
         finally:
             for writer in writers:
                 writer.stop.set()

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ebs import BLOCK, GIB, MODE, World, refused, world
+from tests.support.ebs import BLOCK, GIB, MODE, EbsEnvironment, ebs_environment, expect_error
 from volplane.csi import convert, v1
 from volplane.csi.outcome import Code
-from volplane.drivers.ebs import connect
+from volplane.drivers.ebs import connect_ec2
+from volplane.drivers.ebs.constants import INLINE_TAG
 from volplane.drivers.ebs.ec2 import Ec2
-from volplane.drivers.ebs.facts import INLINE_TAG
-from volplane.drivers.ebs.inline import wanted
-from volplane.drivers.ebs.node import Node, Place
+from volplane.drivers.ebs.inline import parse_attributes
+from volplane.drivers.ebs.node import EbsNode, EbsNodeConfig
 from volplane.sdk.errors import InvalidArgument
 from volplane.sdk.server import Local
 
@@ -29,7 +29,7 @@ POD = {
 
 
 def request(
-    w: World, fs_type: str = "ext4", *, readonly: bool = False, **given: str
+    w: EbsEnvironment, fs_type: str = "ext4", *, readonly: bool = False, **given: str
 ) -> v1.NodePublishVolumeRequest:
     return v1.NodePublishVolumeRequest(
         volume_id=HANDLE,
@@ -40,25 +40,25 @@ def request(
     )
 
 
-async def publish(w: World, fs_type: str = "ext4", **given: object) -> str:
+async def publish(w: EbsEnvironment, fs_type: str = "ext4", **given: object) -> str:
     wanted = request(w, fs_type, **given)  # type: ignore[arg-type]
     await w.nodes["i-1"].call("NodePublishVolume", wanted)
     return w.paths["i-1"].real(wanted.target_path)
 
 
-async def unpublish(w: World) -> None:
+async def unpublish(w: EbsEnvironment) -> None:
     target = w.paths["i-1"].csi_target("a", "cache")
     wanted = v1.NodeUnpublishVolumeRequest(volume_id=HANDLE, target_path=target)
     await w.nodes["i-1"].call("NodeUnpublishVolume", wanted)
 
 
-async def cloud(w: World) -> Ec2:
-    return await connect(w.account, w.host)
+async def cloud(w: EbsEnvironment) -> Ec2:
+    return await connect_ec2(w.account, w.host)
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
 async def test_an_inline_volume_lives_as_long_as_its_pod(tmp_path: Path, kind: str) -> None:
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         ec2 = await cloud(w)
         for _ in range(2):  # a kubelet that was restarted publishes again
             target = await publish(w, kind, size="2Gi", type="gp3", tagSpecification_1="team=db")
@@ -87,7 +87,7 @@ async def test_an_inline_volume_lives_as_long_as_its_pod(tmp_path: Path, kind: s
 
 
 async def test_an_inline_volume_can_be_read_only(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         target = await publish(w, readonly=True)
         entry = (await w.host.mounts()).at(target)
         assert entry is not None
@@ -97,7 +97,7 @@ async def test_an_inline_volume_can_be_read_only(tmp_path: Path) -> None:
 
 async def test_what_a_crash_left_is_found_again(tmp_path: Path) -> None:
     """Each half-way point of publishing and of unpublishing, as a node that was killed leaves it."""
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         ec2 = await cloud(w)
         given = {"Size": "1", "AvailabilityZone": "us-east-1a", "VolumeType": "gp3"}
         made = await ec2.create_volume(given, {INLINE_TAG: HANDLE})  # made, not attached
@@ -120,13 +120,13 @@ async def test_what_a_crash_left_is_found_again(tmp_path: Path) -> None:
 
 
 async def test_a_volume_in_use_is_kept_until_it_is_free(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         ec2 = await cloud(w)
         target = await publish(w)
         elsewhere = str(tmp_path / "pinned")
         await w.host.call(os.mkdir, elsewhere)
         await w.host.bind(target, elsewhere)
-        await refused(Code.FAILED_PRECONDITION, unpublish(w))
+        await expect_error(Code.FAILED_PRECONDITION, unpublish(w))
         assert [v.state for v in await ec2.volumes()] == ["in-use"]
         await w.host.unmount(elsewhere)
         await unpublish(w)
@@ -135,15 +135,15 @@ async def test_a_volume_in_use_is_kept_until_it_is_free(tmp_path: Path) -> None:
 
 
 async def test_what_a_pod_may_not_ask_for(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with ebs_environment(tmp_path) as w:
         ec2 = await cloud(w)
         for given in ({"size": "much"}, {"size": "-1Gi"}, {"type": "floppy"}, {"colour": "blue"}):
-            await refused(Code.INVALID_ARGUMENT, publish(w, **given))
+            await expect_error(Code.INVALID_ARGUMENT, publish(w, **given))
         raw = request(w)
         raw.volume_capability.CopyFrom(BLOCK)
-        await refused(Code.INVALID_ARGUMENT, w.nodes["i-1"].call("NodePublishVolume", raw))
-        alone = Local(Node(Place("i-1", "us-east-1a"), w.host, w.paths["i-1"]))
-        text = await refused(Code.FAILED_PRECONDITION, alone.call("NodePublishVolume", request(w)))
+        await expect_error(Code.INVALID_ARGUMENT, w.nodes["i-1"].call("NodePublishVolume", raw))
+        alone = Local(EbsNode(EbsNodeConfig("i-1", "us-east-1a"), w.host, w.paths["i-1"]))
+        text = await expect_error(Code.FAILED_PRECONDITION, alone.call("NodePublishVolume", request(w)))
         assert "no access" in text
         await alone.close()
         assert await ec2.volumes() == []
@@ -151,8 +151,8 @@ async def test_what_a_pod_may_not_ask_for(tmp_path: Path) -> None:
 
 
 def test_sizes_are_whole_gibibytes_of_what_the_type_allows() -> None:
-    assert wanted({})[1] == 1
-    assert wanted({"size": "1500Mi"})[1] == 2
-    assert wanted({"size": "1Gi", "type": "st1"})[1] == 125
+    assert parse_attributes({})[1] == 1
+    assert parse_attributes({"size": "1500Mi"})[1] == 2
+    assert parse_attributes({"size": "1Gi", "type": "st1"})[1] == 125
     with pytest.raises(InvalidArgument):
-        wanted({"size": "0"})
+        parse_attributes({"size": "0"})

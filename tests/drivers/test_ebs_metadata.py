@@ -9,7 +9,7 @@ import pytest
 from volplane.api.core import Node, NodeSpec
 from volplane.api.meta import ObjectMeta
 from volplane.drivers.ebs import metadata
-from volplane.drivers.ebs.metadata import Where
+from volplane.drivers.ebs.metadata import InstanceLocation
 from volplane.web import Request, Response, serve
 
 ZONE = {"topology.kubernetes.io/zone": "us-east-1b"}
@@ -38,7 +38,7 @@ async def test_the_instance_tells() -> None:
     server = await serve(imds)
     try:
         address = f"http://127.0.0.1:{server.port}"
-        assert await metadata.from_instance(address) == Where("i-0abc", "us-east-1a")
+        assert await metadata.from_instance(address) == InstanceLocation("i-0abc", "us-east-1a")
         assert imds.asked[0] == "PUT /latest/api/token"
         del imds.facts["placement/availability-zone"]
         assert await metadata.from_instance(address) is None
@@ -58,14 +58,14 @@ async def test_where_nobody_answers_there_are_no_metadata() -> None:
 @pytest.mark.parametrize(
     ("provider", "labels", "expected"),
     [
-        ("aws:///us-east-1a/i-0abc", {}, Where("i-0abc", "us-east-1a")),
-        ("aws:///us-east-1a/fargate/i-0abc", {}, Where("i-0abc", "us-east-1a")),
-        ("aws:////i-0abc", ZONE, Where("i-0abc", "us-east-1b")),
+        ("aws:///us-east-1a/i-0abc", {}, InstanceLocation("i-0abc", "us-east-1a")),
+        ("aws:///us-east-1a/fargate/i-0abc", {}, InstanceLocation("i-0abc", "us-east-1a")),
+        ("aws:////i-0abc", ZONE, InstanceLocation("i-0abc", "us-east-1b")),
         ("aws:////i-0abc", {}, None),
         ("kind://docker/kind/worker", ZONE, None),
         ("", ZONE, None),
     ],
 )
-def test_the_node_tells(provider: str, labels: dict[str, str], expected: Where | None) -> None:
+def test_the_node_tells(provider: str, labels: dict[str, str], expected: InstanceLocation | None) -> None:
     node = Node(metadata=ObjectMeta(name="n", labels=labels), spec=NodeSpec(provider_id=provider))
     assert metadata.from_node(node) == expected

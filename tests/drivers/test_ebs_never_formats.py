@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ebs import EXT4, GIB, MODE, World, refused, world
+from tests.support.ebs import EXT4, GIB, MODE, EbsEnvironment, ebs_environment, expect_error
 from volplane.csi import convert
 from volplane.csi.outcome import Code
 from volplane.host import copies, filesystems
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.root
 XFS = convert.capability(MODE.SINGLE_NODE_WRITER, fs_type="xfs")
 
 
-def made(kind: str) -> Callable[[str], None]:
+def make_filesystem(kind: str) -> Callable[[str], None]:
     return lambda device: filesystems.mkfs(device, kind)
 
 
@@ -48,9 +48,9 @@ def partition_table() -> bytes:
 
 
 SIGNATURES: dict[str, Callable[[str], None]] = {
-    "ext4": made("ext4"),
-    "ext2": made("ext2"),
-    "btrfs": made("btrfs"),
+    "ext4": make_filesystem("ext4"),
+    "ext2": make_filesystem("ext2"),
+    "btrfs": make_filesystem("btrfs"),
     "LVM": wrote(512, physical_volume()),
     "partitions": wrote(0, partition_table()),
     "GPT only at the end": wrote(-512, b"EFI PART"),
@@ -74,7 +74,7 @@ def content(file: Path) -> str:
     return digest.hexdigest()
 
 
-async def attached(w: World) -> tuple[str, dict[str, str], str]:
+async def attach_volume(w: EbsEnvironment) -> tuple[str, dict[str, str], str]:
     volume = await w.create()
     context = await w.publish(volume, "i-1")
     return volume, context, os.path.realpath(w.paths["i-1"].real(context["devicePath"]))  # noqa: ASYNC240
@@ -84,15 +84,15 @@ async def attached(w: World) -> tuple[str, dict[str, str], str]:
 async def test_what_is_on_the_device_stays_there(tmp_path: Path, what: str) -> None:
     if what == "btrfs" and shutil.which("mkfs.btrfs") is None:
         pytest.skip("mkfs.btrfs is not installed")
-    async with world(tmp_path) as w:
-        volume, context, device = await attached(w)
+    async with ebs_environment(tmp_path) as w:
+        volume, context, device = await attach_volume(w)
         await w.host.call(SIGNATURES[what], device)
         await w.host.call(copies.flush, device)
         before = await w.host.call(content, tmp_path / "disks" / f"{volume}.img")
         for capability in (XFS, EXT4):
             if what == "ext4" and capability is EXT4:
                 continue
-            text = await refused(Code.FAILED_PRECONDITION, w.stage(volume, "i-1", context, capability))
+            text = await expect_error(Code.FAILED_PRECONDITION, w.stage(volume, "i-1", context, capability))
             assert "never formatted over" in text
         await w.host.call(copies.flush, device)
         assert await w.host.call(content, tmp_path / "disks" / f"{volume}.img") == before
@@ -100,11 +100,11 @@ async def test_what_is_on_the_device_stays_there(tmp_path: Path, what: str) -> N
 
 
 async def test_a_device_that_cannot_be_read_is_not_blank(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        volume, context, device = await attached(w)
+    async with ebs_environment(tmp_path) as w:
+        volume, context, device = await attach_volume(w)
         file = tmp_path / "disks" / f"{volume}.img"
         os.truncate(file, 0)  # from now on the device answers every read with an error
-        text = await refused(Code.INTERNAL, w.stage(volume, "i-1", context))
+        text = await expect_error(Code.INTERNAL, w.stage(volume, "i-1", context))
         assert "cannot be read" in text
         assert file.stat().st_size == 0
         os.truncate(file, GIB)
@@ -113,10 +113,10 @@ async def test_a_device_that_cannot_be_read_is_not_blank(tmp_path: Path) -> None
 
 
 async def test_a_superblock_that_was_lost_does_not_make_a_device_blank(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        volume, context, device = await attached(w)
+    async with ebs_environment(tmp_path) as w:
+        volume, context, device = await attach_volume(w)
         await w.stage(volume, "i-1", context)
         await w.unstage(volume, "i-1")
         await w.host.call(wrote(0, bytes(8192)), device)
-        await refused(Code.FAILED_PRECONDITION, w.stage(volume, "i-1", context))
+        await expect_error(Code.FAILED_PRECONDITION, w.stage(volume, "i-1", context))
         await w.wipe(volume, "i-1")

@@ -7,15 +7,15 @@ import pytest
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError, Code
 from volplane.drivers.ebs import parameters
-from volplane.drivers.ebs.names import DeviceNames
-from volplane.drivers.ebs.parameters import GIB, Disk
+from volplane.drivers.ebs.device_names import DeviceNames
+from volplane.drivers.ebs.parameters import GIB, DiskParameters
 
 MODE = v1.VolumeCapability.AccessMode
 
 
 def test_keys_are_read_in_any_case() -> None:
     disk = parameters.parse({"Type": "IO2", "iopsPerGB": "50", "Encrypted": "true", "kmsKeyId": "k"})
-    assert disk == Disk(type="io2", iops_per_gib=50, encrypted=True, key="k")
+    assert disk == DiskParameters(type="io2", iops_per_gib=50, encrypted=True, key="k")
     assert disk.request(10, "z") == {
         "Size": "10",
         "AvailabilityZone": "z",
@@ -60,7 +60,9 @@ def test_nonsense_is_infeasible(wrong: dict[str, str]) -> None:
     ],
 )
 def test_sizes_are_rounded_up(kind: str, required: int, limit: int, size: int) -> None:
-    assert Disk(type=kind).size(v1.CapacityRange(required_bytes=required, limit_bytes=limit)) == size
+    assert (
+        DiskParameters(type=kind).size(v1.CapacityRange(required_bytes=required, limit_bytes=limit)) == size
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def test_sizes_are_rounded_up(kind: str, required: int, limit: int, size: int) -
 )
 def test_sizes_that_no_disk_has(kind: str, required: int, limit: int) -> None:
     with pytest.raises(CallError) as caught:
-        Disk(type=kind).size(v1.CapacityRange(required_bytes=required, limit_bytes=limit))
+        DiskParameters(type=kind).size(v1.CapacityRange(required_bytes=required, limit_bytes=limit))
     assert caught.value.code is Code.OUT_OF_RANGE
 
 
@@ -77,31 +79,35 @@ def test_a_disk_is_on_one_node() -> None:
         convert.capability(MODE.SINGLE_NODE_WRITER, fs_type="xfs"),
         convert.capability(MODE.SINGLE_NODE_WRITER, block=True),
     ]
-    assert parameters.why_not(fine) == ""
-    assert "MULTI_NODE_MULTI_WRITER" in parameters.why_not([convert.capability(MODE.MULTI_NODE_MULTI_WRITER)])
-    assert "fat" in parameters.why_not([convert.capability(MODE.SINGLE_NODE_WRITER, fs_type="fat")])
+    assert parameters.unsupported_reason(fine) == ""
+    assert "MULTI_NODE_MULTI_WRITER" in parameters.unsupported_reason(
+        [convert.capability(MODE.MULTI_NODE_MULTI_WRITER)]
+    )
+    assert "fat" in parameters.unsupported_reason(
+        [convert.capability(MODE.SINGLE_NODE_WRITER, fs_type="fat")]
+    )
 
 
 def test_device_names_are_given_once() -> None:
     names = DeviceNames()
-    assert [names.take("i-1"), names.take("i-1"), names.take("i-2")] == [
+    assert [names.reserve("i-1"), names.reserve("i-1"), names.reserve("i-2")] == [
         "/dev/xvdba",
         "/dev/xvdbb",
         "/dev/xvdba",
     ]
-    names.settle("i-1", "/dev/xvdba", attached=False)
-    assert names.take("i-1") == "/dev/xvdba"
-    names.settle("i-1", "/dev/xvdba", attached=True)
-    names.renew("i-1", ["/dev/xvda1", "/dev/xvdba", "/dev/xvdbc"])
-    assert names.take("i-1") == "/dev/xvdbd"  # xvdbb is still on its way
+    names.finish_attach("i-1", "/dev/xvdba", attached=False)
+    assert names.reserve("i-1") == "/dev/xvdba"
+    names.finish_attach("i-1", "/dev/xvdba", attached=True)
+    names.refresh("i-1", ["/dev/xvda1", "/dev/xvdba", "/dev/xvdbc"])
+    assert names.reserve("i-1") == "/dev/xvdbd"  # xvdbb is still on its way
     names.free("i-1", "/dev/xvdbc")
-    assert names.take("i-1") == "/dev/xvdbc"
+    assert names.reserve("i-1") == "/dev/xvdbc"
 
 
 def test_names_end() -> None:
     names = DeviceNames()
-    assert len({names.take("i-1") for _ in range(78)}) == 78
-    assert names.take("i-1") == ""
+    assert len({names.reserve("i-1") for _ in range(78)}) == 78
+    assert names.reserve("i-1") == ""
 
 
 def test_what_a_class_says_to_sidecars_is_passed_over_where_it_comes_unstripped() -> None:
@@ -110,4 +116,4 @@ def test_what_a_class_says_to_sidecars_is_passed_over_where_it_comes_unstripped(
         "csi.storage.k8s.io/fstype": "xfs",
         "csi.storage.k8s.io/node-stage-secret-name": "s",
     }
-    assert parameters.for_driver(given) == {"type": "gp3"}
+    assert parameters.driver_parameters(given) == {"type": "gp3"}

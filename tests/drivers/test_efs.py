@@ -15,11 +15,11 @@ import pytest
 from msgspec import Struct, structs
 
 from volplane.csi import convert, v1
-from volplane.csi.client import Channel
+from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import CallError, Code
-from volplane.drivers.efs import Controller, Node, Shares
+from volplane.drivers.efs import AccessPointStore, EfsController, EfsNode
+from volplane.drivers.efs.access_points import DEFAULT_FILE_SYSTEM, access_point_id
 from volplane.drivers.efs.parameters import parse
-from volplane.drivers.efs.shares import DEFAULT_FILE_SYSTEM, point_id
 from volplane.host import Host, NodePaths
 from volplane.sdk import Local
 from volplane.sdk.errors import InvalidArgument
@@ -31,7 +31,7 @@ MODE = v1.VolumeCapability.AccessMode
 SHARED = convert.capability(MODE.MULTI_NODE_MULTI_WRITER)
 
 
-class World(Struct):
+class EfsTestEnv(Struct):
     host: Host
     root: Path
     controller: Local
@@ -74,19 +74,19 @@ class World(Struct):
 
 
 @asynccontextmanager
-async def world(directory: Path) -> AsyncIterator[World]:
-    host, shares = Host(), Shares(str(directory / "efs"))
-    controller = Controller(shares, host)
+async def efs_env(directory: Path) -> AsyncIterator[EfsTestEnv]:
+    host, shares = Host(), AccessPointStore(str(directory / "efs"))
+    controller = EfsController(shares, host)
     await controller.start()
     paths = {n: NodePaths(str(directory / n)) for n in ("n1", "n2")}
-    nodes = {n: Local(Node(shares, n, host, p)) for n, p in paths.items()}
+    nodes = {n: Local(EfsNode(shares, n, host, p)) for n, p in paths.items()}
     try:
-        yield World(host, directory / "efs", Local(controller), nodes, paths)
+        yield EfsTestEnv(host, directory / "efs", Local(controller), nodes, paths)
     finally:
         await host.close()
 
 
-async def refused(code: Code, call: object) -> str:
+async def assert_refused(code: Code, call: object) -> str:
     with pytest.raises(CallError) as caught:
         await call  # type: ignore[misc]
     assert caught.value.code is code, caught.value
@@ -94,7 +94,7 @@ async def refused(code: Code, call: object) -> str:
 
 
 async def test_two_nodes_write_into_one_volume(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with efs_env(tmp_path) as w:
         volume = await w.create()
         assert re.fullmatch(r"fs-00000001::fsap-[0-9a-f]{17}", volume)
         assert await w.create() == volume
@@ -106,7 +106,7 @@ async def test_two_nodes_write_into_one_volume(tmp_path: Path) -> None:
         reader = await w.publish(volume, "n2", "b", readonly=True)
         with pytest.raises(OSError, match="Read-only"):
             (reader / "x").write_bytes(b"")
-        await refused(Code.ALREADY_EXISTS, w.publish(volume, "n2", "b"))
+        await assert_refused(Code.ALREADY_EXISTS, w.publish(volume, "n2", "b"))
         for node, pod in (("n1", "a"), ("n2", "a"), ("n2", "b"), ("n2", "b")):
             await w.unpublish(volume, node, pod)
         again = await w.publish(volume, "n2")
@@ -115,13 +115,13 @@ async def test_two_nodes_write_into_one_volume(tmp_path: Path) -> None:
         for _ in range(2):
             await w.delete(volume)
         assert [p for p in w.root.rglob("*") if p.is_file()] == []
-        await refused(Code.NOT_FOUND, w.publish(volume, "n1"))
+        await assert_refused(Code.NOT_FOUND, w.publish(volume, "n1"))
 
 
 async def test_owners_and_directories(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with efs_env(tmp_path) as w:
         own = await w.create("one", uid="1000", gid="2000", directoryPerms="750")
-        point = Shares(str(w.root)).get(own.partition("::")[2])
+        point = AccessPointStore(str(w.root)).get(own.partition("::")[2])
         assert point is not None
         found = (w.root / point.file_system / point.path).stat()
         assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (1000, 2000, 0o750)
@@ -137,9 +137,9 @@ async def test_owners_and_directories(tmp_path: Path) -> None:
         ids = [await w.create(f"many-{n}", gidRangeStart="60000", gidRangeEnd="60002") for n in range(3)]
         assert len(set(ids)) == 3
         narrow = {"gidRangeStart": "60000", "gidRangeEnd": "60002"}
-        await refused(Code.RESOURCE_EXHAUSTED, w.create("one-too-many", **narrow))
-        await refused(Code.ALREADY_EXISTS, w.create("one", directoryPerms="700"))
-        await refused(Code.ALREADY_EXISTS, w.create("two", 2 * GIB, **named))
+        await assert_refused(Code.RESOURCE_EXHAUSTED, w.create("one-too-many", **narrow))
+        await assert_refused(Code.ALREADY_EXISTS, w.create("one", directoryPerms="700"))
+        await assert_refused(Code.ALREADY_EXISTS, w.create("two", 2 * GIB, **named))
 
 
 @pytest.mark.parametrize(
@@ -166,24 +166,24 @@ def test_no_pattern_leads_out_of_the_file_system(pattern: str) -> None:
 
 
 async def test_capabilities(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with efs_env(tmp_path) as w:
         block = convert.capability(MODE.SINGLE_NODE_WRITER, block=True)
         request = v1.CreateVolumeRequest(name="x", volume_capabilities=[block])
-        await refused(Code.INVALID_ARGUMENT, w.controller.call("CreateVolume", request))
+        await assert_refused(Code.INVALID_ARGUMENT, w.controller.call("CreateVolume", request))
         alone = convert.capability(MODE.SINGLE_NODE_SINGLE_WRITER)
         volume = await w.create()
         await w.publish(volume, "n1", "a", alone)
-        await refused(Code.FAILED_PRECONDITION, w.publish(volume, "n1", "b", alone))
+        await assert_refused(Code.FAILED_PRECONDITION, w.publish(volume, "n1", "b", alone))
         await w.unpublish(volume, "n1")
         flags = convert.capability(MODE.MULTI_NODE_MULTI_WRITER, mount_flags=["tls", "iam"])
         await w.publish(volume, "n1", "a", flags)
         await w.unpublish(volume, "n1")
         wrong = convert.capability(MODE.MULTI_NODE_MULTI_WRITER, mount_flags=["suid"])
-        await refused(Code.INVALID_ARGUMENT, w.publish(volume, "n1", "a", wrong))
+        await assert_refused(Code.INVALID_ARGUMENT, w.publish(volume, "n1", "a", wrong))
 
 
 async def test_a_volume_that_holds_too_much_is_reported(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with efs_env(tmp_path) as w:
         volume = await w.create(size=1 << 20)
         target = await w.publish(volume, "n1")
 
@@ -215,17 +215,17 @@ async def test_a_volume_that_holds_too_much_is_reported(tmp_path: Path) -> None:
 
 
 async def test_more_than_the_machine_has_is_refused(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with efs_env(tmp_path) as w:
         reply = await w.controller.call("GetCapacity", v1.GetCapacityRequest())
         left = reply.available_capacity
         assert left > 0
-        await refused(Code.OUT_OF_RANGE, w.create(size=2 * left))
+        await assert_refused(Code.OUT_OF_RANGE, w.create(size=2 * left))
 
 
 async def test_names_at_once_get_groups_of_their_own(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with efs_env(tmp_path) as w:
         made = await asyncio.gather(*(w.create(f"v{n}") for n in range(8)))
-        points = [Shares(str(w.root)).get(v.partition("::")[2]) for v in made]
+        points = [AccessPointStore(str(w.root)).get(v.partition("::")[2]) for v in made]
         assert len({p.gid for p in points if p}) == 8
         listed = await w.controller.call("ListVolumes", v1.ListVolumesRequest(max_entries=5))
         more = v1.ListVolumesRequest(starting_token=listed.next_token)
@@ -238,14 +238,14 @@ async def test_names_at_once_get_groups_of_their_own(tmp_path: Path) -> None:
 async def test_a_record_that_cannot_be_read_keeps_its_data_and_its_group(
     tmp_path: Path, content: bytes
 ) -> None:
-    async with world(tmp_path) as w:
+    async with efs_env(tmp_path) as w:
         volume = await w.create("pvc-1")
         (record,) = (w.root / ".points").glob("*.json")
         (directory,) = (p for p in (w.root / DEFAULT_FILE_SYSTEM).iterdir())
         group = directory.stat().st_gid
         record.write_bytes(content)
         request = v1.DeleteVolumeRequest(volume_id=volume)
-        assert str(record) in await refused(Code.ABORTED, w.controller.call("DeleteVolume", request))
+        assert str(record) in await assert_refused(Code.ABORTED, w.controller.call("DeleteVolume", request))
         assert directory.is_dir()
         await w.create("pvc-2")
         groups = [p.stat().st_gid for p in (w.root / DEFAULT_FILE_SYSTEM).iterdir()]
@@ -254,14 +254,14 @@ async def test_a_record_that_cannot_be_read_keeps_its_data_and_its_group(
 
 
 async def test_what_was_being_removed_is_removed_at_the_next_start(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with efs_env(tmp_path) as w:
         volume = await w.create()
-        point = Shares(str(w.root)).get(volume.partition("::")[2])
+        point = AccessPointStore(str(w.root)).get(volume.partition("::")[2])
         assert point is not None
         data = w.root / point.file_system / point.path
         (data / "file").write_bytes(b"x")
         data.rename(w.root / ".removed" / point.id)  # killed here
-    async with world(tmp_path) as w:
+    async with efs_env(tmp_path) as w:
         assert os.listdir(w.root / ".removed") == []
         await w.delete(volume)
         reply = await w.controller.call("ListVolumes", v1.ListVolumesRequest())
@@ -269,7 +269,7 @@ async def test_what_was_being_removed_is_removed_at_the_next_start(tmp_path: Pat
 
 
 @asynccontextmanager
-async def controller(directory: Path, failpoint: str = "") -> AsyncIterator[Channel]:
+async def controller(directory: Path, failpoint: str = "") -> AsyncIterator[CsiChannel]:
     """The controller as a process; with a fail point it dies there."""
     socket = str(directory / "csi.sock")
     process = await asyncio.create_subprocess_exec(
@@ -277,7 +277,7 @@ async def controller(directory: Path, failpoint: str = "") -> AsyncIterator[Chan
         *(f"--endpoint=unix://{socket}", f"--shared-dir={directory}/efs"),
         env={**os.environ, "VOLPLANE_FAILPOINT": failpoint},
     )
-    async with Channel(socket) as channel:
+    async with CsiChannel(socket) as channel:
         try:
             await channel.ready(60)
             yield channel
@@ -292,14 +292,14 @@ async def controller(directory: Path, failpoint: str = "") -> AsyncIterator[Chan
 @pytest.mark.parametrize("point", ["efs:CreateVolume:directory", "efs:DeleteVolume:aside"])
 async def test_a_controller_that_was_killed_half_way(tmp_path: Path, point: str) -> None:
     create = v1.CreateVolumeRequest(name="pvc-1", volume_capabilities=[SHARED])
-    handle = f"{DEFAULT_FILE_SYSTEM}::{point_id('pvc-1')}"
+    handle = f"{DEFAULT_FILE_SYSTEM}::{access_point_id('pvc-1')}"
     delete = v1.DeleteVolumeRequest(volume_id=handle)
     async with controller(tmp_path, point) as channel:
         if "Delete" in point:
             await channel.call("CreateVolume", create)
-            await refused(Code.UNAVAILABLE, channel.call("DeleteVolume", delete))
+            await assert_refused(Code.UNAVAILABLE, channel.call("DeleteVolume", delete))
         else:
-            await refused(Code.UNAVAILABLE, channel.call("CreateVolume", create))
+            await assert_refused(Code.UNAVAILABLE, channel.call("CreateVolume", create))
     async with controller(tmp_path) as channel:
         if "Create" in point:
             made = await channel.call("CreateVolume", create)

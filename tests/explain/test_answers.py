@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.controllers.objects import claim
-from tests.explain.scenes import NOW, about, bound, change, event, pod, running, wait
+from tests.explain.explain_objects import NOW, bound_pair, change, event, explain_first, pod, running, wait
 from volplane.api.core import PersistentVolumeClaim, Pod
 from volplane.api.storage import VolumeAttachment
 from volplane.base import clock
-from volplane.explain import roles
-from volplane.explain.answer import Answer, done, later, waits
-from volplane.explain.asking import NoName, UnknownKind, subject
-from volplane.explain.scene import ago
-from volplane.explain.text import lines
+from volplane.explain import wait_reports
+from volplane.explain.cluster_state import format_duration
+from volplane.explain.render import render_lines
+from volplane.explain.resolve import MissingName, UnsupportedKind, parse_target
+from volplane.explain.result import ExplainResult, done_step, later_step, waiting_step
 from volplane.loops.wait_reports import (
     SUFFIX,
     WaitRegistry,
@@ -26,14 +26,14 @@ from volplane.loops.wait_reports import (
     to_wall_time,
 )
 
-WAITING = Answer(
+WAITING = ExplainResult(
     "pod/default/web",
     True,
     "not free for b: attached to a",
     NOW,
     (
-        done("scheduled to b", "scheduler"),
-        waits(
+        done_step("scheduled to b", "scheduler"),
+        waiting_step(
             "attach pv to b",
             "attach/detach controller",
             "not free for b: attached to a",
@@ -42,8 +42,8 @@ WAITING = Answer(
             ends="detached by force",
             details=("a has not answered for 1m 4s, and its disk stays where it is until then",),
         ),
-        waits("and another", "kubelet", "for its own reason"),
-        later("start its containers", "kubelet"),
+        waiting_step("and another", "kubelet", "for its own reason"),
+        later_step("start its containers", "kubelet"),
     ),
     ("kubectl delete node a",),
     ("timers",),
@@ -69,19 +69,19 @@ Could not be asked
 
 
 def test_the_sentence_comes_first_then_the_way_then_what_to_do() -> None:
-    assert "\n".join(lines(WAITING, 60)) == SHOWN
+    assert "\n".join(render_lines(WAITING, 60)) == SHOWN
 
 
 def test_where_nothing_waits_it_is_said_in_a_line() -> None:
-    answer = Answer("pvc/default/data", False, "bound to pv, 1Gi", NOW)
-    assert list(lines(answer)) == ["pvc/default/data waits for nothing: bound to pv, 1Gi"]
+    answer = ExplainResult("pvc/default/data", False, "bound to pv, 1Gi", NOW)
+    assert list(render_lines(answer)) == ["pvc/default/data waits for nothing: bound to pv, 1Gi"]
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0s"), (59, "59s"), (296, "4m 56s"), (7400, "2h 3m"), (90000, "1d 1h")]
 )
 def test_spans_are_short(seconds: int, text: str) -> None:
-    assert ago(timedelta(seconds=seconds)) == text
+    assert format_duration(timedelta(seconds=seconds)) == text
 
 
 @pytest.mark.parametrize(
@@ -96,15 +96,15 @@ def test_spans_are_short(seconds: int, text: str) -> None:
     ],
 )
 def test_kinds_are_known_by_all_their_names(text: str, type: object, shown: str) -> None:
-    asked = subject(text, "default")
+    asked = parse_target(text, "default")
     assert (asked.type, asked.text) == (type, shown)
 
 
 def test_what_cannot_be_explained_is_said_with_what_can() -> None:
-    with pytest.raises(UnknownKind, match="foo cannot be explained; it can be: node, persistentvolume, "):
-        subject("foo/bar", "default")
-    with pytest.raises(NoName, match="which pod"):
-        subject("pod", "default")
+    with pytest.raises(UnsupportedKind, match="foo cannot be explained; it can be: node, persistentvolume, "):
+        parse_target("foo/bar", "default")
+    with pytest.raises(MissingName, match="which pod"):
+        parse_target("pod", "default")
 
 
 async def test_roles_tell_whoever_may_open_their_socket(tmp_path: Path) -> None:
@@ -119,11 +119,11 @@ async def test_roles_tell_whoever_may_open_their_socket(tmp_path: Path) -> None:
     registry.add(source)
     async with serve_wait_reports(str(path), registry):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        found = await roles.ask(path.parent)
-        assert list(found.told) == [mine]
+        found = await wait_reports.read_all_reports(path.parent)
+        assert list(found.reports) == [mine]
         assert (found.asked, list(found.silent)) == (True, [])
     async with serve_wait_reports(str(path), another):  # of another cluster in the same process
-        assert (await roles.ask(path.parent)).told == []
+        assert (await wait_reports.read_all_reports(path.parent)).reports == []
     assert not path.exists()
 
 
@@ -132,27 +132,27 @@ async def test_a_role_that_is_gone_is_said_to_be_silent(tmp_path: Path) -> None:
     async with serve_wait_reports(str(path), WaitRegistry()):
         kept = tmp_path / f"node-a{SUFFIX}"
         path.rename(kept)  # a socket that nobody listens on any more is what kill -9 leaves
-    found = await roles.ask(tmp_path)
+    found = await wait_reports.read_all_reports(tmp_path)
     assert (found.asked, list(found.silent)) == (False, ["node-a"])
     async with serve_wait_reports(str(kept), WaitRegistry()):  # and the next life takes its place
-        assert (await roles.ask(tmp_path)).asked
+        assert (await wait_reports.read_all_reports(tmp_path)).asked
 
 
 def test_the_words_of_a_plan_find_the_roles_own_times() -> None:
-    step = waits("leave a", "controller", "a still mounts it")
+    step = waiting_step("leave a", "controller", "a still mounts it")
     note = wait("controller", "volume", "a still mounts it", since=30, left=5)
-    known = roles.Roles([wait("controller", "volume", "something else"), note], asked=True)
-    timed = known.timed(step, "controller", "volume")
+    known = wait_reports.RoleReports([wait("controller", "volume", "something else"), note], asked=True)
+    timed = known.add_times(step, "controller", "volume")
     assert (timed.since, timed.until) == (note.since, note.next_try)
-    assert known.timed(step, "controller", "another") is step
+    assert known.add_times(step, "controller", "another") is step
 
 
 # --- who may not read everything is not told that what they cannot see is not there
 
 
 async def test_a_volume_that_may_not_be_read_is_not_lost() -> None:
-    mine, _ = bound("data", "pv")
-    answer = await about(mine, unread=["persistentvolumes"])
+    mine, _ = bound_pair("data", "pv")
+    answer = await explain_first(mine, unread=["persistentvolumes"])
     assert (answer.waits, answer.answer) == (False, "bound to pv, 1Gi")
     assert answer.unknown[0] == "persistentvolumes: forbidden"
 
@@ -160,17 +160,17 @@ async def test_a_volume_that_may_not_be_read_is_not_lost() -> None:
 async def test_a_class_that_may_not_be_read_is_not_missing() -> None:
     mine = change(claim("data", cls="gp3"), metadata={"uid": "u"})
     told = event(mine, "WaitForFirstConsumer", "waiting for first consumer to be created before binding")
-    answer = await about(mine, told, unread=["storageclasses"])
+    answer = await explain_first(mine, told, unread=["storageclasses"])
     assert answer.answer == "waiting for first consumer to be created before binding"
 
 
 async def test_a_node_that_may_not_be_read_is_not_lost() -> None:
-    answer = await about(running("web", on="a"), unread=["nodes"])
+    answer = await explain_first(running("web", on="a"), unread=["nodes"])
     assert (answer.waits, answer.answer) == (False, "runs on a, and is ready")
     said = {
         "type": "PodScheduled",
         "status": "False",
         "message": "0/3 nodes are available: 3 x. preemption: y",
     }
-    answer = await about(pod("web", status={"conditions": [said]}), unread=["nodes"])
+    answer = await explain_first(pod("web", status={"conditions": [said]}), unread=["nodes"])
     assert answer.answer == "0/3 nodes are available: 3 x"

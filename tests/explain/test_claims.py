@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tests.controllers.objects import claim, storage_class, volume
-from tests.explain.scenes import (
+from tests.explain.explain_objects import (
     DRIVER,
-    about,
     at,
-    bound,
+    bound_pair,
     change,
     event,
+    explain_first,
     going,
     lease,
     node,
@@ -25,27 +25,29 @@ LATER = "WaitForFirstConsumer"
 SELECTED = "volume.kubernetes.io/selected-node"
 
 
-def made(name: str, cls: str | None = "", **more: object) -> PersistentVolumeClaim:
+def provisioned_pair(name: str, cls: str | None = "", **more: object) -> PersistentVolumeClaim:
     metadata = {"uid": f"uid-{name}", "creationTimestamp": at(120), **more.pop("metadata", {})}  # type: ignore[dict-item]
     asked: PersistentVolumeClaim = change(claim(name, cls=cls, **more), metadata=metadata)
     return asked
 
 
 async def test_a_bound_claim_waits_for_nothing() -> None:
-    mine, disk = bound("data", "pv")
-    answer = await about(mine, disk)
+    mine, disk = bound_pair("data", "pv")
+    answer = await explain_first(mine, disk)
     assert (answer.waits, answer.answer) == (False, "bound to pv, 1Gi")
 
 
 async def test_a_claim_waits_for_its_first_pod() -> None:
-    answer = await about(made("data", "gp3"), storage_class("gp3", LATER))
+    answer = await explain_first(provisioned_pair("data", "gp3"), storage_class("gp3", LATER))
     assert answer.answer.startswith("no pod uses it yet, and its class gp3 makes volumes for pods only")
     assert waiting(answer).since is not None
 
 
 async def test_a_claim_waits_for_a_pod_that_no_node_will_have() -> None:
     user = pod("web", "data", spec={"nodeSelector": {"disk": "ssd"}})
-    answer = await about(made("data", "gp3"), storage_class("gp3", LATER), user, node("a"), node("b"))
+    answer = await explain_first(
+        provisioned_pair("data", "gp3"), storage_class("gp3", LATER), user, node("a"), node("b")
+    )
     assert answer.answer == (
         "waiting for pod web to be scheduled: "
         "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector"
@@ -59,7 +61,7 @@ async def test_each_volume_is_refused_for_its_own_reason() -> None:
     small = change(volume("small", "1Gi"), status=free)
     other = change(volume("other", "9Gi", "fast"), status=free)
     block = change(volume("block", "9Gi", volumeMode="Block"), status=free)
-    answer = await about(made("data", size="5Gi"), small, other, block)
+    answer = await explain_first(provisioned_pair("data", size="5Gi"), small, other, block)
     assert answer.answer == "no persistent volumes available for this claim and no storage class is set"
     assert waiting(answer).details == (
         "block: volumeMode is Block, not Filesystem",
@@ -70,18 +72,18 @@ async def test_each_volume_is_refused_for_its_own_reason() -> None:
 
 
 async def test_a_class_that_does_not_exist_is_said_with_those_that_do() -> None:
-    answer = await about(made("data", "golden"), storage_class("gp3"))
+    answer = await explain_first(provisioned_pair("data", "golden"), storage_class("gp3"))
     assert answer.answer == 'storageclass.storage.k8s.io "golden" not found'
     assert answer.advice == ("create StorageClass golden, or use one that exists: gp3",)
 
 
 async def test_the_driver_says_why_it_makes_no_volume() -> None:
-    mine = made("data", "gp3", metadata={"annotations": {SELECTED: "a"}})
+    mine = provisioned_pair("data", "gp3", metadata={"annotations": {SELECTED: "a"}})
     told = 'failed to provision volume with StorageClass "gp3": rpc error: code = OutOfRange desc = too big'
     leads = lease("ebs-csi-aws-com", "ebs-csi-controller-0")
     controller = {"name": "ebs-csi-controller-0", "namespace": "kube-system"}
     beside = pod("x", spec={"containers": [{"name": "csi-provisioner", "image": "x"}]}, metadata=controller)
-    answer = await about(
+    answer = await explain_first(
         mine, storage_class("gp3", LATER), event(mine, "ProvisioningFailed", told, count=7), leads, beside
     )
     assert answer.answer == f"{DRIVER} cannot make it: rpc error: code = OutOfRange desc = too big"
@@ -100,9 +102,9 @@ async def test_the_driver_says_why_it_makes_no_volume() -> None:
 
 
 async def test_the_provisioner_itself_knows_when_it_tries_again() -> None:
-    mine = made("data", "gp3")
+    mine = provisioned_pair("data", "gp3")
     note = wait("csi-provisioner", "default/data", "rpc error: no room", since=40, left=11)
-    answer = await about(mine, storage_class("gp3"), roles=[note])
+    answer = await explain_first(mine, storage_class("gp3"), roles=[note])
     assert answer.answer == f"{DRIVER} cannot make it: rpc error: no room"
     step = waiting(answer)
     assert step.until is not None
@@ -112,7 +114,7 @@ async def test_the_provisioner_itself_knows_when_it_tries_again() -> None:
 
 async def test_a_provisioner_that_is_down_is_found_out() -> None:
     old = lease("ebs-csi-aws-com", "ebs-csi-controller-0", ago=300)
-    answer = await about(made("data", "gp3"), storage_class("gp3"), old)
+    answer = await explain_first(provisioned_pair("data", "gp3"), storage_class("gp3"), old)
     assert answer.answer == f"{DRIVER} has not made the volume yet"
     (fact,) = waiting(answer).details
     assert fact.endswith("last renewed 5m 0s ago: it is down")
@@ -120,46 +122,46 @@ async def test_a_provisioner_that_is_down_is_found_out() -> None:
 
 
 async def test_no_driver_at_all() -> None:
-    answer = await about(made("data", "gp3"), storage_class("gp3"))
+    answer = await explain_first(provisioned_pair("data", "gp3"), storage_class("gp3"))
     assert "no csi-provisioner is to be seen" in waiting(answer).details[0]
 
 
 async def test_a_lost_claim_says_that_its_volume_is_gone() -> None:
-    mine, _ = bound("data", "pv")
-    answer = await about(change(mine, status={"phase": "Lost"}))
+    mine, _ = bound_pair("data", "pv")
+    answer = await explain_first(change(mine, status={"phase": "Lost"}))
     assert answer.answer == "Bound claim has lost its PersistentVolume. Data on the volume is lost!"
 
 
 async def test_a_claim_that_is_deleted_stays_while_pods_use_it() -> None:
-    mine, disk = bound("data", "pv")
+    mine, disk = bound_pair("data", "pv")
     mine = going(change(mine, metadata={"finalizers": ["kubernetes.io/pvc-protection"]}), 30)
-    answer = await about(mine, disk, running("web", "data", on="a"), node("a"))
+    answer = await explain_first(mine, disk, running("web", "data", on="a"), node("a"))
     assert answer.answer == "still used by pod default/web"
     assert waiting(answer).details == ("pod default/web on a: Running",)
     assert answer.advice == ("kubectl delete pod -n default web",)
 
 
 async def test_any_other_finalizer_is_named_with_whose_it_is() -> None:
-    mine, disk = bound("data", "pv")
+    mine, disk = bound_pair("data", "pv")
     held = ["snapshot.storage.kubernetes.io/pvc-as-source-protection", "example.com/mine"]
-    answer = await about(going(change(mine, metadata={"finalizers": held}), 30), disk)
+    answer = await explain_first(going(change(mine, metadata={"finalizers": held}), 30), disk)
     assert [step.who for step in answer.steps] == ["snapshot controller", "whoever put it there"]
 
 
 async def test_growth_waits_for_the_driver_and_then_for_the_node() -> None:
-    mine, disk = bound("data", "pv", resources={"requests": {"storage": "2Gi"}})
-    answer = await about(mine, disk, event(mine, "VolumeResizeFailed", "no room for 2Gi"))
+    mine, disk = bound_pair("data", "pv", resources={"requests": {"storage": "2Gi"}})
+    answer = await explain_first(mine, disk, event(mine, "VolumeResizeFailed", "no room for 2Gi"))
     assert answer.answer == f"{DRIVER} has not grown it: no room for 2Gi"
     pending = {"type": "FileSystemResizePending", "status": "True", "lastTransitionTime": at(20)}
     status = {"conditions": [pending], "allocatedResourceStatuses": {"storage": "NodeResizePending"}}
-    answer = await about(change(mine, status=status), disk)
+    answer = await explain_first(change(mine, status=status), disk)
     assert answer.answer == "the disk has grown; its file system grows when a pod mounts it"
     assert answer.advice == ("start a pod that uses the claim",)
 
 
 async def test_a_claim_asks_for_a_volume_by_name() -> None:
     mine = codec.convert(
-        PersistentVolumeClaim, {**codec.builtins(made("data")), "status": {"phase": "Pending"}}
+        PersistentVolumeClaim, {**codec.to_dict(provisioned_pair("data")), "status": {"phase": "Pending"}}
     )
-    answer = await about(change(mine, spec={"volumeName": "gone"}))
+    answer = await explain_first(change(mine, spec={"volumeName": "gone"}))
     assert answer.answer == 'volume "gone" does not exist'

@@ -6,19 +6,19 @@ import pytest
 
 from tests.controllers.objects import claim as made
 from tests.controllers.objects import storage_class
-from tests.explain.scenes import (
+from tests.explain.explain_objects import (
     DRIVER,
-    about,
     at,
     attachment,
-    bound,
+    bound_pair,
     change,
     event,
+    explain_first,
     going,
     in_use,
     node,
     pod,
-    registered,
+    registered_node,
     running,
     wait,
     waiting,
@@ -27,22 +27,22 @@ from volplane.api import names
 
 CREATING = {"name": "c", "state": {"waiting": {"reason": "ContainerCreating"}}}
 MOUNTING = {"phase": "Pending", "containerStatuses": [CREATING]}
-UNIQUE = names.csi_volume(DRIVER, "vol-pv")
+UNIQUE = names.csi_volume_name(DRIVER, "vol-pv")
 OUT = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
 
 
 async def test_a_pod_that_runs_waits_for_nothing() -> None:
-    answer = await about(running("web", on="a"), node("a"))
+    answer = await explain_first(running("web", on="a"), node("a"))
     assert (answer.waits, answer.answer) == (False, "runs on a, and is ready")
 
 
 async def test_every_node_refuses_it_by_a_filter_of_its_own() -> None:
-    claim, disk = bound("data", "pv")
+    claim, disk = bound_pair("data", "pv")
     zone = {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["b"]}
     terms = {"required": {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}}
     disk = change(disk, spec={"nodeAffinity": terms})
     tainted = node("tainted", spec={"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]})
-    answer = await about(
+    answer = await explain_first(
         pod("web", "data", spec={"containers": [{"name": "c", "image": "x"}]}),
         claim,
         disk,
@@ -61,32 +61,32 @@ async def test_every_node_refuses_it_by_a_filter_of_its_own() -> None:
 
 async def test_what_a_node_is_short_of_is_said_with_figures() -> None:
     hungry = {"containers": [{"name": "c", "image": "x", "resources": {"requests": {"cpu": "64"}}}]}
-    answer = await about(pod("web", spec=hungry), node("a"))
+    answer = await explain_first(pod("web", spec=hungry), node("a"))
     assert waiting(answer).details == (
         "a: Insufficient cpu (cpu: wants 64000m, 4000m left) [NodeResourcesFit]",
     )
 
 
 async def test_a_pod_without_its_claim_says_so_first() -> None:
-    answer = await about(pod("web", "nowhere"), node("a"))
+    answer = await explain_first(pod("web", "nowhere"), node("a"))
     assert answer.answer == "claim default/nowhere does not exist"
     assert answer.advice == ("create claim nowhere in namespace default",)
 
 
 async def test_a_pod_that_fits_waits_for_the_scheduler() -> None:
-    answer = await about(pod("web"), node("a"))
+    answer = await explain_first(pod("web"), node("a"))
     assert answer.answer == "it fits on a, and the scheduler has not put it there yet"
 
 
 async def test_gates_hold_a_pod_back() -> None:
     gated = pod("web", spec={"schedulingGates": [{"name": "example.com/ready"}]})
-    assert (await about(gated, node("a"))).answer == "scheduling gates: example.com/ready"
+    assert (await explain_first(gated, node("a"))).answer == "scheduling gates: example.com/ready"
 
 
 async def test_the_scheduler_waits_for_a_volume_that_is_being_made() -> None:
     notes = {"volume.kubernetes.io/selected-node": "a"}
     mine = made("data", cls="gp3", metadata={"annotations": notes, "creationTimestamp": at(20)})
-    answer = await about(
+    answer = await explain_first(
         pod("web", "data"), mine, storage_class("gp3", "WaitForFirstConsumer"), node("a"), node("b")
     )
     assert answer.answer == f"{DRIVER} has not made the volume yet"
@@ -97,12 +97,12 @@ async def test_the_scheduler_waits_for_a_volume_that_is_being_made() -> None:
 
 
 async def test_an_exclusive_volume_is_still_on_a_node_that_does_not_answer() -> None:
-    claim, disk = bound("data", "pv")
-    there = [claim, disk, attachment("pv", "a"), node("b"), *registered("a", "b")]
+    claim, disk = bound_pair("data", "pv")
+    there = [claim, disk, attachment("pv", "a"), node("b"), *registered_node("a", "b")]
     lost = in_use("a", "pv", ready=False)
     mine = pod("new", "data", on="b", status=MOUNTING)
     old = going(running("old", "data", on="a"), 20)
-    answer = await about(mine, old, lost, *there)
+    answer = await explain_first(mine, old, lost, *there)
     assert answer.answer == (
         "not free for b: attached to a. a has not answered for 1m 0s, and pod default/old counts as "
         "running there until somebody vouches that it does not"
@@ -111,7 +111,7 @@ async def test_an_exclusive_volume_is_still_on_a_node_that_does_not_answer() -> 
     assert "out-of-service" in " ".join(answer.advice)
     assert [step.what for step in answer.steps][-2:] == ["mount on b", "start its containers"]
     # The old pod is gone by force: now the controller's six minutes run.
-    answer = await about(mine, lost, *there)
+    answer = await explain_first(mine, lost, *there)
     assert answer.answer.startswith("not free for b: attached to a. a is not ready and may still mount it")
     assert "detached by force at most 6m 0s after its last pod left (--max-wait-for-unmount)" in (
         waiting(answer).details
@@ -120,7 +120,7 @@ async def test_an_exclusive_volume_is_still_on_a_node_that_does_not_answer() -> 
     note = wait("persistentvolume-attach-detach-controller", UNIQUE, why, since=64, left=296)
     proof = "a does not answer, but its instance i-1 is not known to be off"
     fencer = wait("node-fencer", "a", proof)
-    answer = await about(mine, lost, *there, roles=[note, fencer])
+    answer = await explain_first(mine, lost, *there, roles=[note, fencer])
     step = waiting(answer)
     assert step.until is not None
     assert (step.ends, (step.until - answer.at).total_seconds()) == ("detached by force", 296)
@@ -128,60 +128,62 @@ async def test_an_exclusive_volume_is_still_on_a_node_that_does_not_answer() -> 
 
 
 async def test_two_pods_that_run_cannot_share_an_exclusive_volume() -> None:
-    claim, disk = bound("data", "pv")
+    claim, disk = bound_pair("data", "pv")
     mine = pod("new", "data", on="b", status=MOUNTING)
     old = running("old", "data", on="a")
-    answer = await about(mine, old, claim, disk, attachment("pv", "a"), in_use("a", "pv"), node("b"))
+    answer = await explain_first(mine, old, claim, disk, attachment("pv", "a"), in_use("a", "pv"), node("b"))
     assert answer.answer == "not free for b: attached to a. pod default/old on a uses it there"
 
 
 async def test_the_attacher_says_why_it_does_not_attach() -> None:
-    claim, disk = bound("data", "pv")
+    claim, disk = bound_pair("data", "pv")
     error = {"attachError": {"message": "rpc error: no slots", "time": at(3)}}
     asked = attachment("pv", "a", attached=False, status=error)
-    answer = await about(pod("web", "data", on="a", status=MOUNTING), claim, disk, asked, node("a"))
+    answer = await explain_first(pod("web", "data", on="a", status=MOUNTING), claim, disk, asked, node("a"))
     assert answer.answer == (
         f"waiting for external-attacher of {DRIVER} to attach it to a: rpc error: no slots"
     )
 
 
 async def test_an_attached_volume_has_still_to_be_told_to_the_node() -> None:
-    claim, disk = bound("data", "pv")
+    claim, disk = bound_pair("data", "pv")
     here = in_use("a", "pv", attached=False)
-    answer = await about(
+    answer = await explain_first(
         pod("web", "data", on="a", status=MOUNTING), claim, disk, attachment("pv", "a"), here
     )
     assert answer.answer == "it is attached, and a's volumesAttached does not list it yet"
 
 
 async def test_the_kubelet_has_not_begun() -> None:
-    claim, disk = bound("data", "pv")
+    claim, disk = bound_pair("data", "pv")
     listed = {"volumesAttached": [{"name": UNIQUE, "devicePath": ""}]}
     web = pod("web", "data", on="a", status=MOUNTING)
-    answer = await about(web, claim, disk, attachment("pv", "a"), node("a", status=listed), *registered("a"))
+    answer = await explain_first(
+        web, claim, disk, attachment("pv", "a"), node("a", status=listed), *registered_node("a")
+    )
     assert answer.answer.startswith("a does not list pv in volumesInUse yet")
 
 
 async def test_a_driver_that_is_not_on_the_node() -> None:
-    claim, disk = bound("data", "pv")
+    claim, disk = bound_pair("data", "pv")
     web = pod("web", "data", on="a", status=MOUNTING)
-    answer = await about(web, claim, disk, attachment("pv", "a"), in_use("a", "pv"))
+    answer = await explain_first(web, claim, disk, attachment("pv", "a"), in_use("a", "pv"))
     assert answer.answer.startswith(f"driver {DRIVER} is not registered on a")
 
 
 @pytest.mark.parametrize("told", ["event", "role"])
 async def test_a_mount_that_fails_is_told_by_the_kubelet(told: str) -> None:
-    claim, disk = bound("data", "pv")
+    claim, disk = bound_pair("data", "pv")
     web = pod("web", "data", on="a", status=MOUNTING)
-    there = [claim, disk, attachment("pv", "a"), in_use("a", "pv"), *registered("a")]
+    there = [claim, disk, attachment("pv", "a"), in_use("a", "pv"), *registered_node("a")]
     failed = 'MountVolume.MountDevice failed for volume "pv" : rpc error: bad superblock'
     if told == "event":
-        answer = await about(web, *there, event(web, "FailedMount", failed))
+        answer = await explain_first(web, *there, event(web, "FailedMount", failed))
         assert answer.answer == failed
         assert waiting(answer).details == ("told 3 times as FailedMount, last 5s ago",)
     else:
         note = wait("node/a", UNIQUE, "rpc error: bad superblock", left=8)
-        answer = await about(web, *there, roles=[note])
+        answer = await explain_first(web, *there, roles=[note])
         assert answer.answer == "rpc error: bad superblock"
         assert waiting(answer).ends == "tried again"
 
@@ -189,7 +191,7 @@ async def test_a_mount_that_fails_is_told_by_the_kubelet(told: str) -> None:
 async def test_volumes_that_are_no_claims_are_known_by_events_alone() -> None:
     web = pod("web", on="a", status=MOUNTING)
     failed = 'MountVolume.SetUp failed for volume "d" : configmap "nowhere" not found'
-    assert (await about(web, node("a"), event(web, "FailedMount", failed))).answer == failed
+    assert (await explain_first(web, node("a"), event(web, "FailedMount", failed))).answer == failed
 
 
 # --- containers
@@ -224,7 +226,7 @@ async def test_a_container_that_does_not_get_ready(
     state: dict[str, object], answer: str, advice: str
 ) -> None:
     status = {"phase": "Pending", "containerStatuses": [{"name": "c", "image": "busybox", **state}]}
-    told = await about(pod("web", on="a", status=status), node("a"))
+    told = await explain_first(pod("web", on="a", status=status), node("a"))
     assert (told.answer, told.advice) == (answer, (advice,))
 
 
@@ -232,10 +234,10 @@ async def test_an_init_container_has_to_end_first_unless_it_is_there_to_stay() -
     state = {"name": "i", "started": True, "state": {"running": {"startedAt": at(9)}}}
     status = {"phase": "Pending", "initContainerStatuses": [state], "containerStatuses": [CREATING]}
     first = {"name": "i", "image": "x"}
-    told = await about(pod("web", on="a", status=status, spec={"initContainers": [first]}), node("a"))
+    told = await explain_first(pod("web", on="a", status=status, spec={"initContainers": [first]}), node("a"))
     assert (told.answer, waiting(told).what) == ("it runs, and has to end first", "init container i")
     stays = {**first, "restartPolicy": "Always"}
-    told = await about(pod("web", on="a", status=status, spec={"initContainers": [stays]}), node("a"))
+    told = await explain_first(pod("web", on="a", status=status, spec={"initContainers": [stays]}), node("a"))
     assert waiting(told).what == "be ready"
 
 
@@ -247,7 +249,7 @@ async def test_a_pod_on_a_node_that_does_not_answer_is_evicted_when_its_tolerati
     taint = {"key": key, "effect": "NoExecute", "timeAdded": at(100)}
     tolerates = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     lost = node("a", ready=False, silent=100, spec={"taints": [taint]})
-    answer = await about(running("web", on="a", spec={"tolerations": [tolerates]}), lost)
+    answer = await explain_first(running("web", on="a", spec={"tolerations": [tolerates]}), lost)
     assert answer.answer == "a has not answered for 1m 40s: nobody knows how the pod is"
     evicted = answer.steps[-1]
     assert evicted.until is not None
@@ -256,22 +258,22 @@ async def test_a_pod_on_a_node_that_does_not_answer_is_evicted_when_its_tolerati
 
 async def test_a_pod_that_goes_waits_for_its_lost_node() -> None:
     web = going(running("web", on="a"), 40)
-    answer = await about(web, node("a", ready=False))
+    answer = await explain_first(web, node("a", ready=False))
     assert answer.answer.endswith("and only its kubelet can say that nothing of the pod runs any more")
     assert any("kubectl delete node a" in line for line in answer.advice)
-    answer = await about(web, node("a", ready=False, spec={"taints": [OUT]}))
+    answer = await explain_first(web, node("a", ready=False, spec={"taints": [OUT]}))
     assert answer.answer == "node a is out of service: it is removed any moment"
 
 
 async def test_a_pod_that_goes_waits_for_its_containers_and_then_for_its_volumes() -> None:
     web = going(running("web", "data", on="a"), 5, grace=30)
-    answer = await about(web, node("a"))
+    answer = await explain_first(web, node("a"))
     assert answer.answer == "container c still runs"
     assert waiting(answer).until is not None
     ended = {"name": "c", "state": {"terminated": {"exitCode": 0}}}
     web = change(web, status={"containerStatuses": [ended]})
-    others = wait("node/a", names.csi_volume(DRIVER, "vol-b"), "not attached to the node yet")
+    others = wait("node/a", names.csi_volume_name(DRIVER, "vol-b"), "not attached to the node yet")
     note = wait("node/a", UNIQUE, "target is busy", left=4)
-    answer = await about(web, node("a"), *bound("data", "pv"), roles=[others, note])
+    answer = await explain_first(web, node("a"), *bound_pair("data", "pv"), roles=[others, note])
     assert answer.answer == "vol-pv: target is busy, tried again in 4s"
     assert answer.steps[0].what == "its containers have stopped"

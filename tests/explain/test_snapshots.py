@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.explain.scenes import DRIVER, about, at, bound, wait, waiting
+from tests.explain.explain_objects import DRIVER, at, bound_pair, explain_first, wait, waiting
 from volplane.api import codec
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent
 
@@ -30,12 +30,12 @@ def content(**status: Any) -> VolumeSnapshotContent:
 
 
 async def test_a_class_that_does_not_exist() -> None:
-    answer = await about(snapshot(), *bound("data", "pv"))
+    answer = await explain_first(snapshot(), *bound_pair("data", "pv"))
     assert answer.answer.endswith('volumesnapshotclass.snapshot.storage.k8s.io "fast" not found')
 
 
 async def test_the_controller_has_not_begun() -> None:
-    answer = await about(snapshot(), CLASS, *bound("data", "pv"))
+    answer = await explain_first(snapshot(), CLASS, *bound_pair("data", "pv"))
     assert answer.answer.startswith("the controller has it to do")
 
 
@@ -43,12 +43,14 @@ async def test_the_controller_has_not_begun() -> None:
 async def test_the_driver_says_why_it_takes_none(by_role: bool) -> None:
     failed = content(error={"message": "rpc error: too many", "time": at(2)}, readyToUse=False)
     roles = [wait("csi-snapshotter", "snapcontent-u", "rpc error: too many", left=9)] if by_role else None
-    answer = await about(snapshot(), CLASS, failed, *bound("data", "pv"), roles=roles)
+    answer = await explain_first(snapshot(), CLASS, failed, *bound_pair("data", "pv"), roles=roles)
     assert answer.answer == "rpc error: too many"
     assert (waiting(answer).until is not None) is by_role
 
 
 async def test_one_that_is_ready_waits_for_nothing() -> None:
     ready = {"readyToUse": True, "boundVolumeSnapshotContentName": "snapcontent-u", "restoreSize": "1Gi"}
-    answer = await about(snapshot(**ready), CLASS, content(readyToUse=True), *bound("data", "pv"))
+    answer = await explain_first(
+        snapshot(**ready), CLASS, content(readyToUse=True), *bound_pair("data", "pv")
+    )
     assert (answer.waits, answer.answer) == (False, "ready to use, 1Gi")

@@ -186,7 +186,7 @@ RUBBISH: tuple[bytes, ...] = (
 )  # fmt: skip
 
 
-class Place(Struct, frozen=True):
+class HostileEndpoint(Struct, frozen=True):
     """One resource of the server's discovery."""
 
     base: str  # `/api/v1`
@@ -198,7 +198,7 @@ class Place(Struct, frozen=True):
     below: str = ""  # its subresource
 
 
-class Request(Struct):
+class HostileRequest(Struct):
     method: str
     path: str
     headers: dict[str, str]
@@ -209,30 +209,30 @@ class Request(Struct):
         return f"{self.method} {self.path[:500]} {str(self.headers)[:500]} {shown!r}"
 
 
-def places(get: Callable[[str], Json]) -> list[Place]:
+def list_endpoints(get: Callable[[str], Json]) -> list[HostileEndpoint]:
     """Everything that can be asked for."""
     bases = ["/api/v1"]
     for group in get("/apis")["groups"]:
         bases += [f"/apis/{version['groupVersion']}" for version in group["versions"]]
-    return [place for base in bases for place in _places(base, get(base))]
+    return [place for base in bases for place in _endpoints_of(base, get(base))]
 
 
-def _places(base: str, found: Json) -> Iterator[Place]:
+def _endpoints_of(base: str, found: Json) -> Iterator[HostileEndpoint]:
     for resource in found["resources"]:
         plural, _, below = resource["name"].partition("/")
         group, version = resource.get("group"), resource.get("version")
         named = f"{group}/{version}" if group else version or found["groupVersion"]
         verbs = tuple(resource["verbs"])
-        yield Place(base, plural, resource["kind"], named, resource["namespaced"], verbs, below)
+        yield HostileEndpoint(base, plural, resource["kind"], named, resource["namespaced"], verbs, below)
 
 
-class Hostile:
-    def __init__(self, seed: int, known: list[Place]) -> None:
+class HostileRequests:
+    def __init__(self, seed: int, known: list[HostileEndpoint]) -> None:
         self.random = random.Random(seed)
         self.places = [place for place in known if place.below not in STREAMS]
         self.streams = [place for place in known if place.below in STREAMS]
 
-    def first(self) -> Iterator[Request]:
+    def first(self) -> Iterator[HostileRequest]:
         """Something of every kind, so that later requests find what they are about."""
         for place in self.places:
             if "create" in place.verbs and not place.below:
@@ -241,12 +241,12 @@ class Hostile:
                         made = {"apiVersion": place.version, "kind": place.kind, **copy.deepcopy(sample)}
                         made["metadata"] = {"name": "a", **made.get("metadata", {})}
                         path = self._path(place, "POST", made["metadata"].get("namespace", "default"), "")
-                        yield Request("POST", path, {"content-type": JSON}, json.dumps(made).encode())
+                        yield HostileRequest("POST", path, {"content-type": JSON}, json.dumps(made).encode())
 
     def chance(self, percent: float) -> bool:
         return self.random.random() * 100 < percent
 
-    def request(self) -> Request:
+    def request(self) -> HostileRequest:
         if self.chance(3):
             return self._outside()
         place = self.random.choice(self.streams if self.chance(3) else self.places)
@@ -258,9 +258,9 @@ class Hostile:
         for header in self.random.sample(sorted(HEADERS), 1) if self.chance(12) else ():
             headers[header] = self.random.choice(HEADERS[header])
         path = self._path(place, method, namespace, name)
-        return Request(method, path + self._query(method), _sendable(headers), body)
+        return HostileRequest(method, path + self._query(method), _sendable(headers), body)
 
-    def _outside(self) -> Request:
+    def _outside(self) -> HostileRequest:
         where = (
             "/",
             "/version",
@@ -276,11 +276,11 @@ class Hostile:
             (*where, "/apis/x", "/api/v1/x", "/debug/trace?since=" + LONG, "//", "/api//v1", "/" * 500)
         )
         if path.startswith("/debug/trace"):
-            return Request("GET", path, {}, None)
+            return HostileRequest("GET", path, {}, None)
         headers = {"accept": self.random.choice(HEADERS["accept"])} if self.chance(50) else {}
-        return Request(self.random.choice(("GET", "GET", "POST", "HEAD", "PUT")), path, headers, None)
+        return HostileRequest(self.random.choice(("GET", "GET", "POST", "HEAD", "PUT")), path, headers, None)
 
-    def _method(self, place: Place) -> str:
+    def _method(self, place: HostileEndpoint) -> str:
         if self.chance(3):
             return self.random.choice(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
         writes = {
@@ -294,7 +294,7 @@ class Hostile:
         known = [writes[verb] for verb in place.verbs if verb in writes] or ["GET"]
         return self.random.choice([*known, *[method for method in known if method in ("POST", "PATCH")]])
 
-    def _path(self, place: Place, method: str, namespace: str, name: str) -> str:
+    def _path(self, place: HostileEndpoint, method: str, namespace: str, name: str) -> str:
         path = place.base
         if place.namespaced:
             path += f"/namespaces/{quote(namespace, safe='%')}"
@@ -315,7 +315,7 @@ class Hostile:
 
     # Bodies
 
-    def _body(self, place: Place, method: str, name: str, headers: dict[str, str]) -> bytes | None:
+    def _body(self, place: HostileEndpoint, method: str, name: str, headers: dict[str, str]) -> bytes | None:
         if method in ("GET", "HEAD", "OPTIONS") or (method == "DELETE" and self.chance(60)):
             return None
         headers["content-type"] = self.random.choice(PATCHES) if method == "PATCH" else JSON
@@ -332,10 +332,10 @@ class Hostile:
                 "propagationPolicy": "Orphan",
                 "dryRun": ["All"],
             }
-            return json.dumps(self.confused(options)).encode()
+            return json.dumps(self.mutate(options)).encode()
         if headers["content-type"] == JSON_PATCH:
             return json.dumps(self._operations(self.sample(place, name))).encode()
-        made = self.confused(self.sample(place, name))
+        made = self.mutate(self.sample(place, name))
         if headers["content-type"] == STRATEGIC and isinstance(made, dict) and self.chance(30):
             key = self.random.choice(
                 (
@@ -351,7 +351,7 @@ class Hostile:
             return yaml.safe_dump(made, allow_unicode=True).encode(errors="replace")
         return json.dumps(made).encode()
 
-    def sample(self, place: Place, name: str) -> Json:
+    def sample(self, place: HostileEndpoint, name: str) -> Json:
         known = [*EXTRA.get(place.kind, ()), *([SAMPLES[place.kind]] if place.kind in SAMPLES else [])]
         made = copy.deepcopy(self.random.choice(known)) if known else {"spec": {}}
         made.setdefault("apiVersion", place.version)
@@ -364,7 +364,7 @@ class Hostile:
             metadata[field] = copy.deepcopy(value)
         return made
 
-    def confused(self, value: Json) -> Json:
+    def mutate(self, value: Json) -> Json:
         """The same with other values at a few places."""
         if self.chance(2):
             return self.value()

@@ -10,7 +10,7 @@ import json
 from typing import Any
 from urllib.parse import quote, unquote
 
-from tests.fuzz.requests import Request
+from tests.fuzz.requests import FuzzRequest
 from volplane import web
 
 Json = Any
@@ -34,7 +34,7 @@ EVENT_FACES = ("/api/v1/", "/apis/events.k8s.io/v1/")
 
 
 class Model:
-    def __init__(self, http: web.Http) -> None:
+    def __init__(self, http: web.HttpClient) -> None:
         self.http = http
         self.objects: dict[str, Json] = {}  # by the path of the object
         self.revisions: set[int] = set()
@@ -43,7 +43,7 @@ class Model:
 
     # --- asking
 
-    async def send(self, request: Request) -> None:
+    async def send(self, request: FuzzRequest) -> None:
         """One request, its answer judged, and what it acknowledged read back."""
         status, body = await self._exchange(request)
         self.story.append(f"{status} {request}")
@@ -52,13 +52,13 @@ class Model:
         elif request.method in WRITES and not self._is_dry(request):
             self.acknowledged += 1
             if b"dryRun" in request.body:  # of a delete or an eviction: perhaps it happened, perhaps not
-                await self._look_again()
+                await self._refresh_all()
             else:
                 await self._note(request, body)
                 await self._other_face(request.path)
-                self._redefined(request.path)
+                self._forget_custom_objects(request.path)
 
-    async def _exchange(self, request: Request) -> tuple[int, bytes]:
+    async def _exchange(self, request: FuzzRequest) -> tuple[int, bytes]:
         asked = {"headers": request.headers, "body": request.body, "timeout": PATIENCE}
         if any(name in ("watch", "follow") for name, _ in request.query) and request.method == "GET":
             async with self.http.stream(request.method, request.target, **asked) as (answer, pieces):
@@ -71,7 +71,7 @@ class Model:
             return 200, b""
         return got.status, got.body
 
-    def _is_dry(self, request: Request) -> bool:
+    def _is_dry(self, request: FuzzRequest) -> bool:
         if request.method == "DELETE" and request.body:
             return False  # its options are in the body, and as upstream we do not look for more
         return any(name == "dryRun" and value == "All" for name, value in request.query)
@@ -83,7 +83,7 @@ class Model:
 
     # --- noting
 
-    async def _note(self, request: Request, body: bytes) -> None:
+    async def _note(self, request: FuzzRequest, body: bytes) -> None:
         if not request.operation.keeps:
             return
         place = self._place(request, body)
@@ -94,7 +94,7 @@ class Model:
         held = await self.read(place)
         if request.method == "DELETE":
             assert held is None or held["metadata"].get("deletionTimestamp"), f"deleted, but there: {request}"
-        elif not _finished(told):
+        elif not _is_removed(told):
             assert held is not None, f"acknowledged, but not there: {request} -> {body!r}"
         same_kind = told is not None and held is not None and told.get("kind") == held.get("kind")
         if same_kind and request.operation.kind not in KEPT_BY_SERVER:
@@ -105,7 +105,7 @@ class Model:
         self._note_revision(place, held, request)
         self.objects[place] = held
 
-    def _note_revision(self, place: str, held: Json, request: Request) -> None:
+    def _note_revision(self, place: str, held: Json, request: FuzzRequest) -> None:
         before = self.objects.get(place, {}).get("metadata", {}).get("resourceVersion")
         revision = held["metadata"]["resourceVersion"]
         if revision == before:
@@ -114,7 +114,7 @@ class Model:
             assert int(revision) not in self.revisions, f"revision {revision} twice: {request}"
             self.revisions.add(int(revision))
 
-    def _place(self, request: Request, body: bytes) -> str | None:
+    def _place(self, request: FuzzRequest, body: bytes) -> str | None:
         """The path of the object that a write was about."""
         template = request.operation.path
         if "{name}" in template and not request.path.endswith("/"):
@@ -127,7 +127,7 @@ class Model:
         name = (told or {}).get("metadata", {}).get("name", "")
         return f"{request.path}/{quote(name, safe='')}" if name else None
 
-    async def _look_again(self) -> None:
+    async def _refresh_all(self) -> None:
         for place in list(self.objects):
             held = await self.read(place)
             if held is None:
@@ -146,7 +146,7 @@ class Model:
                     else:
                         self.objects[place] = held
 
-    def _redefined(self, path: str) -> None:
+    def _forget_custom_objects(self, path: str) -> None:
         """With its definition a kind goes, and all its objects, in the server's own time."""
         if path.startswith(DEFINITIONS):
             for place in [p for p in self.objects if p.startswith(DEFINED)]:
@@ -192,7 +192,7 @@ def _object(body: bytes) -> Json | None:
     return told
 
 
-def _finished(told: Json | None) -> bool:
+def _is_removed(told: Json | None) -> bool:
     """Nothing holds it any more: the write that took its last finalizer has also removed it."""
     metadata = (told or {}).get("metadata", {})
     return "deletionTimestamp" in metadata and not metadata.get("finalizers")
@@ -205,7 +205,7 @@ def _message(body: bytes) -> str:
         return ""
 
 
-def judge(status: int, body: bytes, request: Request) -> None:
+def judge(status: int, body: bytes, request: FuzzRequest) -> None:
     """A refusal is the client's fault, and a well-formed Status says which."""
     if status >= 500:
         assert _message(body).startswith(AS_UPSTREAM), f"{status} {body!r} to {request}"

@@ -39,7 +39,7 @@ Json = Any
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
-class Operation(Struct, frozen=True):
+class ApiOperation(Struct, frozen=True):
     method: str
     path: str  # with {namespace} and {name}
     kind: str
@@ -49,8 +49,8 @@ class Operation(Struct, frozen=True):
     keeps: bool = False  # objects of this kind can be read back
 
 
-class Request(Struct):
-    operation: Operation
+class FuzzRequest(Struct):
+    operation: ApiOperation
     method: str
     path: str
     query: list[tuple[str, str]]
@@ -66,23 +66,23 @@ class Request(Struct):
         return f"{self.method} {self.target} {self.headers} {self.body[:3000]!r}"
 
 
-class Published:
+class PublishedSchemas:
     """All documents in one: operations, and schemas by name."""
 
-    def __init__(self, documents: list[Json], extra: list[Operation]) -> None:
+    def __init__(self, documents: list[Json], extra: list[ApiOperation]) -> None:
         self.schemas: dict[str, Json] = {}
-        self.operations: list[Operation] = []
+        self.operations: list[ApiOperation] = []
         for document in documents:
             self.schemas |= document["components"]["schemas"]
             self.operations += _operations(document)
         self.operations += extra
         self.kept = sorted({op.path.partition("/{name}")[0] for op in self.operations if op.keeps})
 
-    def of(self, collection: str) -> list[Operation]:
+    def of(self, collection: str) -> list[ApiOperation]:
         return [op for op in self.operations if op.path.partition("/{name}")[0] == collection]
 
 
-def _operations(document: Json) -> Iterator[Operation]:
+def _operations(document: Json) -> Iterator[ApiOperation]:
     paths = document["paths"]
     for path, methods in paths.items():
         for method, body in methods.items():
@@ -93,7 +93,7 @@ def _operations(document: Json) -> Iterator[Operation]:
             content = body.get("requestBody", {}).get("content", {})
             reference = next((c["schema"].get("$ref", "") for c in content.values()), "")
             item = path if "{name}" in path else f"{path}/{{name}}"
-            yield Operation(
+            yield ApiOperation(
                 method.upper(),
                 path,
                 gvk["kind"],
@@ -104,10 +104,10 @@ def _operations(document: Json) -> Iterator[Operation]:
             )
 
 
-class Making:
+class RequestGenerator:
     """One request after another, all from one source of choices."""
 
-    def __init__(self, published: Published, draw: Draw) -> None:
+    def __init__(self, published: PublishedSchemas, draw: Draw) -> None:
         self.published, self.draw = published, draw
         # A story is about a few kinds, so that its requests meet what others have made.
         self.topics = [
@@ -123,12 +123,12 @@ class Making:
         drawn: bool = self.draw(st.integers(0, 99)) < percent
         return drawn
 
-    def request(self) -> Request:
+    def request(self) -> FuzzRequest:
         self.begun += 1
         of = self.draw(st.sampled_from(self.topics)) if self.chance(85) else self.published.operations
         if self.begun <= 2 * len(self.creates):
             of = self.creates
-        operation: Operation = self.draw(st.sampled_from(of))
+        operation: ApiOperation = self.draw(st.sampled_from(of))
         method = self.draw(st.sampled_from(METHODS)) if self.chance(4) else operation.method
         namespace, name = self.draw(NAMESPACES), self.draw(NAMES)
         if self.chance(5):
@@ -150,12 +150,12 @@ class Making:
             body = self.patch(operation, name, namespace, headers)
         elif method == "DELETE" and self.chance(30):
             headers["content-type"] = "application/json"
-            body = self.encoded(self.value(self.published.schemas.get(operation.schema, {}), 2), headers)
+            body = self.encode(self.value(self.published.schemas.get(operation.schema, {}), 2), headers)
         if self.chance(3):
             headers["content-type"] = self.draw(TYPES)
-        return Request(operation, method, path, self.query(operation), headers, body)
+        return FuzzRequest(operation, method, path, self.query(operation), headers, body)
 
-    def query(self, operation: Operation) -> list[tuple[str, str]]:
+    def query(self, operation: ApiOperation) -> list[tuple[str, str]]:
         if not self.chance(45):
             query = []
         else:
@@ -168,23 +168,23 @@ class Making:
 
     # --- bodies
 
-    def body(self, operation: Operation, name: str, namespace: str, headers: dict[str, str]) -> bytes:
+    def body(self, operation: ApiOperation, name: str, namespace: str, headers: dict[str, str]) -> bytes:
         headers["content-type"] = "application/json"
         if self.chance(8):
             rubbish: bytes = self.draw(RUBBISH)
             if self.chance(50):
                 headers["content-type"] = self.draw(TYPES)
             return rubbish
-        return self.encoded(self.object(operation, name, namespace), headers)
+        return self.encode(self.object(operation, name, namespace), headers)
 
-    def encoded(self, value: Json, headers: dict[str, str]) -> bytes:
+    def encode(self, value: Json, headers: dict[str, str]) -> bytes:
         if self.chance(10):
             headers["content-type"] = "application/yaml"
             return yaml.safe_dump(value, allow_unicode=True).encode()
         text = json.dumps(value).encode()
         return text[: self.draw(st.integers(0, len(text)))] if self.chance(2) else text
 
-    def object(self, operation: Operation, name: str, namespace: str) -> Json:
+    def object(self, operation: ApiOperation, name: str, namespace: str) -> Json:
         """A sample with changes where the schema has fields; or all of it from the schema."""
         schema = self.published.schemas.get(operation.schema, {})
         sample = SAMPLES.get(operation.kind)
@@ -203,7 +203,7 @@ class Making:
 
     def change(self, value: Json, schema: Json, depth: int) -> None:
         """Somewhere below, one field is set, or taken away."""
-        schema = self.resolved(schema)
+        schema = self.resolve(schema)
         fields = schema.get("properties", {})
         if isinstance(value, list) and value:
             return self.change(self.draw(st.sampled_from(value)), schema.get("items", {}), depth)
@@ -222,7 +222,7 @@ class Making:
             value[name] = self.value(fields[name], 3)
         return None
 
-    def resolved(self, schema: Json) -> Json:
+    def resolve(self, schema: Json) -> Json:
         while True:
             if "allOf" in schema:
                 schema = schema["allOf"][0]
@@ -232,7 +232,7 @@ class Making:
                 return schema
 
     def value(self, schema: Json, depth: int) -> Json:
-        schema = self.resolved(schema)
+        schema = self.resolve(schema)
         if self.chance(3):
             return self.draw(ANYTHING)
         match schema.get("type"):
@@ -262,7 +262,7 @@ class Making:
 
     # --- patches
 
-    def patch(self, operation: Operation, name: str, namespace: str, headers: dict[str, str]) -> bytes:
+    def patch(self, operation: ApiOperation, name: str, namespace: str, headers: dict[str, str]) -> bytes:
         kind = headers["content-type"] = self.draw(st.sampled_from(PATCHES))
         if self.chance(6):
             rubbish: bytes = self.draw(RUBBISH)
@@ -303,7 +303,7 @@ class Making:
         lists = st.sampled_from([[], ["a"], [{"name": "a"}], "a", [1], None])
         target[key] = self.draw(words if key == "$patch" else lists)
 
-    def operations(self, operation: Operation) -> Json:
+    def operations(self, operation: ApiOperation) -> Json:
         pointers = list(_pointers(SAMPLES.get(operation.kind, {"metadata": {}})))
         pointers += [
             "",

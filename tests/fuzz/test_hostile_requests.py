@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.fuzz.hostile import Hostile, places
+from tests.fuzz.hostile import HostileRequests, list_endpoints
 from tests.fuzz.model import AS_UPSTREAM
-from tests.support.loop_probe import Answer, Measured, resident
+from tests.support.event_loop_probe import Answer, MeasuredServer, resident
 from volplane.base import memory
 from volplane.store.sqlite import SqliteStore
 
@@ -46,7 +46,7 @@ class Figures:
         )
 
 
-def told_as_upstream(answer: Answer) -> str:
+def is_upstream_message(answer: Answer) -> str:
     """The words of a 500 that upstream answers to the same mistake, if it is one."""
     try:
         message = str(json.loads(answer.body).get("message"))
@@ -56,15 +56,17 @@ def told_as_upstream(answer: Answer) -> str:
 
 
 def test_hostile_requests_are_the_clients_mistakes_and_stall_nobody(tmp_path: Path) -> None:
-    memory.look_less_often()  # as `volplane` does
+    memory.tune_garbage_collector()  # as `volplane` does
     figures = Figures()
-    with Measured(tmp_path, lambda: SqliteStore.open(tmp_path / "state.db")) as server:
+    with MeasuredServer(tmp_path, lambda: SqliteStore.open(tmp_path / "state.db")) as server:
 
         def get(path: str) -> Any:
-            return server.ask("GET", path).json
+            return server.request("GET", path).json
 
-        server.ask("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
-        hostile = Hostile(SEED, places(get))
+        server.request(
+            "POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}}
+        )
+        hostile = HostileRequests(SEED, list_endpoints(get))
         for request in hostile.first():
             server.send(request.method, request.path, request.body, request.headers)
         for number in range(REQUESTS):
@@ -77,14 +79,14 @@ def test_hostile_requests_are_the_clients_mistakes_and_stall_nobody(tmp_path: Pa
                 figures.longest, figures.culprit = longest, f"{culprit} of {request}"
             if answer.status >= 500 and request.method == "HEAD":  # which does not say why
                 answer = server.send("GET", request.path, None, request.headers)
-            if answer.status >= 500 and (words := told_as_upstream(answer)):
+            if answer.status >= 500 and (words := is_upstream_message(answer)):
                 figures.as_upstream[words] += 1
             elif answer.status >= 500:
                 figures.failures.append(f"{answer.status} {answer.body[:500]!r} to {request}")
             if number == WARM_UP:
-                memory.tidy()
+                memory.release_memory()
                 figures.start = resident()
-        memory.tidy()
+        memory.release_memory()
         figures.end = resident()
     print(f"\n{figures}\nthe longest: {figures.culprit[:1000]}")
     assert not figures.failures, "\n".join([str(figures), *figures.failures[:20]])

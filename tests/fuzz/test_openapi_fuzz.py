@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.model import PATIENCE, Model
-from tests.fuzz.requests import Making, Operation, Published
+from tests.fuzz.requests import ApiOperation, PublishedSchemas, RequestGenerator
 from volplane import apiserver, web
 from volplane.store.memory import MemoryStore
 from volplane.web import tls
@@ -54,31 +54,31 @@ GADGETS = {
 }
 
 
-class Fuzzed:
+class FuzzRunner:
     """A server for each story, all with the same keys."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self.sent = self.acknowledged = 0
-        self.published: Published | None = None
+        self.published: PublishedSchemas | None = None
 
-    def story(self, data: st.DataObject) -> None:
-        self.runner.run(self._story(data))
+    def run_sequence(self, data: st.DataObject) -> None:
+        self.runner.run(self._run_sequence(data))
 
-    async def _story(self, data: st.DataObject) -> None:
+    async def _run_sequence(self, data: st.DataObject) -> None:
         store = MemoryStore()
-        server = await apiserver.run(apiserver.Settings(data_dir=str(self.directory)), store)
+        server = await apiserver.run(apiserver.ApiServerOptions(data_dir=str(self.directory)), store)
         admin = server.authority.client("client-kubernetes-admin", "kubernetes-admin", ("system:masters",))
         context = tls.client_context(
             str(server.authority.pair.cert_path), str(admin.cert_path), str(admin.key_path)
         )
-        http = web.Http(server.url, ssl=context)
+        http = web.HttpClient(server.url, ssl=context)
         try:
             await _prepare(http)
             if self.published is None:
-                self.published = await _published(http)
-            making, model = Making(self.published, data.draw), Model(http)
+                self.published = await _fetch_schemas(http)
+            making, model = RequestGenerator(self.published, data.draw), Model(http)
             await self._requests(making, model)
             self.acknowledged += model.acknowledged
         finally:
@@ -86,7 +86,7 @@ class Fuzzed:
             await server.close(0)
             await store.close()
 
-    async def _requests(self, making: Making, model: Model) -> None:
+    async def _requests(self, making: RequestGenerator, model: Model) -> None:
         try:
             for _ in range(REQUESTS):
                 request = making.request()
@@ -97,7 +97,7 @@ class Fuzzed:
             raise AssertionError("\n".join([*model.story, str(error)])) from error
 
 
-async def _prepare(http: web.Http) -> None:
+async def _prepare(http: web.HttpClient) -> None:
     """What controllers make elsewhere, and a kind of our own."""
     headers = {"content-type": "application/json"}
     account = "/api/v1/namespaces/default/serviceaccounts"
@@ -107,14 +107,14 @@ async def _prepare(http: web.Http) -> None:
         assert made.status == 201, made.body
 
 
-async def _get(http: web.Http, path: str) -> Any:
+async def _get(http: web.HttpClient, path: str) -> Any:
     async with asyncio.timeout(PATIENCE):
         while (got := await http.request("GET", path)).status != 200:  # noqa: ASYNC110 (nobody tells)
             await asyncio.sleep(0.01)
     return json.loads(got.body)
 
 
-async def _published(http: web.Http) -> Published:
+async def _fetch_schemas(http: web.HttpClient) -> PublishedSchemas:
     await _get(http, "/apis/fuzz.example.com/v1/gadgets")
     index = {}
     async with asyncio.timeout(PATIENCE):
@@ -122,13 +122,13 @@ async def _published(http: web.Http) -> Published:
             index = (await _get(http, "/openapi/v3"))["paths"]
             await asyncio.sleep(0.01)
     documents = [await _get(http, entry["serverRelativeURL"]) for entry in index.values()]
-    extra: list[Operation] = []
+    extra: list[ApiOperation] = []
     for place in index:
         extra += _subresources(f"/{place}", await _get(http, f"/{place}"))
-    return Published(documents, extra)
+    return PublishedSchemas(documents, extra)
 
 
-def _subresources(place: str, found: Any) -> Iterator[Operation]:
+def _subresources(place: str, found: Any) -> Iterator[ApiOperation]:
     """Those that are no objects of their own are in discovery, not in the document."""
     methods = {"create": "POST", "get": "GET", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
     scoped = {r["name"]: "/namespaces/{namespace}" if r["namespaced"] else "" for r in found["resources"]}
@@ -138,17 +138,17 @@ def _subresources(place: str, found: Any) -> Iterator[Operation]:
             version = f"{resource['group']}/{resource['version']}" if resource.get("group") else "v1"
             path = f"{place}{scoped[plural]}/{plural}/{{name}}/{below}"
             for verb in resource["verbs"]:
-                yield Operation(methods[verb], path, resource["kind"], version, keeps=True)
+                yield ApiOperation(methods[verb], path, resource["kind"], version, keeps=True)
 
 
 @pytest.fixture(scope="module")
-def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
-    made = Fuzzed(tmp_path_factory.mktemp("fuzz"))
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FuzzRunner]:
+    made = FuzzRunner(tmp_path_factory.mktemp("fuzz"))
     yield made
     made.runner.close()
 
 
-def test_ten_thousand_requests_break_nothing_and_lose_nothing(fuzzed: Fuzzed) -> None:
+def test_ten_thousand_requests_break_nothing_and_lose_nothing(fuzzed: FuzzRunner) -> None:
     @settings(
         max_examples=STORIES,
         derandomize=True,
@@ -160,7 +160,7 @@ def test_ten_thousand_requests_break_nothing_and_lose_nothing(fuzzed: Fuzzed) ->
     )
     @given(st.data())
     def story(data: st.DataObject) -> None:
-        fuzzed.story(data)
+        fuzzed.run_sequence(data)
 
     story()
     assert fuzzed.sent >= 10_000

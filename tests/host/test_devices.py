@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import elsewhere
-from tests.support.withheld import CAP_SYS_RESOURCE
+from tests.support import loop_device_holder
+from tests.support.vm_tests import CAP_SYS_RESOURCE
 from volplane.host import (
     UNKNOWN,
-    CommandFailed,
-    CommandMissing,
     DeviceBusy,
     Filesystem,
     Host,
-    Unreadable,
+    HostCommandFailed,
+    HostCommandMissing,
+    UnreadableDevice,
     filesystems,
 )
 
@@ -73,7 +73,7 @@ async def test_a_device_of_another_namespace_is_found_and_detached(host: Host, r
     file.parent.mkdir()
     file.touch()
     os.truncate(file, 1 << 20)
-    with elsewhere.bound(file) as (device, _):
+    with loop_device_holder.bind_in_namespace(file) as (device, _):
         assert not (await host.loops())[device].startswith(str(room))
         assert await host.loops_below(str(room)) == {device: str(file)}
         with pytest.raises(DeviceBusy):
@@ -93,8 +93,8 @@ async def test_what_is_mounted_from_elsewhere_is_not_below_a_directory(host: Hos
     await host.make_shared(str(own / "self"))  # on its own place, as a node's directory
     await host.bind(str(others), str(own / "foreign"))
     with (
-        elsewhere.bound(own / "self" / "same.img") as (mine, _),
-        elsewhere.bound(others / "same.img") as (theirs, _),
+        loop_device_holder.bind_in_namespace(own / "self" / "same.img") as (mine, _),
+        loop_device_holder.bind_in_namespace(others / "same.img") as (theirs, _),
     ):
         assert mine != theirs  # though both were bound by the same name
     assert await host.loops_below(str(own)) == {mine: str(own / "self" / "same.img")}
@@ -164,7 +164,7 @@ async def test_a_partition_table_is_not_blank(host: Host, disk: Disk) -> None:
 
 
 async def test_what_cannot_be_read_is_an_error(host: Host, room: Path) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableDevice):
         await host.probe(str(room / "missing"))
 
 
@@ -174,7 +174,7 @@ async def test_ext_is_made_and_recognised_without_asking_blkid(
 ) -> None:
     device = disk()
     await host.mkfs(device, fstype, label="data")
-    monkeypatch.setattr(filesystems, "_ask_blkid", None)
+    monkeypatch.setattr(filesystems, "_probe_with_blkid", None)
     found = await host.probe(device)
     assert found is not None
     assert (found.type, found.label) == (fstype, "data")
@@ -189,7 +189,7 @@ async def test_other_file_systems_are_made_and_recognised(
     target.mkdir()
     try:
         await host.mkfs(device, fstype)
-    except CommandMissing:
+    except HostCommandMissing:
         pytest.skip(f"mkfs.{fstype} is not installed")
     found = await host.probe(device)
     assert found is not None
@@ -249,6 +249,6 @@ async def test_an_unknown_type_cannot_be_made(host: Host, disk: Disk) -> None:
     device = disk()
     with pytest.raises(ValueError, match="'zzz'"):
         await host.mkfs(device, "zzz")
-    with pytest.raises(CommandFailed):
+    with pytest.raises(HostCommandFailed):
         await host.mkfs(device, "ext4", options=["-b", "3"])
     assert await host.probe(device) is None

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from volplane.base.files import atomic_write, remove_written
-from volplane.host import Escapes, Host, NodePaths
-from volplane.host.files import make_directory, opened_below, parts
+from volplane.base.files import atomic_write, remove_with_leftovers
+from volplane.host import Host, NodePaths, PathEscapesVolume
+from volplane.host.files import make_directory, open_below, split_subpath
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -28,9 +28,9 @@ def test_a_file_goes_with_what_killed_writers_have_left(tmp_path: Path) -> None:
     (tmp_path / ".vol_data.json.4711.7f0.tmp").write_bytes(b"tw")
     other.touch()
     for _ in range(2):
-        remove_written(str(file))
+        remove_with_leftovers(str(file))
     assert os.listdir(tmp_path) == [other.name]
-    remove_written(str(tmp_path / "gone" / "vol_data.json"))
+    remove_with_leftovers(str(tmp_path / "gone" / "vol_data.json"))
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
@@ -42,8 +42,8 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/etc", "../x", "a/../../x"])
 def test_paths_that_climb_are_refused(path: str) -> None:
-    with pytest.raises(Escapes):
-        parts(path)
+    with pytest.raises(PathEscapesVolume):
+        split_subpath(path)
 
 
 def test_a_missing_subpath_is_made_with_the_roots_mode(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_subpath_is_not_made_through_a_link(tmp_path: Path) -> None:
     volume.mkdir()
     outside.mkdir()
     (volume / "link").symlink_to(outside)
-    with pytest.raises(Escapes):
+    with pytest.raises(PathEscapesVolume):
         make_directory(str(volume), "link/made")
     assert not (outside / "made").exists()
 
@@ -68,9 +68,9 @@ def test_a_link_inside_the_volume_is_followed_and_one_out_of_it_is_not(tmp_path:
     (volume / "real").mkdir(parents=True)
     (volume / "inside").symlink_to("real")
     (volume / "outside").symlink_to("/etc")
-    with opened_below(str(volume), "inside") as descriptor:
+    with open_below(str(volume), "inside") as descriptor:
         assert os.path.samestat(os.fstat(descriptor), os.stat(volume / "real"))
-    with pytest.raises(Escapes), opened_below(str(volume), "outside"):
+    with pytest.raises(PathEscapesVolume), open_below(str(volume), "outside"):
         pass
 
 
@@ -89,7 +89,7 @@ def test_a_link_swapped_in_after_resolving_is_refused(
         return resolved
 
     monkeypatch.setattr(os.path, "realpath", swap)
-    with pytest.raises(Escapes), opened_below(str(volume), "sub"):
+    with pytest.raises(PathEscapesVolume), open_below(str(volume), "sub"):
         pass
 
 
@@ -114,7 +114,7 @@ async def test_a_group_gets_a_volume(host: Host, room: Path) -> None:
     (volume / "directory" / "file").touch(mode=0o600)
     outside.touch(mode=0o600)
     (volume / "link").symlink_to(outside)
-    assert await host.give_to_group(str(volume), 4242) == 4
+    assert await host.apply_fs_group(str(volume), 4242) == 4
     assert stat.S_IMODE((volume / "directory" / "file").stat().st_mode) == 0o660
     assert (volume / "directory").stat().st_mode & 0o2770 == 0o2770
     assert {p.lstat().st_gid for p in (volume, *volume.rglob("*"))} == {4242}
@@ -123,10 +123,10 @@ async def test_a_group_gets_a_volume(host: Host, room: Path) -> None:
 
 @pytest.mark.root
 async def test_a_volume_whose_root_fits_is_not_walked_again(host: Host, room: Path) -> None:
-    await host.give_to_group(str(room), 4242)
+    await host.apply_fs_group(str(room), 4242)
     (room / "later").touch(mode=0o600)
-    assert await host.give_to_group(str(room), 4242, only_if_root_differs=True) == 0
-    assert await host.give_to_group(str(room), 4243, only_if_root_differs=True) == 2
+    assert await host.apply_fs_group(str(room), 4242, only_if_root_differs=True) == 0
+    assert await host.apply_fs_group(str(room), 4243, only_if_root_differs=True) == 2
 
 
 def test_wire_and_real_paths_of_a_node_among_several() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from volplane.host import CommandMissing, Host, MountTable
+from volplane.host import Host, HostCommandMissing, MountTable
 from volplane.host.mounts import split_options
-from volplane.host.processes import exited, start_time
+from volplane.host.processes import start_time, wait_for_exit
 from volplane.host.syscalls import MS_NOATIME, MS_NOEXEC, MS_RDONLY
 
 TABLE = MountTable.parse(
@@ -60,9 +60,9 @@ def test_the_table_tells_a_directory_on_its_own_place_from_a_disk() -> None:
 
 def test_the_table_tells_propagation_and_read_only() -> None:
     entry = TABLE.entries[2]
-    assert entry.shared
+    assert entry.is_shared
     assert entry.readonly
-    assert not TABLE.entries[0].shared
+    assert not TABLE.entries[0].is_shared
 
 
 @pytest.mark.parametrize(
@@ -175,13 +175,13 @@ async def test_a_command_gives_its_output_and_its_code(host: Host) -> None:
 async def test_a_signal_that_is_held_does_not_end_a_program_that_starts(
     host: Host, held: tuple[int, ...], code: int
 ) -> None:
-    process = await host.spawn(["sh", "-c", "kill -TERM $$; exit 7"], held=held)
+    process = await host.spawn(["sh", "-c", "kill -TERM $$; exit 7"], blocked_signals=held)
     assert await process.wait() == code
     assert await host.call(signal.pthread_sigmask, signal.SIG_BLOCK, ()) == set()
 
 
 async def test_a_missing_command_is_said_to_be_missing(host: Host) -> None:
-    with pytest.raises(CommandMissing, match="not installed"):
+    with pytest.raises(HostCommandMissing, match="not installed"):
         await host.run(["no-such-program"])
 
 
@@ -193,7 +193,7 @@ async def test_a_command_whose_caller_is_cancelled_is_killed(host: Host, tmp_pat
     with pytest.raises(asyncio.CancelledError):
         await running
     async with asyncio.timeout(10):
-        await exited(pid)
+        await wait_for_exit(pid)
 
 
 async def test_a_command_over_its_time_is_killed(host: Host, tmp_path: Path) -> None:

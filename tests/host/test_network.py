@@ -14,15 +14,15 @@ import pytest
 
 from volplane.host import network
 from volplane.host.netlink import Netlink, add_address, new_bridge
-from volplane.host.network import Bridge, RangeTaken
-from volplane.node.network import ranges
+from volplane.host.network import Bridge, RangeInUse
+from volplane.node.network import address_ranges
 
 pytestmark = pytest.mark.root
 
 
 @pytest.fixture
 def bridge(tmp_path: Path) -> Iterator[Bridge]:
-    whole = network.first_free(ranges.candidates(22, str(tmp_path)), network.taken())
+    whole = network.first_free(address_ranges.candidates(22, str(tmp_path)), network.list_used_ranges())
     assert whole is not None
     made = Bridge(f"vpt{os.getpid()}", whole, str(tmp_path))
     yield made
@@ -36,12 +36,12 @@ def names() -> list[str]:
 
 def joined(bridge: Bridge, number: int) -> tuple[int, IPv4Address]:
     address = bridge.range.network_address + number
-    return network.join(bridge, address, about=bridge.about).namespace, address
+    return network.join(bridge, address, about=bridge.owner).namespace, address
 
 
 def serving(namespace: int, words: bytes, port: int = 5432) -> socket.socket:
     """Answers one connection from within the namespace, on all of its addresses."""
-    listening = network.within(namespace, lambda: socket.create_server(("0.0.0.0", port)))
+    listening = network.run_in_namespace(namespace, lambda: socket.create_server(("0.0.0.0", port)))
 
     def answer() -> None:
         connection, _ = listening.accept()
@@ -73,9 +73,9 @@ def test_namespaces_reach_each_other_and_nothing_else(bridge: Bridge) -> None:
     (one, _), (other, address) = joined(bridge, 2), joined(bridge, 3)
     server = serving(other, b"hello")
     try:
-        assert network.within(one, lambda: heard(address)) == b"hello"
+        assert network.run_in_namespace(one, lambda: heard(address)) == b"hello"
         with pytest.raises(OSError, match=os.strerror(errno.ENETUNREACH)):
-            network.within(one, lambda: heard(IPv4Address("192.0.2.1")))
+            network.run_in_namespace(one, lambda: heard(IPv4Address("192.0.2.1")))
     finally:
         server.close()
         os.close(one)
@@ -84,34 +84,34 @@ def test_namespaces_reach_each_other_and_nothing_else(bridge: Bridge) -> None:
 
 def test_to_plug_twice_does_no_harm(bridge: Bridge) -> None:
     namespace, address = joined(bridge, 2)
-    again = network.join(bridge, address, about=bridge.about, namespace=namespace).namespace
+    again = network.join(bridge, address, about=bridge.owner, namespace=namespace).namespace
     assert os.path.sameopenfile(namespace, again)
-    assert network.cable_of(namespace) in names()
+    assert network.veth_name(namespace) in names()
     os.close(namespace)
     os.close(again)
 
 
 def test_a_bridge_that_was_half_made_is_completed(bridge: Bridge) -> None:
     with Netlink() as machine:
-        machine.do(new_bridge(bridge.name, mac=network.mac_of(bridge.address.ip), group=bridge.group))
+        machine.execute(new_bridge(bridge.name, mac=network.mac_of(bridge.address.ip), group=bridge.group))
     index = network.ensure_bridge(bridge)
     with Netlink() as machine, pytest.raises(FileExistsError):
-        machine.do(add_address(index, bridge.address))
+        machine.execute(add_address(index, bridge.address))
 
 
 def test_a_range_that_is_in_use_is_refused(bridge: Bridge) -> None:
     network.ensure_bridge(bridge)
     inside = IPv4Network((int(bridge.range.network_address) + 256, 24))
-    assert any(inside.overlaps(other) for other in network.taken())
-    assert not any(inside.overlaps(other) for other in network.taken(bridge.name))
-    with pytest.raises(RangeTaken):
-        network.ensure_bridge(Bridge(f"{bridge.name}x", inside, bridge.about))
+    assert any(inside.overlaps(other) for other in network.list_used_ranges())
+    assert not any(inside.overlaps(other) for other in network.list_used_ranges(bridge.name))
+    with pytest.raises(RangeInUse):
+        network.ensure_bridge(Bridge(f"{bridge.name}x", inside, bridge.owner))
     assert f"{bridge.name}x" not in names()
 
 
 def test_a_bridge_goes_with_all_its_cables_and_a_second_time_there_is_nothing(bridge: Bridge) -> None:
     namespace, _ = joined(bridge, 2)
-    cable = network.cable_of(namespace)
+    cable = network.veth_name(namespace)
     assert {cable, bridge.name} <= set(names())
     network.remove_bridge(bridge.name)
     assert not {cable, bridge.name} & set(names())
@@ -121,33 +121,33 @@ def test_a_bridge_goes_with_all_its_cables_and_a_second_time_there_is_nothing(br
 
 def test_who_it_belongs_to_is_written_on_it(bridge: Bridge) -> None:
     namespace, _ = joined(bridge, 2)
-    for name in (bridge.name, network.cable_of(namespace)):
-        assert Path(f"/sys/class/net/{name}/ifalias").read_text().strip() == bridge.about
+    for name in (bridge.name, network.veth_name(namespace)):
+        assert Path(f"/sys/class/net/{name}/ifalias").read_text().strip() == bridge.owner
     os.close(namespace)
 
 
 def test_a_thread_that_was_inside_leaves_nobody_inside(bridge: Bridge) -> None:
     before = os.readlink("/proc/thread-self/ns/net")
     namespace, _ = joined(bridge, 2)
-    inside = network.within(namespace, lambda: os.readlink("/proc/thread-self/ns/net"))
+    inside = network.run_in_namespace(namespace, lambda: os.readlink("/proc/thread-self/ns/net"))
     assert inside != before == os.readlink("/proc/thread-self/ns/net")
     with pytest.raises(ZeroDivisionError):
-        network.within(namespace, lambda: 1 // 0)
+        network.run_in_namespace(namespace, lambda: 1 // 0)
     assert network.open_namespace(os.getpid()) == -1
     os.close(namespace)
 
 
 def test_somebody_can_listen_for_a_namespace_inside_it(bridge: Bridge) -> None:
     host, address = IPv4Address("192.0.2.7"), bridge.range.network_address + 2
-    made = network.join(bridge, address, about=bridge.about, listen=(host, 6443))
+    made = network.join(bridge, address, about=bridge.owner, listen=(host, 6443))
     assert isinstance(made.listening, socket.socket)
-    again = network.join(bridge, address, about=bridge.about, namespace=made.namespace, listen=(host, 6443))
+    again = network.join(bridge, address, about=bridge.owner, namespace=made.namespace, listen=(host, 6443))
     assert isinstance(again.listening, OSError)  # it is listened to already
 
     def dial() -> None:
         socket.create_connection((str(host), 6443), timeout=60).close()
 
-    network.within(made.namespace, dial)
+    network.run_in_namespace(made.namespace, dial)
     made.listening.accept()[0].close()
     made.listening.close()
     for namespace in (made.namespace, again.namespace):

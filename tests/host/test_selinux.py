@@ -8,7 +8,7 @@ import pytest
 
 from volplane.host import Host, selinux
 from volplane.host.mounts import MountTable
-from volplane.rules.selinux import Policy
+from volplane.rules.selinux import SELinuxPolicy
 
 LINE = "25 24 0:21 / /sys/fs/selinux %s,relatime shared:8 - selinuxfs selinuxfs %s"
 MOUNTED, READONLY = (MountTable([LINE % (mode, mode)]) for mode in ("rw", "ro"))
@@ -18,7 +18,7 @@ process = "system_u:system_r:container_t:s0"
 content = "system_u:object_r:virt_var_lib_t:s0"
 file = "system_u:object_r:container_file_t:s0"
 """
-FEDORA = Policy("system_u:system_r:container_t:s0", "system_u:object_r:container_file_t:s0")
+FEDORA = SELinuxPolicy("system_u:system_r:container_t:s0", "system_u:object_r:container_file_t:s0")
 
 
 @pytest.fixture
@@ -42,12 +42,12 @@ def test_containers_have_a_file_of_their_own(root: Path) -> None:
     path = root / "usr/share/containers/selinux/contexts"
     path.parent.mkdir(parents=True)
     path.write_text(CONTEXTS.replace("container_file_t", "other_file_t"))
-    assert selinux.policy(root, MOUNTED) == Policy(FEDORA.process, "system_u:object_r:other_file_t:s0")
+    assert selinux.policy(root, MOUNTED) == SELinuxPolicy(FEDORA.process, "system_u:object_r:other_file_t:s0")
 
 
 def test_a_policy_that_says_nothing_of_containers(root: Path) -> None:
     (root / "etc/selinux/config").unlink()
-    assert selinux.policy(root, MOUNTED) == Policy()
+    assert selinux.policy(root, MOUNTED) == SELinuxPolicy()
 
 
 def test_without_its_file_system_there_is_no_selinux(root: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from volplane.host import UNKNOWN, CommandFailed, Filesystem, Host, filesystems, processes, unfinished
+from volplane.host import UNKNOWN, Filesystem, Host, HostCommandFailed, filesystems, mkfs_marker, processes
 
 pytestmark = pytest.mark.root
 
@@ -26,20 +26,23 @@ kill -9 $$
 def is_marked(device: str) -> bool:
     descriptor = os.open(device, os.O_RDONLY)
     try:
-        return unfinished.is_marked(descriptor, os.lseek(descriptor, 0, os.SEEK_END))
+        return mkfs_marker.has_marker(descriptor, os.lseek(descriptor, 0, os.SEEK_END))
     finally:
         os.close(descriptor)
 
 
 def mark(device: str) -> None:
     """As a mkfs that has begun to write, and dies, leaves it."""
-    with pytest.raises(ZeroDivisionError), unfinished.marked(device, lambda descriptor, size: False):
+    with (
+        pytest.raises(ZeroDivisionError),
+        mkfs_marker.marker_during_mkfs(device, lambda descriptor, size: False),
+    ):
         raise ZeroDivisionError
 
 
 def read(device: str, place: int) -> bytes:
     descriptor = os.open(device, os.O_RDONLY)
-    data = os.pread(descriptor, unfinished.LENGTH, place)
+    data = os.pread(descriptor, mkfs_marker.LENGTH, place)
     os.close(descriptor)
     return data
 
@@ -65,7 +68,7 @@ async def test_what_a_killed_mkfs_left_is_formatted_anew(
     host: Host, room: Path, disk: Disk, dying: Callable[[], None]
 ) -> None:
     device, target = disk(), room / "target"
-    with pytest.raises(CommandFailed):
+    with pytest.raises(HostCommandFailed):
         await host.mkfs(device, "ext4")
     assert is_marked(device)
     assert await host.probe(device) is None
@@ -84,9 +87,9 @@ async def test_the_same_pieces_without_a_mark_are_kept(
     host: Host, disk: Disk, dying: Callable[[], None]
 ) -> None:
     device = disk()
-    with pytest.raises(CommandFailed):
+    with pytest.raises(HostCommandFailed):
         await host.mkfs(device, "ext4")
-    write(device, unfinished.place(await host.size_of(device)), bytes(unfinished.LENGTH))
+    write(device, mkfs_marker.marker_offset(await host.size_of(device)), bytes(mkfs_marker.LENGTH))
     assert await host.probe(device) == Filesystem(UNKNOWN)
 
 
@@ -94,7 +97,7 @@ async def test_the_mark_of_another_disk_marks_nothing(host: Host, disk: Disk) ->
     small, large = disk(64 << 20), disk(128 << 20)
     write(large, 0, b"x")
     mark(small)
-    write(large, unfinished.place(128 << 20), read(small, unfinished.place(64 << 20)))
+    write(large, mkfs_marker.marker_offset(128 << 20), read(small, mkfs_marker.marker_offset(64 << 20)))
     assert await host.probe(large) == Filesystem(UNKNOWN)
 
 
@@ -143,11 +146,11 @@ async def test_a_mkfs_that_did_nothing_leaves_no_mark(
     host: Host, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = disk(8 << 20)
-    with pytest.raises(CommandFailed):
+    with pytest.raises(HostCommandFailed):
         await host.mkfs(device, "xfs")  # too small for one
     assert not is_marked(device)
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(CommandFailed):
+    with pytest.raises(HostCommandFailed):
         await host.mkfs(device, "ext4")
     assert not is_marked(device)
 

@@ -7,38 +7,38 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from volplane.apiserver.core import Core
+from volplane.apiserver.in_process_server import InProcessServer
 from volplane.client.cache import Caches
 from volplane.client.client import Client
 from volplane.client.transport import Transport
 from volplane.store.memory import MemoryStore
 
 
-class World:
+class InProcessEnv:
     """One server and the clients of any number of roles."""
 
-    def __init__(self, core: Core, caches: Caches) -> None:
+    def __init__(self, core: InProcessServer, caches: Caches) -> None:
         self.core, self.caches = core, caches
         self.client = self.role("test")
 
     def transport(self) -> Transport:
-        return self.core.local()
+        return self.core.in_process_transport()
 
     def role(self, component: str) -> Client:
-        return Client(self.core.local(), caches=self.caches, component=component)
+        return Client(self.core.in_process_transport(), caches=self.caches, component=component)
 
-    def loner(self, component: str) -> Client:
+    def separate_client(self, component: str) -> Client:
         """A client with caches of its own, as one in another process has them."""
-        return Client(self.core.local(), component=component)
+        return Client(self.core.in_process_transport(), component=component)
 
 
 @asynccontextmanager
-async def world() -> AsyncIterator[World]:
+async def world() -> AsyncIterator[InProcessEnv]:
     store = MemoryStore()
-    core = await Core(store).start()
+    core = await InProcessServer(store).start()
     try:
-        async with Caches(core.local()) as caches:
-            yield World(core, caches)
+        async with Caches(core.in_process_transport()) as caches:
+            yield InProcessEnv(core, caches)
     finally:
         await core.close()
         await store.close()

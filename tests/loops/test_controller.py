@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from msgspec import Struct
 
-from tests.loops.inprocess import World, running, world
+from tests.loops.inprocess import InProcessEnv, running, world
 from volplane.api.core import ConfigMap, Event
 from volplane.api.errors import NotFound
 from volplane.api.meta import ObjectMeta
@@ -329,7 +329,7 @@ async def test_the_clients_verbs_mean_what_they_say() -> None:
         await verbs(w)
 
 
-async def verbs(w: World) -> None:
+async def verbs(w: InProcessEnv) -> None:
     client = w.client
     made = await client.create(config("a", x="1"))
     again = await client.create(config("a", x="2"), exists_ok=True)

@@ -12,23 +12,23 @@ from volplane.api.errors import APIError, Unavailable
 from volplane.api.meta import ObjectMeta
 from volplane.client.client import Client
 from volplane.loops import events as module
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 
 pytestmark = pytest.mark.virtual
 
 A = ConfigMap(metadata=ObjectMeta(name="a", namespace="default", uid="u-1", resource_version="7"))
 
 
-async def told(client: Client, namespace: str = "default") -> list[Event]:
+async def list_events(client: Client, namespace: str = "default") -> list[Event]:
     found = await client.list(Event, namespace)
     return sorted(found, key=lambda e: e.metadata.name)
 
 
 async def test_an_event_has_the_shape_that_kubectl_describe_finds() -> None:
-    async with world() as w, Recorder(w.client, "binder", host="worker-1") as events:
+    async with world() as w, EventRecorder(w.client, "binder", host="worker-1") as events:
         events.normal(A, "Bound", "all is well")
         await events.flush()
-        (event,) = await told(w.client)
+        (event,) = await list_events(w.client)
         about = event.involved_object
         assert (about.kind, about.api_version, about.namespace, about.name) == (
             "ConfigMap",
@@ -48,44 +48,44 @@ async def test_an_event_has_the_shape_that_kubectl_describe_finds() -> None:
 
 
 async def test_events_about_what_has_no_namespace_go_to_default() -> None:
-    async with world() as w, Recorder(w.client, "binder") as events:
+    async with world() as w, EventRecorder(w.client, "binder") as events:
         events.warning(Node(metadata=ObjectMeta(name="worker-1")), "Lost", "no answer")
         await events.flush()
-        (event,) = await told(w.client)
+        (event,) = await list_events(w.client)
         assert event.namespace == "default"
         assert event.involved_object.namespace == ""
 
 
 async def test_repeats_are_counted_in_one_event() -> None:
-    async with world() as w, Recorder(w.client, "binder") as events:
+    async with world() as w, EventRecorder(w.client, "binder") as events:
         for _ in range(3):
             events.warning(A, "Failed", "no")
             await asyncio.sleep(5)
         await events.flush()
-        (event,) = await told(w.client)
+        (event,) = await list_events(w.client)
         assert event.count == 3
         assert event.first_timestamp < event.last_timestamp
 
 
 async def test_a_repeat_of_an_event_that_expired_is_made_anew() -> None:
-    async with world() as w, Recorder(w.client, "binder") as events:
+    async with world() as w, EventRecorder(w.client, "binder") as events:
         events.warning(A, "Failed", "no")
         await events.flush()
-        (event,) = await told(w.client)
+        (event,) = await list_events(w.client)
         await w.client.delete(Event, event.name, "default")
         events.warning(A, "Failed", "no")
         await events.flush()
-        (again,) = await told(w.client)
+        (again,) = await list_events(w.client)
         assert again.uid != event.uid
         assert again.count == 2
 
 
 async def test_many_alike_become_one_combined_event() -> None:
-    async with world() as w, Recorder(w.client, "binder") as events:
+    async with world() as w, EventRecorder(w.client, "binder") as events:
         for n in range(15):
             events.warning(A, "Failed", f"try {n}")
         await events.flush()
-        found = await told(w.client)
+        found = await list_events(w.client)
         assert len(found) == 10
         combined = [e for e in found if e.message.startswith("(combined from similar events): ")]
         assert [e.message for e in combined] == ["(combined from similar events): try 14"]
@@ -93,21 +93,21 @@ async def test_many_alike_become_one_combined_event() -> None:
 
 
 async def test_an_object_with_too_much_to_say_is_not_listened_to_for_a_while() -> None:
-    async with world() as w, Recorder(w.client, "binder") as events:
+    async with world() as w, EventRecorder(w.client, "binder") as events:
         for n in range(40):
             events.normal(A, f"Reason{n}", "x")
         await events.flush()
-        assert len(await told(w.client)) == 25
+        assert len(await list_events(w.client)) == 25
         await asyncio.sleep(301)
         events.normal(A, "Later", "x")
         events.normal(A, "TooSoon", "x")
         await events.flush()
-        assert len(await told(w.client)) == 26
+        assert len(await list_events(w.client)) == 26
 
 
 async def test_telling_never_waits_and_the_backlog_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as w:
-        events = Recorder(w.client, "binder")  # nobody writes yet
+        events = EventRecorder(w.client, "binder")  # nobody writes yet
         for n in range(module.BACKLOG + 50):
             events.normal(ConfigMap(metadata=ObjectMeta(name=f"c{n}", namespace="default")), "X", "x")
         async with events:
@@ -117,9 +117,9 @@ async def test_telling_never_waits_and_the_backlog_is_bounded(monkeypatch: pytes
 
 async def test_stopping_writes_what_was_told() -> None:
     async with world() as w:
-        async with Recorder(w.client, "binder") as events:
+        async with EventRecorder(w.client, "binder") as events:
             events.normal(A, "Last", "words")
-        assert [e.reason for e in await told(w.client)] == ["Last"]
+        assert [e.reason for e in await list_events(w.client)] == ["Last"]
 
 
 async def test_an_unreachable_server_is_tried_again_a_refusal_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,11 +135,11 @@ async def test_an_unreachable_server_is_tried_again_a_refusal_is_not(monkeypatch
             return await create(obj)
 
         monkeypatch.setattr(w.client, "create", flaky)
-        async with Recorder(w.client, "binder") as events:
+        async with EventRecorder(w.client, "binder") as events:
             events.normal(A, "Patient", "x")
             await events.flush()
             answers.append(APIError("no"))
             events.normal(A, "Refused", "x")
             await events.flush()
         assert calls == ["Patient", "Patient", "Patient", "Refused"]
-        assert [e.reason for e in await told(w.client)] == ["Patient"]
+        assert [e.reason for e in await list_events(w.client)] == ["Patient"]

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from tests.loops.inprocess import World, running, world
+from tests.loops.inprocess import InProcessEnv, running, world
 from volplane.api.coordination import Lease, LeaseSpec
 from volplane.api.errors import Forbidden, Unavailable
 from volplane.api.meta import ObjectMeta
 from volplane.base import clock
 from volplane.client.client import Client
-from volplane.client.transport import Change
+from volplane.client.transport import ObjectChange
 from volplane.loops.leader import JITTER, LeaseLost, run_as_leader
 
 pytestmark = pytest.mark.virtual
@@ -26,7 +26,7 @@ TINY = 1e-6
 
 
 class Candidate:
-    def __init__(self, w: World, name: str) -> None:
+    def __init__(self, w: InProcessEnv, name: str) -> None:
         self.name = name
         self.client: Client = w.role(name)
         self.leads: list[float] = []
@@ -44,7 +44,7 @@ class Candidate:
         await run_as_leader(self.client, "the-lease", "default", self.name, self.work, release=release)
 
 
-async def lease(w: World) -> LeaseSpec:
+async def lease(w: InProcessEnv) -> LeaseSpec:
     return (await w.client.get(Lease, "the-lease", "default")).spec
 
 
@@ -148,7 +148,7 @@ async def test_who_may_not_watch_looks_now_and_then(monkeypatch: pytest.MonkeyPa
     async with world() as w:
         one, two = Candidate(w, "one"), Candidate(w, "two")
 
-        async def forbidden(*_: Any, **__: Any) -> AsyncIterator[Change[Lease]]:
+        async def forbidden(*_: Any, **__: Any) -> AsyncIterator[ObjectChange[Lease]]:
             raise Forbidden("no watching here")
             yield
 
@@ -170,7 +170,7 @@ async def test_a_stream_that_ends_is_followed_by_the_next_without_a_gap(
         one, two = Candidate(w, "one"), Candidate(w, "two")
         watch, streams = two.client.watch, 0
 
-        async def short(*arguments: Any, **more: Any) -> AsyncIterator[Change[Lease]]:
+        async def short(*arguments: Any, **more: Any) -> AsyncIterator[ObjectChange[Lease]]:
             nonlocal streams
             streams += 1
             with suppress(TimeoutError):

@@ -31,9 +31,9 @@ async def test_a_key_in_work_is_not_handed_out_but_comes_again_afterwards() -> N
     taker = asyncio.create_task(queue.get())
     await asyncio.sleep(1)
     assert not taker.done()
-    queue.done(key)
+    queue.finish(key)
     assert await taker == "a"
-    queue.done("a")
+    queue.finish("a")
     assert queue.is_idle
 
 
@@ -45,7 +45,7 @@ async def test_the_pause_doubles_per_key_up_to_its_longest_and_starts_over_after
         queue.retry("a", "no answer")
         key = await queue.get()
         pauses.append(clock.now() - before)
-        queue.done(key)
+        queue.finish(key)
     assert pauses == [1, 2, 4, 5, 5]
     assert queue.failures("a") == 5
     queue.forget("a")
@@ -70,7 +70,7 @@ async def test_a_wait_ends_when_its_key_is_worked_for_another_reason() -> None:
     queue: Queue[str] = Queue()
     queue.later("a", 30, "for a node")
     queue.add("a")
-    queue.done(await queue.get())
+    queue.finish(await queue.get())
     assert queue.waits == []
     await asyncio.sleep(60)
     assert queue.is_idle
@@ -83,7 +83,7 @@ async def test_a_reason_that_stays_keeps_its_since() -> None:
     key = await queue.get()
     queue.later("a", 10, "for a node")
     queue.later("a", math.inf, "for its pod")
-    queue.done(key)
+    queue.finish(key)
     first, second = queue.waits
     assert (first.key, first.why, first.since) == ("a", "for a node", began)
     assert first.next_try is not None

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.node.killing import crash_world, everything_is_given_back, is_there, process_pod
-from tests.node.nodeworld import unique
+from tests.node.node_env import unique_name
+from tests.node.node_process import (
+    create_process_pod,
+    node_process_env,
+    wait_until_clean,
+    wait_until_registered,
+)
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -19,45 +24,45 @@ DOWN = [f"rpc:Node{call}Volume:{when}" for call in ("Unpublish", "Unstage") for 
 
 @pytest.mark.parametrize("point", UP)
 async def test_killed_while_mounting(point: str) -> None:
-    async with crash_world() as (here, child):
+    async with node_process_env() as (here, child):
         await child.start(point)
-        await is_there(here)
+        await wait_until_registered(here)
         await here.volume()
-        await process_pod(here)
-        await child.died()
+        await create_process_pod(here)
+        await child.wait_until_killed()
         await child.start()
-        await here.until_ready()
-        assert len(here.mounted()) == 2
-        assert await here.in_use() == [unique()]
+        await here.wait_until_ready()
+        assert len(here.list_mounts()) == 2
+        assert await here.in_use() == [unique_name()]
         await here.delete()
-        await here.until_phase("gone")
-        await everything_is_given_back(here)
+        await here.wait_for_phase("gone")
+        await wait_until_clean(here)
 
 
 @pytest.mark.parametrize("point", UP)
 async def test_killed_while_mounting_for_a_pod_that_is_gone_afterwards(point: str) -> None:
-    async with crash_world() as (here, child):
+    async with node_process_env() as (here, child):
         await child.start(point)
-        await is_there(here)
+        await wait_until_registered(here)
         await here.volume()
-        await process_pod(here)
-        await child.died()
+        await create_process_pod(here)
+        await child.wait_until_killed()
         await here.delete(grace=0)
         await child.start()
-        await everything_is_given_back(here)
+        await wait_until_clean(here)
 
 
 @pytest.mark.parametrize("point", DOWN)
 async def test_killed_while_unmounting(point: str) -> None:
-    async with crash_world() as (here, child):
+    async with node_process_env() as (here, child):
         await child.start(point)
-        await is_there(here)
+        await wait_until_registered(here)
         await here.volume()
-        await process_pod(here)
-        await here.until_ready()
+        await create_process_pod(here)
+        await here.wait_until_ready()
         await here.delete()
-        await child.died()
-        assert await here.in_use() == [unique()]
+        await child.wait_until_killed()
+        assert await here.in_use() == [unique_name()]
         await child.start()
-        await here.until_phase("gone")
-        await everything_is_given_back(here)
+        await here.wait_for_phase("gone")
+        await wait_until_clean(here)

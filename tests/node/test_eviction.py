@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.loops.inprocess import until, world
-from tests.node.nodeworld import NODE, NodeWorld
+from tests.node.node_env import NODE, NodeEnv
 from volplane.api.core import Event, Node, NodeCondition, Pod
 
 pytestmark = pytest.mark.root
@@ -36,9 +36,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def node_on(disk: Path) -> AsyncIterator[NodeWorld]:
+async def node_on(disk: Path) -> AsyncIterator[NodeEnv]:
     async with AsyncExitStack() as stack:
-        made = NodeWorld(await stack.enter_async_context(world()), str(disk / "vp"), stack)
+        made = NodeEnv(await stack.enter_async_context(world()), str(disk / "vp"), stack)
         stack.push_async_callback(made.close)
         (disk / "vp").mkdir()
         yield made
@@ -49,22 +49,22 @@ def fill(path: Path, mib: int) -> None:
         os.posix_fallocate(file.fileno(), 0, mib << 20)
 
 
-def scratch(here: NodeWorld, pod: Pod) -> Path:
+def scratch(here: NodeEnv, pod: Pod) -> Path:
     path = here.paths.volume(pod.uid, "kubernetes.io/empty-dir", "scratch")
     return Path(here.paths.real(path)) / "file"
 
 
-async def condition(here: NodeWorld, status: str) -> NodeCondition:
+async def condition(here: NodeEnv, status: str) -> NodeCondition:
     async def reached() -> NodeCondition | None:
         node = await here.client.get(Node, NODE)
         return next(
             (c for c in node.status.conditions if c.type == "DiskPressure" and c.status == status), None
         )
 
-    return await until(reached, here.patience)
+    return await until(reached, here.timeout)
 
 
-async def pod(here: NodeWorld, name: str) -> Pod:
+async def pod(here: NodeEnv, name: str) -> Pod:
     return await here.client.get(Pod, name, "default")
 
 
@@ -74,13 +74,13 @@ async def test_pods_that_use_most_of_a_disk_leave_it_until_there_is_space_again(
         for name in ("modest", "greedy", "driver"):
             class_name = {"priorityClassName": "system-node-critical"} if name == "driver" else {}
             await here.pod(name, volumes=SCRATCH, mounts=MOUNTS, **class_name)
-        made = {name: await here.until_ready(name) for name in ("modest", "greedy", "driver")}
+        made = {name: await here.wait_until_ready(name) for name in ("modest", "greedy", "driver")}
         assert (await condition(here, "False")).message == "kubelet has no disk pressure"
 
         fill(scratch(here, made["driver"]), 20)
         fill(scratch(here, made["modest"]), 1)
         fill(scratch(here, made["greedy"]), 32)
-        await here.until_phase("Failed", "greedy")
+        await here.wait_for_phase("Failed", "greedy")
         told = await condition(here, "True")
         assert (told.reason, told.message) == ("KubeletHasDiskPressure", "kubelet has disk pressure")
         evicted = await pod(here, "greedy")
@@ -106,8 +106,8 @@ async def test_a_node_under_pressure_refuses_pods_and_takes_critical_ones(disk: 
         await condition(here, "True")
         await here.pod("plain")
         await here.pod("driver", priorityClassName="system-node-critical")
-        await here.until_ready("driver")
-        await here.until_phase("Failed", "plain")
+        await here.wait_until_ready("driver")
+        await here.wait_for_phase("Failed", "plain")
         refused = await pod(here, "plain")
         assert (refused.status.reason, refused.status.container_statuses) == ("Evicted", ())
         assert refused.status.message == "Pod was rejected: The node had condition: [DiskPressure]. "
@@ -117,7 +117,7 @@ async def test_a_node_under_pressure_refuses_pods_and_takes_critical_ones(disk: 
         filler.unlink()
         await condition(here, "False")
         await here.pod("later")
-        await here.until_ready("later")
+        await here.wait_until_ready("later")
 
 
 async def test_a_pod_whose_empty_dir_is_over_its_limit_leaves(disk: Path) -> None:
@@ -126,16 +126,16 @@ async def test_a_pod_whose_empty_dir_is_over_its_limit_leaves(disk: Path) -> Non
         limited = [{"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}}]
         await here.pod("limited", volumes=limited, mounts=MOUNTS)
         await here.pod("free", volumes=SCRATCH, mounts=MOUNTS)
-        ready = [await here.until_ready(name) for name in ("limited", "free")]
+        ready = [await here.wait_until_ready(name) for name in ("limited", "free")]
         for each in ready:
             fill(scratch(here, each), 2)
-        await here.until_phase("Failed", "limited")
+        await here.wait_for_phase("Failed", "limited")
         evicted = await pod(here, "limited")
         assert evicted.status.message == 'Usage of EmptyDir volume "scratch" exceeds the limit "1Mi". '
         assert await here.phase("free") == "Running"
 
 
-async def _events(here: NodeWorld) -> list[Event]:
+async def _events(here: NodeEnv) -> list[Event]:
     assert here.role is not None
     await here.role.events.flush()
     return list(await here.client.list(Event, "default"))

@@ -10,9 +10,9 @@ from volplane.api.codec import convert
 from volplane.api.core import Pod
 from volplane.node.admission import Rejection
 from volplane.node.eviction import plan, thresholds
-from volplane.node.eviction.plan import Amount, Usage
-from volplane.node.eviction.thresholds import AVAILABLE, INODES_FREE, Crossed, Disk
-from volplane.node.settings import NodeSettings
+from volplane.node.eviction.plan import DiskAmount, PodDiskUsage
+from volplane.node.eviction.thresholds import AVAILABLE, INODES_FREE, CrossedThreshold, MeasuredDisk
+from volplane.node.options import NodeOptions
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -25,8 +25,8 @@ def pod(name: str, *, priority: int | None = None, request: str = "", **more: An
     return convert(Pod, {"metadata": meta, "spec": spec, **more})
 
 
-def usage(of: Pod, size: int, inodes: int = 1) -> Usage:
-    return Usage(of, {"c": Amount(size, inodes)})
+def usage(of: Pod, size: int, inodes: int = 1) -> PodDiskUsage:
+    return PodDiskUsage(of, {"c": DiskAmount(size, inodes)})
 
 
 def test_pods_over_their_request_go_first_then_the_less_important_then_the_larger() -> None:
@@ -68,11 +68,11 @@ def test_critical_pods_and_those_that_end_anyway_are_not_evicted(of: Pod, may: b
 
 def test_the_message_is_upstream_s() -> None:
     (least,) = thresholds.parse("nodefs.available<100Mi")
-    crossed = Crossed(least, 100 * MIB, 52 * MIB + 1024)
-    assert plan.message(usage(pod("p", request="1Gi"), MIB), crossed) == (
+    crossed = CrossedThreshold(least, 100 * MIB, 52 * MIB + 1024)
+    assert plan.eviction_message(usage(pod("p", request="1Gi"), MIB), crossed) == (
         "The node was low on resource: ephemeral-storage. Threshold quantity: 100Mi, available: 53249Ki. "
     )
-    assert plan.message(usage(pod("p"), 8 * MIB), crossed).endswith(
+    assert plan.eviction_message(usage(pod("p"), 8 * MIB), crossed).endswith(
         "available: 53249Ki. Container c was using 8Mi, request is 0, "
         "has larger consumption of ephemeral-storage. "
     )
@@ -94,20 +94,20 @@ def test_an_empty_dir_over_its_limit_is_named() -> None:
         ]
     }
     of = pod("p", spec=spec)
-    held = {"free": Amount(GIB), "memory": Amount(GIB), "small": Amount(MIB)}
-    assert plan.over_limit(Usage(of, volumes=held)) == ""
-    told = plan.over_limit(Usage(of, volumes={**held, "small": Amount(MIB + 1)}))
+    held = {"free": DiskAmount(GIB), "memory": DiskAmount(GIB), "small": DiskAmount(MIB)}
+    assert plan.over_limit(PodDiskUsage(of, volumes=held)) == ""
+    told = plan.over_limit(PodDiskUsage(of, volumes={**held, "small": DiskAmount(MIB + 1)}))
     assert told == 'Usage of EmptyDir volume "small" exceeds the limit "1Mi". '
 
 
 def test_thresholds_are_amounts_or_shares() -> None:
     both = thresholds.parse("nodefs.available<10%, imagefs.inodesFree<5")
-    disk = Disk(available=9 * GIB, capacity=100 * GIB, inodes_free=4, inodes=1000)
-    assert [(c.least, c.left) for c in thresholds.crossed(both, disk)] == [(10 * GIB, 9 * GIB), (5, 4)]
-    enough = Disk(available=10 * GIB, capacity=100 * GIB, inodes_free=5, inodes=1000)
-    assert thresholds.crossed(both, enough) == []
-    without_inodes = Disk(available=10 * GIB, capacity=100 * GIB, inodes_free=0, inodes=0)
-    assert thresholds.crossed(both, without_inodes) == []
+    disk = MeasuredDisk(available=9 * GIB, capacity=100 * GIB, inodes_free=4, inodes=1000)
+    assert [(c.least, c.left) for c in thresholds.find_crossed(both, disk)] == [(10 * GIB, 9 * GIB), (5, 4)]
+    enough = MeasuredDisk(available=10 * GIB, capacity=100 * GIB, inodes_free=5, inodes=1000)
+    assert thresholds.find_crossed(both, enough) == []
+    without_inodes = MeasuredDisk(available=10 * GIB, capacity=100 * GIB, inodes_free=0, inodes=0)
+    assert thresholds.find_crossed(both, without_inodes) == []
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_thresholds_are_amounts_or_shares() -> None:
 )
 def test_what_cannot_be_meant_is_refused_with_the_flag_s_name(field: str, value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        NodeSettings(**{field: value})
+        NodeOptions(**{field: value})

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.loops.inprocess import until
-from tests.node.nodeworld import DRIVER, NodeWorld, node_world, settled
+from tests.node.node_env import DRIVER, NodeEnv, node_env, wait_briefly
 from volplane.api.codec import convert
 from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim
 from volplane.api.storage import StorageClass
 from volplane.csi.outcome import CallError, Code
-from volplane.node.growth import Growth, growth
+from volplane.node.growth import ExpansionTarget, find_expansion_target
 
 SOON = 0.05  # between two looks at a claim
 
@@ -41,10 +41,18 @@ ANNOTATED = {"annotations": {"volume.kubernetes.io/node-expansion-not-required":
         pytest.param(claim_of("1Gi"), volume_of("1Gi"), GI, None, id="nothing has grown"),
         pytest.param(claim_of(""), volume_of("1Gi"), 0, None, id="a claim without a size says nothing"),
         pytest.param(
-            claim_of("1Gi", "2Gi", "NodeResizePending"), volume_of("2Gi"), GI, Growth("2Gi"), id="pending"
+            claim_of("1Gi", "2Gi", "NodeResizePending"),
+            volume_of("2Gi"),
+            GI,
+            ExpansionTarget("2Gi"),
+            id="pending",
         ),
         pytest.param(
-            claim_of("1Gi", "2Gi", "NodeResizeInProgress"), volume_of("2Gi"), GI, Growth("2Gi"), id="resumed"
+            claim_of("1Gi", "2Gi", "NodeResizeInProgress"),
+            volume_of("2Gi"),
+            GI,
+            ExpansionTarget("2Gi"),
+            id="resumed",
         ),
         pytest.param(
             claim_of("1Gi", "2Gi", "NodeResizeInfeasible"), volume_of("2Gi"), GI, None, id="given up"
@@ -52,13 +60,15 @@ ANNOTATED = {"annotations": {"volume.kubernetes.io/node-expansion-not-required":
         pytest.param(
             claim_of("1Gi", "2Gi", "ControllerResizeInProgress"), volume_of("2Gi"), GI, None, id="not yet"
         ),
-        pytest.param(claim_of("1Gi"), volume_of("2Gi"), GI, Growth("2Gi", tracked=False), id="old resizer"),
+        pytest.param(
+            claim_of("1Gi"), volume_of("2Gi"), GI, ExpansionTarget("2Gi", tracked=False), id="old resizer"
+        ),
         pytest.param(claim_of("2Gi", "2Gi"), volume_of("2Gi"), GI, None, id="told by us"),
         pytest.param(
             claim_of("2Gi", "2Gi"),
             volume_of("2Gi", "ReadWriteMany"),
             GI,
-            Growth("2Gi", finished=True),
+            ExpansionTarget("2Gi", finished=True),
             id="another node was first",
         ),
         pytest.param(
@@ -74,18 +84,18 @@ ANNOTATED = {"annotations": {"volume.kubernetes.io/node-expansion-not-required":
     ],
 )
 def test_growth(
-    claim: PersistentVolumeClaim, volume: PersistentVolume, noted: int, expected: Growth | None
+    claim: PersistentVolumeClaim, volume: PersistentVolume, noted: int, expected: ExpansionTarget | None
 ) -> None:
-    assert growth(claim, volume, noted) == expected
+    assert find_expansion_target(claim, volume, noted) == expected
 
 
 # --- on a node
 
 
-async def ready(here: NodeWorld) -> None:
+async def ready(here: NodeEnv) -> None:
     await here.start(claim_read_frequency=SOON)
     await here.start_driver()
-    await here.registered()
+    await here.wait_until_registered()
     growing = {
         "metadata": {"name": "growing"},
         "provisioner": DRIVER,
@@ -96,13 +106,13 @@ async def ready(here: NodeWorld) -> None:
     await status(here, {"capacity": {"storage": "1Gi"}})
 
 
-async def status(here: NodeWorld, body: dict[str, Any]) -> None:
+async def status(here: NodeEnv, body: dict[str, Any]) -> None:
     await here.client.patch(
         PersistentVolumeClaim, "data", "default", merge={"status": body}, subresource="status"
     )
 
 
-async def grown(here: NodeWorld, size: str = "2Gi", *, request: str = "", tracked: bool = True) -> None:
+async def grown(here: NodeEnv, size: str = "2Gi", *, request: str = "", tracked: bool = True) -> None:
     """What the controller side does, in its order."""
     asked = {"spec": {"resources": {"requests": {"storage": request or size}}}}
     await here.client.patch(PersistentVolumeClaim, "data", "default", merge=asked)
@@ -117,11 +127,11 @@ async def grown(here: NodeWorld, size: str = "2Gi", *, request: str = "", tracke
     await status(here, told)
 
 
-async def claim(here: NodeWorld) -> PersistentVolumeClaim:
+async def claim(here: NodeEnv) -> PersistentVolumeClaim:
     return await here.client.get(PersistentVolumeClaim, "data", "default")
 
 
-async def until_capacity(here: NodeWorld, size: str) -> PersistentVolumeClaim:
+async def until_capacity(here: NodeEnv, size: str) -> PersistentVolumeClaim:
     async def reached() -> PersistentVolumeClaim | None:
         found = await claim(here)
         return found if found.status.capacity.get("storage") == size else None
@@ -130,11 +140,11 @@ async def until_capacity(here: NodeWorld, size: str) -> PersistentVolumeClaim:
     return found
 
 
-def expansions(here: NodeWorld) -> list[Any]:
+def expansions(here: NodeEnv) -> list[Any]:
     return [request for name, request in here.disks.calls if name == "expand"]
 
 
-def refusing(here: NodeWorld, *errors: CallError) -> None:
+def refusing(here: NodeEnv, *errors: CallError) -> None:
     pending = list(errors)
 
     async def refuse(request: Any) -> None:
@@ -146,10 +156,10 @@ def refusing(here: NodeWorld, *errors: CallError) -> None:
 
 @pytest.mark.root
 async def test_a_mounted_volume_is_expanded_and_the_claim_is_told() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await ready(here)
         pod = await here.pod(claim="data")
-        await here.until_ready()
+        await here.wait_until_ready()
         seen: list[str] = []
 
         async def look(request: Any) -> None:
@@ -168,31 +178,31 @@ async def test_a_mounted_volume_is_expanded_and_the_claim_is_told() -> None:
         assert request.staging_target_path.endswith("/globalmount")
         assert request.volume_capability.mount.fs_type == "ext4"
         text = 'MountVolume.NodeExpandVolume succeeded for volume "pv-data" worker-1'
-        await here.until_told(text)
+        await here.wait_for_event(text)
         about = {
             e.involved_object.kind
             for e in await here.client.list(Event, "default")
             if e.reason == "FileSystemResizeSuccessful"
         }
         assert about == {"Pod", "PersistentVolumeClaim"}
-        await settled(3 * SOON)
+        await wait_briefly(3 * SOON)
         assert len(expansions(here)) == 1
 
 
 @pytest.mark.root
 async def test_a_volume_that_grew_while_nobody_used_it_is_expanded_before_the_containers_start() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await ready(here)
         await grown(here)
         refusing(here, CallError(Code.INTERNAL, "not now"))
         await here.pod(claim="data")
-        await here.until_told(
+        await here.wait_for_event(
             'MountVolume.Setup failed while expanding volume for volume "pv-data" : rpc error: code = '
         )
         assert await here.phase() == "Pending"
         conditions = {c.type for c in (await claim(here)).status.conditions}
         assert conditions == {"FileSystemResizePending", "NodeResizeError"}
-        await here.until_ready()
+        await here.wait_until_ready()
         found = await claim(here)
         assert found.status.capacity == {"storage": "2Gi"}
         assert not found.status.conditions
@@ -201,25 +211,25 @@ async def test_a_volume_that_grew_while_nobody_used_it_is_expanded_before_the_co
 
 @pytest.mark.root
 async def test_a_size_that_will_never_be_reached_is_given_up_and_keeps_nobody_from_mounting() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await ready(here)
         refusing(here, CallError(Code.OUT_OF_RANGE, "too much"), CallError(Code.OUT_OF_RANGE, "again"))
         await grown(here)
         await here.pod(claim="data")
-        await here.until_ready()
+        await here.wait_until_ready()
         found = await claim(here)
         assert found.status.allocated_resource_statuses == {"storage": "NodeResizeInfeasible"}
         assert {c.type: c.message for c in found.status.conditions}["NodeResizeError"].endswith("too much")
-        await settled(3 * SOON)
+        await wait_briefly(3 * SOON)
         assert len(expansions(here)) == 1
 
 
 @pytest.mark.root
 async def test_a_refusal_is_final_once_the_user_asks_for_another_size() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await ready(here)
         await here.pod(claim="data")
-        await here.until_ready()
+        await here.wait_until_ready()
         refusing(here, CallError(Code.INTERNAL, "no"))
         await grown(here, "3Gi", request="2Gi")
 
@@ -233,26 +243,26 @@ async def test_a_refusal_is_final_once_the_user_asks_for_another_size() -> None:
 
 @pytest.mark.root
 async def test_a_driver_that_cannot_expand_in_use_is_asked_once_and_blocks_no_mount() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await ready(here)
         refusing(here, *[CallError(Code.FAILED_PRECONDITION, "in use")] * 9)
         await grown(here)
         await here.pod(claim="data")
-        await here.until_ready()
-        await settled(3 * SOON)
+        await here.wait_until_ready()
+        await wait_briefly(3 * SOON)
         assert len(expansions(here)) == 1
         assert (await claim(here)).status.capacity == {"storage": "1Gi"}
 
 
 @pytest.mark.root
 async def test_a_lost_answer_is_asked_for_again() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await ready(here)
         await here.pod(claim="data")
-        await here.until_ready()
+        await here.wait_until_ready()
         refusing(here, CallError(Code.DEADLINE_EXCEEDED, "lost"))
         await grown(here)
-        await here.until_told('NodeExpandVolume.NodeExpandVolume failed for volume "pv-data" : rpc error')
+        await here.wait_for_event('NodeExpandVolume.NodeExpandVolume failed for volume "pv-data" : rpc error')
         assert (await claim(here)).status.allocated_resource_statuses == {"storage": "NodeResizeInProgress"}
         await until_capacity(here, "2Gi")
         assert await here.phase() == "Running"
@@ -260,12 +270,12 @@ async def test_a_lost_answer_is_asked_for_again() -> None:
 
 @pytest.mark.root
 async def test_a_read_only_pod_expands_nothing() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await ready(here)
         await grown(here)
         await here.pod(claim="data", readonly=True)
-        await here.until_ready()
-        await here.until_told(
+        await here.wait_until_ready()
+        await here.wait_for_event(
             'MountVolume.NodeExpandVolume failed for volume "pv-data" requested read-only file system'
         )
         assert not expansions(here)
@@ -273,10 +283,10 @@ async def test_a_read_only_pod_expands_nothing() -> None:
 
 @pytest.mark.root
 async def test_an_old_resizer_leaves_only_the_capacity_to_the_node() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await ready(here)
         await here.pod(claim="data")
-        await here.until_ready()
+        await here.wait_until_ready()
         await grown(here, tracked=False)
         found = await until_capacity(here, "2Gi")
         assert not found.status.conditions

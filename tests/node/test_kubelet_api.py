@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from tests.loops.inprocess import until
-from tests.node.nodeworld import NODE, NodeWorld, node_world
+from tests.node.node_env import NODE, NodeEnv, node_env
 from volplane.api.core import Node
-from volplane.apiserver.auth.certificates import Authority
+from volplane.apiserver.auth.certificates import CertificateAuthority
 from volplane.base import log
-from volplane.node.containers.execs import Out
+from volplane.node.containers.process_exec import PipeReader
 from volplane.node.containers.task import TaskContext
-from volplane.web import Http, spdy, websocket
+from volplane.web import HttpClient, spdy, websocket
 from volplane.web.tls import client_context
 
 pytestmark = pytest.mark.root
@@ -27,8 +27,8 @@ SHELL = "echo first; echo second >&2; echo third; exec sleep 1000"
 
 
 @asynccontextmanager
-async def serving(here: NodeWorld, name: str = "kube-apiserver-kubelet-client") -> AsyncIterator[Http]:
-    authority = Authority(Path(here.directory) / "pki")
+async def serving(here: NodeEnv, name: str = "kube-apiserver-kubelet-client") -> AsyncIterator[HttpClient]:
+    authority = CertificateAuthority(Path(here.directory) / "pki")
     serving = authority.server("kubelet", ("127.0.0.1",))
     await here.start(
         tls_cert_file=str(serving.cert_path),
@@ -39,30 +39,30 @@ async def serving(here: NodeWorld, name: str = "kube-apiserver-kubelet-client") 
     port = node.status.daemon_endpoints.kubelet_endpoint.port
     pair = authority.client("client", name)
     context = client_context(str(authority.pair.cert_path), str(pair.cert_path), str(pair.key_path))
-    http = Http(f"https://127.0.0.1:{port}", ssl=context)
+    http = HttpClient(f"https://127.0.0.1:{port}", ssl=context)
     try:
         yield http
     finally:
         await http.close()
 
 
-async def shell_pod(here: NodeWorld, script: str = SHELL, **more: Any) -> None:
+async def shell_pod(here: NodeEnv, script: str = SHELL, **more: Any) -> None:
     await here.pod(container={"image": "busybox", "command": ["/bin/sh", "-c", script]}, **more)
-    await here.until_ready()
+    await here.wait_until_ready()
 
 
 async def test_only_the_api_server_is_let_in() -> None:
-    async with node_world() as here, serving(here, "somebody") as http:
+    async with node_env() as here, serving(here, "somebody") as http:
         answer = await http.request("GET", "/healthz")
         assert answer.status == 403
         assert b"somebody" in answer.body
 
 
 async def test_health_pods_and_metrics() -> None:
-    async with node_world() as here, serving(here) as http:
+    async with node_env() as here, serving(here) as http:
         assert (await http.request("GET", "/healthz")).body == b"ok"
         await here.pod()
-        await here.until_ready()
+        await here.wait_until_ready()
         listed = json.loads((await http.request("GET", "/pods")).body)
         assert [p["metadata"]["name"] for p in listed["items"]] == ["app"]
         assert listed["items"][0]["kind"] == "Pod"
@@ -70,14 +70,14 @@ async def test_health_pods_and_metrics() -> None:
         assert (await http.request("GET", "/nothing")).status == 404
 
 
-async def logs(http: Http, query: str = "") -> str:
+async def logs(http: HttpClient, query: str = "") -> str:
     answer = await http.request("GET", f"/containerLogs/default/app/main{query}")
     assert answer.status == 200, answer.body
     return answer.body.decode()
 
 
 async def test_logs_of_a_process() -> None:
-    async with node_world() as here, serving(here) as http:
+    async with node_env() as here, serving(here) as http:
         await shell_pod(here)
 
         async def complete() -> bool:
@@ -96,7 +96,7 @@ async def test_logs_of_a_process() -> None:
 
 
 async def test_a_followed_log_ends_with_its_container() -> None:
-    async with node_world() as here, serving(here) as http:
+    async with node_env() as here, serving(here) as http:
         go_on = asyncio.Event()
 
         async def talk(context: TaskContext) -> None:
@@ -108,7 +108,7 @@ async def test_a_followed_log_ends_with_its_container() -> None:
 
         here.images["talk"] = talk
         await here.pod(container={"image": "talk"}, restartPolicy="Never")
-        await here.until_ready()
+        await here.wait_until_ready()
         seen = b""
         async with http.stream("GET", "/containerLogs/default/app/main?follow=true") as (_, pieces):
             async for piece in pieces:
@@ -120,12 +120,12 @@ async def test_a_followed_log_ends_with_its_container() -> None:
 
 
 async def test_logs_of_containers_that_are_not_there() -> None:
-    async with node_world() as here, serving(here) as http:
+    async with node_env() as here, serving(here) as http:
         await here.pod(
             volumes=[{"name": "x", "configMap": {"name": "missing"}}],
             mounts=[{"name": "x", "mountPath": "/x"}],
         )
-        await here.until_told("missing")
+        await here.wait_for_event("missing")
         answer = await http.request("GET", "/containerLogs/default/app/main")
         assert answer.status == 400
         assert answer.body == b'container "main" in pod "app" is waiting to start: ContainerCreating\n'
@@ -136,7 +136,7 @@ async def test_logs_of_containers_that_are_not_there() -> None:
 
 
 async def test_the_log_of_the_attempt_before() -> None:
-    async with node_world() as here, serving(here) as http:
+    async with node_env() as here, serving(here) as http:
         command = ["/bin/sh", "-c", "echo gone; exit 2"]
         await here.pod(container={"image": "busybox", "command": command})
 
@@ -151,11 +151,11 @@ async def test_the_log_of_the_attempt_before() -> None:
 
 
 async def converse(
-    http: Http, query: str, *, given: bytes = b"", protocol: str = "v5.channel.k8s.io"
+    http: HttpClient, query: str, *, given: bytes = b"", protocol: str = "v5.channel.k8s.io"
 ) -> tuple[dict[int, bytes], dict[str, Any]]:
     """What came on each channel, and the last word."""
     path = f"/exec/default/app/main?{query}"
-    socket = await websocket.client(http, path, protocols=[protocol])
+    socket = await websocket.connect_websocket(http, path, protocols=[protocol])
     if given:
         await socket.send(b"\x00" + given)
         await socket.send(b"\xff\x00")
@@ -168,7 +168,7 @@ async def converse(
 
 
 async def test_exec_over_a_websocket() -> None:
-    async with node_world() as here, serving(here) as http:
+    async with node_env() as here, serving(here) as http:
         await shell_pod(here)
         query = "output=1&error=1&command=sh&command=-c&command=echo+out;echo+err+>%262"
         channels, status = await converse(http, query)
@@ -177,7 +177,7 @@ async def test_exec_over_a_websocket() -> None:
 
 
 async def test_the_exit_code_of_an_exec() -> None:
-    async with node_world() as here, serving(here) as http:
+    async with node_env() as here, serving(here) as http:
         await shell_pod(here)
         _, status = await converse(http, "output=1&error=1&command=sh&command=-c&command=exit+7")
         assert status["reason"] == "NonZeroExitCode"
@@ -185,7 +185,7 @@ async def test_the_exit_code_of_an_exec() -> None:
 
 
 async def test_input_reaches_the_command_and_ends() -> None:
-    async with node_world() as here, serving(here) as http:
+    async with node_env() as here, serving(here) as http:
         await shell_pod(here)
         async with asyncio.timeout(10):
             channels, status = await converse(http, "input=1&output=1&error=1&command=cat", given=b"hello")
@@ -194,7 +194,7 @@ async def test_input_reaches_the_command_and_ends() -> None:
 
 
 async def test_a_command_that_does_not_exist() -> None:
-    async with node_world() as here, serving(here) as http:
+    async with node_env() as here, serving(here) as http:
         await shell_pod(here)
         _, status = await converse(http, "output=1&error=1&command=/no/such/thing")
         assert status["status"] == "Failure"
@@ -202,17 +202,17 @@ async def test_a_command_that_does_not_exist() -> None:
 
 
 async def test_exec_into_a_task_is_refused_with_the_reason() -> None:
-    async with node_world() as here, serving(here) as http:
+    async with node_env() as here, serving(here) as http:
         await here.pod()
-        await here.until_ready()
-        with pytest.raises(websocket.Refused) as refused:
+        await here.wait_until_ready()
+        with pytest.raises(websocket.WebSocketRefused) as refused:
             await converse(http, "output=1&command=ls")
         assert refused.value.answer.status == 400
         assert b"built into the node" in refused.value.answer.body
 
 
 async def test_exec_over_spdy() -> None:
-    async with node_world() as here, serving(here) as http:
+    async with node_env() as here, serving(here) as http:
         await shell_pod(here)
         headers = [
             ("Connection", "Upgrade"),
@@ -256,10 +256,10 @@ async def echo_server() -> AsyncIterator[int]:
 
 
 async def test_port_forward_through_a_tunnel() -> None:
-    async with node_world() as here, serving(here) as http, echo_server() as port:
+    async with node_env() as here, serving(here) as http, echo_server() as port:
         await here.pod()
-        await here.until_ready()
-        socket = await websocket.client(
+        await here.wait_until_ready()
+        socket = await websocket.connect_websocket(
             http, "/portForward/default/app", protocols=["SPDY/3.1+portforward.k8s.io"]
         )
         async with asyncio.timeout(10), spdy.client(websocket.MessageStream(socket)) as session:
@@ -271,10 +271,10 @@ async def test_port_forward_through_a_tunnel() -> None:
 
 
 async def test_port_forward_of_a_closed_port_tells_so() -> None:
-    async with node_world() as here, serving(here) as http:
+    async with node_env() as here, serving(here) as http:
         await here.pod()
-        await here.until_ready()
-        socket = await websocket.client(
+        await here.wait_until_ready()
+        socket = await websocket.connect_websocket(
             http, "/portForward/default/app?port=1", protocols=["v4.channel.k8s.io"]
         )
         assert await socket.receive() == b"\x00\x01\x00"
@@ -287,15 +287,15 @@ async def test_port_forward_of_a_closed_port_tells_so() -> None:
 
 
 async def test_a_command_whose_output_is_lost_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(self: Out, limit: int = 65536) -> bytes:
+    async def broken(self: PipeReader, limit: int = 65536) -> bytes:
         raise OSError(9, "Bad file descriptor")
 
-    async with node_world() as here, serving(here) as http:
+    async with node_env() as here, serving(here) as http:
         await here.pod(container={"image": "x", "command": ["sleep", "1000"]})
-        await here.until_ready()
-        monkeypatch.setattr(Out, "read", broken)
+        await here.wait_until_ready()
+        monkeypatch.setattr(PipeReader, "read", broken)
         path = "/exec/default/app/main?command=true&output=1&error=1"
-        socket = await websocket.client(http, path, protocols=["v4.channel.k8s.io"])
+        socket = await websocket.connect_websocket(http, path, protocols=["v4.channel.k8s.io"])
         last = b""
         async with asyncio.timeout(60):
             while message := await socket.receive():

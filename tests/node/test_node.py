@@ -8,7 +8,7 @@ import os
 import pytest
 
 from tests.loops.inprocess import until
-from tests.node.nodeworld import DRIVER, NODE, NodeWorld, node_world, unique
+from tests.node.node_env import DRIVER, NODE, NodeEnv, node_env, unique_name
 from volplane.api.coordination import Lease
 from volplane.api.core import Node, Pod
 from volplane.api.storage import CSINode
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.root
 
 
 async def test_a_node_introduces_itself() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
 
         async def ready() -> Node | None:
@@ -41,10 +41,10 @@ async def test_a_node_introduces_itself() -> None:
 
 
 async def test_a_driver_registers_and_leaves() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.start_driver()
-        (driver,) = (await here.registered()).spec.drivers
+        (driver,) = (await here.wait_until_registered()).spec.drivers
         assert (driver.name, driver.node_id) == (DRIVER, "n-1")
         assert driver.topology_keys == ("topology.disks.test/zone",)
         assert driver.allocatable is not None
@@ -68,15 +68,15 @@ async def _without_ids(client: Client) -> Node | None:
 
 
 async def test_a_pod_gets_its_disk_and_gives_it_back() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.start_driver()
-        await here.registered()
+        await here.wait_until_registered()
         await here.volume()
         await here.pod(claim="data")
-        pod = await here.until_ready()
+        pod = await here.wait_until_ready()
         assert pod.status.phase == "Running"
-        assert here.disks.counted() == {"stage": 1, "publish": 1}
+        assert here.disks.count_calls() == {"stage": 1, "publish": 1}
         stage, publish = here.disks.calls[0][1], here.disks.calls[1][1]
         assert stage.volume_id == "vol-data"
         assert dict(stage.publish_context) == {"devicePath": "/dev/data"}
@@ -86,25 +86,25 @@ async def test_a_pod_gets_its_disk_and_gives_it_back() -> None:
             f"/var/lib/kubelet/pods/{pod.uid}/volumes/kubernetes.io~csi/pv-data/mount"
         )
         assert publish.staging_target_path == stage.staging_target_path
-        assert here.mounted() == sorted([stage.staging_target_path, publish.target_path])
-        assert await here.in_use() == [unique()]
+        assert here.list_mounts() == sorted([stage.staging_target_path, publish.target_path])
+        assert await here.in_use() == [unique_name()]
         data = json.loads(_read(here.paths.real(here.paths.csi_data(pod.uid, "pv-data"))))
         assert data["volumeHandle"] == "vol-data"
         assert data["volumeLifecycleMode"] == "Persistent"
 
         await here.delete()
-        await here.until_phase("gone")
+        await here.wait_for_phase("gone")
         await until(lambda: _nothing_in_use(here))
-        assert here.disks.counted() == {"stage": 1, "publish": 1, "unpublish": 1, "unstage": 1}
-        assert here.mounted() == []
+        assert here.disks.count_calls() == {"stage": 1, "publish": 1, "unpublish": 1, "unstage": 1}
+        assert here.list_mounts() == []
         await until(lambda: _is_clean(here))
 
 
-async def _is_clean(here: NodeWorld) -> bool:
+async def _is_clean(here: NodeEnv) -> bool:
     return not os.listdir(here.paths.real(here.paths.pods))
 
 
-async def _nothing_in_use(here: NodeWorld) -> bool:
+async def _nothing_in_use(here: NodeEnv) -> bool:
     return not await here.in_use()
 
 
@@ -114,10 +114,10 @@ def _read(path: str) -> str:
 
 
 async def test_the_pods_own_fields_are_reported() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(restartPolicy="Never", container={"image": "once", "args": ["3"]})
-        await here.until_phase("Failed")
+        await here.wait_for_phase("Failed")
         pod = await here.client.get(Pod, "app", "default")
         (status,) = pod.status.container_statuses
         assert status.state.terminated is not None

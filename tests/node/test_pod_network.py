@@ -13,14 +13,14 @@ import grpc.aio
 import pytest
 
 from tests.loops.inprocess import until
-from tests.node.nodeworld import NODE, NodeWorld, node_world, there
+from tests.node.node_env import NODE, NodeEnv, node_env, path_exists
 from tests.node.test_pods import log_of, shell
 from volplane.api.core import Node, Pod
-from volplane.csi.health import METHOD, Health, NoAnswer, check
+from volplane.csi.health import METHOD, GrpcHealthStatus, HealthCheckError, check
 from volplane.host import network
 from volplane.host.netlink import Netlink
-from volplane.node.network.pods import bridge_name
-from volplane.node.network.relay import Ends
+from volplane.node.network.pod_network import bridge_name
+from volplane.node.network.relay import StreamPair
 
 pytestmark = pytest.mark.root
 PATIENCE = 60.0
@@ -50,14 +50,14 @@ async def heard(pod: Pod | str, port: int = 5432) -> str:
     return await _heard(lambda: asyncio.open_connection(address, port))
 
 
-async def heard_inside(here: NodeWorld, pod: Pod, port: int) -> str:
+async def heard_inside(here: NodeEnv, pod: Pod, port: int) -> str:
     """As port-forward reaches it."""
     assert here.role is not None
     network = here.role.network
     return await _heard(lambda: network.dial(pod.uid, port))
 
 
-async def _heard(dial: Callable[[], Awaitable[Ends]]) -> str:
+async def _heard(dial: Callable[[], Awaitable[StreamPair]]) -> str:
     async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(ConnectionError, TimeoutError):
@@ -71,7 +71,7 @@ async def _heard(dial: Callable[[], Awaitable[Ends]]) -> str:
             await asyncio.sleep(0.05)
 
 
-async def printed(here: NodeWorld, pod: Pod, part: str, container: str = "main", attempt: int = 0) -> str:
+async def printed(here: NodeEnv, pod: Pod, part: str, container: str = "main", attempt: int = 0) -> str:
     async def found() -> str:
         with suppress(FileNotFoundError):
             text = log_of(here, pod, container, attempt)
@@ -81,13 +81,13 @@ async def printed(here: NodeWorld, pod: Pod, part: str, container: str = "main",
     return str(await until(found, PATIENCE))
 
 
-def interfaces(here: NodeWorld) -> list[str]:
+def interfaces(here: NodeEnv) -> list[str]:
     with Netlink() as machine:
         group = network.group_of(bridge_name(here.paths.root))
         return [link.name for link in machine.links() if link.group == group]
 
 
-async def without_cables(here: NodeWorld) -> None:
+async def without_cables(here: NodeEnv) -> None:
     """The kernel takes a namespace down a moment after its last process."""
 
     async def gone() -> bool:
@@ -97,11 +97,11 @@ async def without_cables(here: NodeWorld) -> None:
 
 
 async def test_two_pods_have_the_same_port_and_both_answer() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         for name in ("one", "two"):
             await here.pod(name, container=server(f"I am {name}"))
-        one, two = await here.until_ready("one"), await here.until_ready("two")
+        one, two = await here.wait_until_ready("one"), await here.wait_until_ready("two")
         assert one.status.pod_ip != two.status.pod_ip
         assert one.status.host_ip == "127.0.0.1"
         assert [a.ip for a in one.status.pod_ips] == [one.status.pod_ip]
@@ -113,24 +113,24 @@ async def test_two_pods_have_the_same_port_and_both_answer() -> None:
         assert node.spec.pod_cidrs == (node.spec.pod_cidr,)
         for name in ("one", "two"):
             await here.delete(name)
-            await here.until_phase("gone", name)
+            await here.wait_for_phase("gone", name)
         await without_cables(here)
         await here.stop()
         assert interfaces(here) == []
 
 
 async def test_port_forward_reaches_servers_that_listen_on_the_pods_loopback_only() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(container=server("only for you", address="127.0.0.1"))
-        pod = await here.until_ready()
+        pod = await here.wait_until_ready()
         assert await heard_inside(here, pod, 5432) == "only for you"
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(pod.status.pod_ip, 5432)
 
 
 async def test_what_a_container_sees_of_its_network() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         env = [
             {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
@@ -141,7 +141,7 @@ async def test_what_a_container_sees_of_its_network() -> None:
             "echo $IP $IPS $NODE_IP; ls /sys/class/net; cat /etc/hosts; cut -d: -f1 /proc/net/dev; echo end"
         )
         await here.pod(container=shell(f"{script}; exec sleep 1000", env=env))
-        pod = await here.until_ready()
+        pod = await here.wait_until_ready()
         lines = (await printed(here, pod, "end\n")).splitlines()
         address = pod.status.pod_ip
         assert lines[0] == f"{address} {address} 127.0.0.1"
@@ -160,21 +160,21 @@ async def test_the_api_server_is_where_the_variables_say() -> None:
         '"$ENV{KUBERNETES_SERVICE_HOST}:$ENV{KUBERNETES_SERVICE_PORT}") or die "no: $!";'
         "print <$s>; $| = 1; print qq(end\\n); sleep 1000;"
     )
-    async with await asyncio.start_server(greet, "127.0.0.1", 0) as api, node_world() as here:
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as api, node_env() as here:
         port = api.sockets[0].getsockname()[1]
         await here.start(cluster_host="127.0.0.1", cluster_port=port)
         await here.pod(container={"image": "x", "command": ["perl", "-e", script]})
-        pod = await here.until_ready()
+        pod = await here.wait_until_ready()
         assert "the API server" in await printed(here, pod, "end")
 
 
 async def test_a_pod_may_ask_for_the_machines_network() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         script = "readlink /proc/self/ns/net; echo end; exec sleep 1000"
         await here.pod("inside", container=shell(script), hostNetwork=True)
         await here.pod("apart", container=shell(script))
-        inside, apart = await here.until_ready("inside"), await here.until_ready("apart")
+        inside, apart = await here.wait_until_ready("inside"), await here.wait_until_ready("apart")
         own = os.readlink("/proc/self/ns/net")
         assert own in await printed(here, inside, "end")
         assert own not in await printed(here, apart, "end")
@@ -183,17 +183,17 @@ async def test_a_pod_may_ask_for_the_machines_network() -> None:
 
 
 async def test_all_pods_share_the_machines_network_if_the_node_is_told_so() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start(pod_network="host")
         await here.pod(container=shell("readlink /proc/self/ns/net; echo end; exec sleep 1000"))
-        pod = await here.until_ready()
+        pod = await here.wait_until_ready()
         assert os.readlink("/proc/self/ns/net") in await printed(here, pod, "end")
         assert pod.status.pod_ip == "127.0.0.1"
         assert interfaces(here) == []
 
 
 async def test_containers_of_a_pod_share_its_network() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         ask = (
             "use IO::Socket::INET; my $s; "
@@ -202,12 +202,12 @@ async def test_containers_of_a_pod_share_its_network() -> None:
         )
         beside = {"name": "beside", "image": "x", "command": ["perl", "-e", ask], "restartPolicy": "Always"}
         await here.pod(container=server("hello neighbour\n"), initContainers=[beside])
-        pod = await here.until_ready()
+        pod = await here.wait_until_ready()
         await printed(here, pod, "hello neighbour", container="beside")
 
 
 async def test_http_and_tcp_probes_go_to_the_pods_own_address() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         probes = {
             "startupProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1, "failureThreshold": 60},
@@ -217,11 +217,11 @@ async def test_http_and_tcp_probes_go_to_the_pods_own_address() -> None:
         for name in ("one", "two"):
             await here.pod(name, container=server("fine", port=8080, http=True, **probes))
         for name in ("one", "two"):
-            await here.until_ready(name)
+            await here.wait_until_ready(name)
 
 
 async def test_a_failed_probe_names_the_pods_address() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         probe = {"tcpSocket": {"port": 81}, "periodSeconds": 1}
         await here.pod(container=shell("exec sleep 1000", readinessProbe=probe))
@@ -230,7 +230,9 @@ async def test_a_failed_probe_names_the_pods_address() -> None:
             return str((await here.client.get(Pod, "app", "default")).status.pod_ip)
 
         address = await until(placed, PATIENCE)
-        await here.until_told(f"Readiness probe failed: dial tcp {address}:81: connect: connection refused")
+        await here.wait_for_event(
+            f"Readiness probe failed: dial tcp {address}:81: connect: connection refused"
+        )
 
 
 # --- gRPC
@@ -260,8 +262,8 @@ async def health_server(*handlers: grpc.GenericRpcHandler) -> tuple[grpc.aio.Ser
 async def test_a_server_is_asked_for_its_health() -> None:
     made, address = await health_server(Answering({"": 1, "disk": 2}))
     try:
-        assert await check(address, "", PATIENCE) is Health.SERVING
-        assert await check(address, "disk", PATIENCE) is Health.NOT_SERVING
+        assert await check(address, "", PATIENCE) is GrpcHealthStatus.SERVING
+        assert await check(address, "disk", PATIENCE) is GrpcHealthStatus.NOT_SERVING
     finally:
         await made.stop(0)
 
@@ -269,7 +271,7 @@ async def test_a_server_is_asked_for_its_health() -> None:
 async def test_a_server_without_health_says_so() -> None:
     made, address = await health_server()
     try:
-        with pytest.raises(NoAnswer, match="does not implement the grpc health protocol"):
+        with pytest.raises(HealthCheckError, match="does not implement the grpc health protocol"):
             await check(address, "", PATIENCE)
     finally:
         await made.stop(0)
@@ -279,7 +281,9 @@ async def test_nobody_there_is_no_answer() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-        with pytest.raises(NoAnswer, match=f'timeout: failed to connect service "{address}" within 0.2s'):
+        with pytest.raises(
+            HealthCheckError, match=f'timeout: failed to connect service "{address}" within 0.2s'
+        ):
             await check(address, "", 0.2)
 
 
@@ -287,13 +291,15 @@ async def test_a_grpc_probe_makes_a_pod_ready() -> None:
     made, address = await health_server(answering := Answering({"": 2, "db": 2}))
     port = int(address.rpartition(":")[2])
     try:
-        async with node_world() as here:
+        async with node_env() as here:
             await here.start()
             probe = {"grpc": {"port": port, "service": "db"}, "periodSeconds": 1, "timeoutSeconds": 30}
             await here.pod(container={"readinessProbe": probe})
-            await here.until_told('Readiness probe failed: service unhealthy (responded with "NOT_SERVING")')
+            await here.wait_for_event(
+                'Readiness probe failed: service unhealthy (responded with "NOT_SERVING")'
+            )
             answering.answers["db"] = 1
-            await here.until_ready()
+            await here.wait_until_ready()
     finally:
         await made.stop(0)
 
@@ -309,29 +315,29 @@ def free_port() -> int:
 
 
 async def test_a_host_port_leads_into_the_pod_as_long_as_it_is_there() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         port = free_port()
         await here.pod(container=server("hello", ports=[{"containerPort": 5432, "hostPort": port}]))
-        await here.until_ready()
+        await here.wait_until_ready()
         assert await heard("127.0.0.1", port) == "hello"
         await here.delete()
-        await here.until_phase("gone")
+        await here.wait_for_phase("gone")
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", port)
 
 
 async def test_a_host_port_that_is_taken_is_waited_for() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
             await here.pod(container=server("hello", ports=[{"containerPort": 5432, "hostPort": port}]))
-            await here.until_told(
+            await here.wait_for_event(
                 f"Failed to create pod sandbox: hostPort {port} of 127.0.0.1: Address already"
             )
             assert await here.phase() == "Pending"
-        await here.until_ready()
+        await here.wait_until_ready()
         assert await heard("127.0.0.1", port) == "hello"
 
 
@@ -339,15 +345,15 @@ async def test_a_host_port_that_is_taken_is_waited_for() -> None:
 
 
 async def test_a_running_pod_keeps_its_network_when_the_node_starts_again() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(container=server("still here"))
-        before = await here.until_ready()
+        before = await here.wait_until_ready()
         assert await heard(before) == "still here"
         await here.stop(drain=False)
         assert await heard(before) == "still here"
         await here.start()
-        after = await here.until_ready()
+        after = await here.wait_until_ready()
         assert after.status.pod_ip == before.status.pod_ip
         assert after.status.container_statuses[0].restart_count == 0
         assert await heard(after) == "still here"
@@ -355,10 +361,10 @@ async def test_a_running_pod_keeps_its_network_when_the_node_starts_again() -> N
 
 
 async def test_a_pod_that_is_started_anew_has_the_address_that_it_had() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(container=server("hello"))
-        before = await here.until_ready()
+        before = await here.wait_until_ready()
         await here.stop()
         assert interfaces(here) == []
         await here.start()
@@ -368,11 +374,11 @@ async def test_a_pod_that_is_started_anew_has_the_address_that_it_had() -> None:
 
         await until(plugged, PATIENCE)  # until then its address leads out of the machine
         assert await heard(before) == "hello"
-        assert (await here.until_ready()).status.pod_ip == before.status.pod_ip
+        assert (await here.wait_until_ready()).status.pod_ip == before.status.pod_ip
 
 
 async def test_a_container_that_is_restarted_stays_in_its_pods_network() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(container=shell("readlink /proc/self/ns/net; sleep 0.1"), restartPolicy="Always")
 
@@ -388,10 +394,10 @@ async def test_a_container_that_is_restarted_stays_in_its_pods_network() -> None
 
 async def test_what_belongs_to_nobody_any_more_is_removed() -> None:
     """The pod was deleted by force while the node was away."""
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(container=server("hello"))
-        pod = await here.until_ready()
+        pod = await here.wait_until_ready()
         assert await heard(pod) == "hello"
         await here.stop(drain=False)
         await here.delete(grace=0)
@@ -400,19 +406,19 @@ async def test_what_belongs_to_nobody_any_more_is_removed() -> None:
         await without_cables(here)
 
         async def removed() -> bool:
-            return not there(here.paths.real(here.paths.pod(pod.uid)))
+            return not path_exists(here.paths.real(here.paths.pod(pod.uid)))
 
         await until(removed, PATIENCE)
 
 
 async def test_a_bridge_that_somebody_removes_comes_back_with_the_next_pod() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod("one", container=server("one"))
-        await here.until_ready("one")
+        await here.wait_until_ready("one")
         network.remove_bridge(bridge_name(here.paths.root))
         await here.pod("two", container=server("two"))
-        assert await heard(await here.until_ready("two")) == "two"
+        assert await heard(await here.wait_until_ready("two")) == "two"
 
 
 async def test_a_machine_without_such_networks_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,10 +426,10 @@ async def test_a_machine_without_such_networks_says_so(monkeypatch: pytest.Monke
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr("volplane.host.syscalls.unshare", refuse)
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(container=shell("readlink /proc/self/ns/net; echo end; exec sleep 1000"))
-        pod = await here.until_ready()
+        pod = await here.wait_until_ready()
         assert os.readlink("/proc/self/ns/net") in await printed(here, pod, "end")
         assert pod.status.pod_ip == "127.0.0.1"
-        await here.until_told("this machine has no networks for pods (Operation not permitted)")
+        await here.wait_for_event("this machine has no networks for pods (Operation not permitted)")

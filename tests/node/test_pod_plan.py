@@ -7,32 +7,34 @@ import pytest
 from volplane.api.core import Container, Pod, PodSpec, ResourceRequirements
 from volplane.api.meta import ObjectMeta
 from volplane.node.pods import plan
-from volplane.node.pods.plan import Backoff, Finished, Start, Watch
-from volplane.node.pods.records import Attempt, Record, Waiting
-from volplane.node.pods.status import Facts, pod_status, qos_class
+from volplane.node.pods.plan import ContainerFinished, CrashLoopBackoff, StartAttempt, WatchAttempt
+from volplane.node.pods.records import ContainerAttempt, ContainerRecord, ContainerWaiting
+from volplane.node.pods.status import PodStatusInputs, make_pod_status, qos_class
 from volplane.rules.steps import Wait
 
 NOW = "2026-01-02T03:04:05Z"
 
 
-def ran(exit_code: int = 0, number: int = 0) -> Attempt:
-    return Attempt(number, f"process://u_c_{number}", exit_code=exit_code, started_at=NOW, finished_at=NOW)
+def ran(exit_code: int = 0, number: int = 0) -> ContainerAttempt:
+    return ContainerAttempt(
+        number, f"process://u_c_{number}", exit_code=exit_code, started_at=NOW, finished_at=NOW
+    )
 
 
-RUNNING = Attempt(0, "process://u_c_0", running=True, started_at=NOW)
-UP = Record(current=RUNNING, ready=True)
+RUNNING = ContainerAttempt(0, "process://u_c_0", running=True, started_at=NOW)
+UP = ContainerRecord(current=RUNNING, ready=True)
 
 STEPS = {
-    "a container that never ran starts": ("Always", None, 0.0, 0.0, Start(0)),
-    "a running one is watched": ("Always", RUNNING, 0.0, 0.0, Watch()),
-    "Always restarts a success at once": ("Always", ran(), 0.0, 0.0, Start(1)),
-    "OnFailure leaves a success": ("OnFailure", ran(), 0.0, 0.0, Finished(True)),
-    "OnFailure restarts a failure": ("OnFailure", ran(1), 0.0, 0.0, Start(1)),
-    "Never leaves a failure": ("Never", ran(1), 0.0, 0.0, Finished(False)),
+    "a container that never ran starts": ("Always", None, 0.0, 0.0, StartAttempt(0)),
+    "a running one is watched": ("Always", RUNNING, 0.0, 0.0, WatchAttempt()),
+    "Always restarts a success at once": ("Always", ran(), 0.0, 0.0, StartAttempt(1)),
+    "OnFailure leaves a success": ("OnFailure", ran(), 0.0, 0.0, ContainerFinished(True)),
+    "OnFailure restarts a failure": ("OnFailure", ran(1), 0.0, 0.0, StartAttempt(1)),
+    "Never leaves a failure": ("Never", ran(1), 0.0, 0.0, ContainerFinished(False)),
     "the second crash waits": (
         "Always", ran(1, 1), 10.0, 4.0, Wait(6.0, "back-off 10s restarting failed container"),
     ),
-    "the wait ends": ("Always", ran(1, 1), 10.0, 10.0, Start(2)),
+    "the wait ends": ("Always", ran(1, 1), 10.0, 10.0, StartAttempt(2)),
     "long waits are spelled as minutes": (
         "Always", ran(1, 5), 160.0, 0.0, Wait(160.0, "back-off 2m40s restarting failed container"),
     ),
@@ -41,18 +43,18 @@ STEPS = {
 
 @pytest.mark.parametrize(("policy", "attempt", "delay", "ended_for", "step"), STEPS.values(), ids=STEPS)
 def test_next_step(
-    policy: str, attempt: Attempt | None, delay: float, ended_for: float, step: object
+    policy: str, attempt: ContainerAttempt | None, delay: float, ended_for: float, step: object
 ) -> None:
-    assert plan.plan(policy, attempt, Backoff(delay), ended_for) == step
+    assert plan.plan(policy, attempt, CrashLoopBackoff(delay), ended_for) == step
 
 
 def test_backoff_grows_and_is_forgiven() -> None:
-    delays, backoff = [], Backoff()
+    delays, backoff = [], CrashLoopBackoff()
     for _ in range(7):
         delays.append(backoff.delay)
-        backoff = backoff.ran(1.0).restarted()
+        backoff = backoff.after_run(1.0).after_restart()
     assert delays == [0, 10, 20, 40, 80, 160, 300]
-    assert backoff.ran(600.0).delay == 0
+    assert backoff.after_run(600.0).delay == 0
 
 
 def pod(
@@ -73,31 +75,41 @@ PHASES = {
     "running": (pod(), {"c": UP}, False, "Running"),
     "one of two": (pod(containers=("c", "d")), {"c": UP}, False, "Pending"),
     "init runs": (pod(init=INIT), {"i": UP}, False, "Pending"),
-    "init failed for good": (pod("Never", init=INIT), {"i": Record(ran(1))}, False, "Failed"),
-    "init failed, again soon": (pod(init=INIT), {"i": Record(ran(1))}, False, "Pending"),
-    "init done": (pod(init=INIT), {"i": Record(ran()), "c": UP}, False, "Running"),
-    "succeeded": (pod("Never"), {"c": Record(ran())}, False, "Succeeded"),
-    "failed": (pod("Never"), {"c": Record(ran(3))}, False, "Failed"),
-    "failed, to be restarted": (pod("OnFailure"), {"c": Record(ran(3))}, False, "Running"),
-    "crash loop": (pod(), {"c": Record(ran(3), waiting=Waiting("CrashLoopBackOff"))}, False, "Running"),
-    "ended well": (pod(), {"c": Record(ran())}, True, "Succeeded"),
-    "killed": (pod(), {"c": Record(ran(137))}, True, "Failed"),
-    "ended with a sidecar still there": (pod(init=SIDECAR), {"c": Record(ran()), "s": UP}, True, "Running"),
+    "init failed for good": (pod("Never", init=INIT), {"i": ContainerRecord(ran(1))}, False, "Failed"),
+    "init failed, again soon": (pod(init=INIT), {"i": ContainerRecord(ran(1))}, False, "Pending"),
+    "init done": (pod(init=INIT), {"i": ContainerRecord(ran()), "c": UP}, False, "Running"),
+    "succeeded": (pod("Never"), {"c": ContainerRecord(ran())}, False, "Succeeded"),
+    "failed": (pod("Never"), {"c": ContainerRecord(ran(3))}, False, "Failed"),
+    "failed, to be restarted": (pod("OnFailure"), {"c": ContainerRecord(ran(3))}, False, "Running"),
+    "crash loop": (
+        pod(),
+        {"c": ContainerRecord(ran(3), waiting=ContainerWaiting("CrashLoopBackOff"))},
+        False,
+        "Running",
+    ),
+    "ended well": (pod(), {"c": ContainerRecord(ran())}, True, "Succeeded"),
+    "killed": (pod(), {"c": ContainerRecord(ran(137))}, True, "Failed"),
+    "ended with a sidecar still there": (
+        pod(init=SIDECAR),
+        {"c": ContainerRecord(ran()), "s": UP},
+        True,
+        "Running",
+    ),
     "deleted before it began": (pod(), {}, True, "Pending"),
 }
 
 
 @pytest.mark.parametrize(("seen", "records", "ended", "phase"), PHASES.values(), ids=PHASES)
-def test_phase(seen: Pod, records: dict[str, Record], ended: bool, phase: str) -> None:
+def test_phase(seen: Pod, records: dict[str, ContainerRecord], ended: bool, phase: str) -> None:
     assert plan.phase(seen, records, ended=ended) == phase
 
 
-def conditions(seen: Pod, facts: Facts) -> dict[str, tuple[str, str]]:
-    return {c.type: (c.status, c.reason) for c in pod_status(seen, facts, NOW).conditions}
+def conditions(seen: Pod, facts: PodStatusInputs) -> dict[str, tuple[str, str]]:
+    return {c.type: (c.status, c.reason) for c in make_pod_status(seen, facts, NOW).conditions}
 
 
 def test_a_new_pod_is_creating_its_containers() -> None:
-    status = pod_status(pod(), Facts(host_ip="127.0.0.1", started_at=NOW), NOW)
+    status = make_pod_status(pod(), PodStatusInputs(host_ip="127.0.0.1", started_at=NOW), NOW)
     waiting = status.container_statuses[0].state.waiting
     assert status.phase == "Pending"
     assert waiting is not None
@@ -107,7 +119,7 @@ def test_a_new_pod_is_creating_its_containers() -> None:
 
 
 def test_a_running_pod_is_ready() -> None:
-    facts = Facts(records={"c": UP}, volumes_ready=True)
+    facts = PodStatusInputs(records={"c": UP}, volumes_ready=True)
     assert conditions(pod(), facts) == {
         "PodReadyToStartContainers": ("True", ""),
         "Initialized": ("True", ""),
@@ -118,25 +130,25 @@ def test_a_running_pod_is_ready() -> None:
 
 
 def test_init_containers_hold_the_others_back() -> None:
-    status = pod_status(pod(init=INIT), Facts(records={"i": UP}, volumes_ready=True), NOW)
+    status = make_pod_status(pod(init=INIT), PodStatusInputs(records={"i": UP}, volumes_ready=True), NOW)
     waiting = status.container_statuses[0].state.waiting
     assert waiting is not None
     assert waiting.reason == "PodInitializing"
-    assert conditions(pod(init=INIT), Facts(records={"i": UP}))["Initialized"] == (
+    assert conditions(pod(init=INIT), PodStatusInputs(records={"i": UP}))["Initialized"] == (
         "False",
         "ContainersNotInitialized",
     )
 
 
 def test_a_finished_pod_says_so() -> None:
-    found = conditions(pod("Never"), Facts(records={"c": Record(ran())}, ended=True))
+    found = conditions(pod("Never"), PodStatusInputs(records={"c": ContainerRecord(ran())}, ended=True))
     assert found["Ready"] == ("False", "PodCompleted")
     assert found["PodReadyToStartContainers"] == ("False", "")
 
 
 def test_a_crash_loop_shows_the_last_end() -> None:
-    record = Record(ran(3, 4), waiting=Waiting("CrashLoopBackOff", "back-off 40s"))
-    (shown,) = pod_status(pod(), Facts(records={"c": record}), NOW).container_statuses
+    record = ContainerRecord(ran(3, 4), waiting=ContainerWaiting("CrashLoopBackOff", "back-off 40s"))
+    (shown,) = make_pod_status(pod(), PodStatusInputs(records={"c": record}), NOW).container_statuses
     assert shown.restart_count == 4
     assert shown.state.waiting is not None
     assert shown.state.waiting.reason == "CrashLoopBackOff"
@@ -148,9 +160,11 @@ def test_a_crash_loop_shows_the_last_end() -> None:
 def test_transition_times_move_only_with_the_status() -> None:
     import msgspec
 
-    first = pod_status(pod(), Facts(), NOW)
+    first = make_pod_status(pod(), PodStatusInputs(), NOW)
     known = msgspec.structs.replace(pod(), status=first)
-    later = pod_status(known, Facts(records={"c": UP}, volumes_ready=True), "2026-01-02T04:00:00Z")
+    later = make_pod_status(
+        known, PodStatusInputs(records={"c": UP}, volumes_ready=True), "2026-01-02T04:00:00Z"
+    )
     times = {c.type: c.last_transition_time for c in later.conditions}
     assert times["PodScheduled"] == NOW
     assert times["Ready"] == "2026-01-02T04:00:00Z"

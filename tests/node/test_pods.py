@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.loops.inprocess import until
-from tests.node.nodeworld import NodeWorld, node_world, read, settled, there
+from tests.node.node_env import NodeEnv, node_env, path_exists, read, wait_briefly
 from volplane.api.codec import convert
 from volplane.api.core import ConfigMap, ContainerStatus, Pod, Secret
-from volplane.node.containers.base import ContainerSpec, State
+from volplane.node.containers.base import ContainerRunState, ContainerSpec
 from volplane.node.containers.task import TaskContext
 
 pytestmark = pytest.mark.root
@@ -23,19 +23,19 @@ def shell(script: str, **more: Any) -> dict[str, Any]:
     return {"name": "main", "image": "busybox", "command": ["/bin/sh", "-c", script], **more}
 
 
-async def status(here: NodeWorld, name: str = "main") -> Any:
+async def status(here: NodeEnv, name: str = "main") -> Any:
     pod = await here.client.get(Pod, "app", "default")
     everything = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     return next((s for s in everything if s.name == name), ContainerStatus())
 
 
-def log_of(here: NodeWorld, pod: Pod, container: str = "main", attempt: int = 0) -> str:
+def log_of(here: NodeEnv, pod: Pod, container: str = "main", attempt: int = 0) -> str:
     path = here.paths.real(here.paths.log_file("default", pod.name, pod.uid, container, attempt))
     return "".join(line.split(" ", 3)[3] for line in Path(path).read_text().splitlines(keepends=True))
 
 
 async def test_init_containers_run_in_their_order_before_the_rest() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         order: list[str] = []
 
@@ -53,7 +53,7 @@ async def test_init_containers_run_in_their_order_before_the_rest() -> None:
             {"name": "two", "image": "note"},
         ]
         await here.pod(initContainers=init, container={"image": "keep"})
-        pod = await here.until_ready()
+        pod = await here.wait_until_ready()
         assert order == ["one", "beside", "two", "main"]
         assert [s.ready for s in pod.status.init_container_statuses] == [True, True, True]
         conditions = {c.type: c.status for c in pod.status.conditions}
@@ -61,18 +61,18 @@ async def test_init_containers_run_in_their_order_before_the_rest() -> None:
 
 
 async def test_a_failing_init_container_fails_a_pod_that_never_restarts() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(
             restartPolicy="Never", initContainers=[{"name": "one", "image": "once", "args": ["4"]}]
         )
-        await here.until_phase("Failed")
+        await here.wait_for_phase("Failed")
         assert (await status(here)).state.waiting.reason == "PodInitializing"
         assert (await status(here, "one")).state.terminated.exit_code == 4
 
 
 async def test_a_container_that_ends_is_restarted_at_once_and_then_held_back() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(container={"image": "once", "args": ["1"]})
 
@@ -88,30 +88,30 @@ async def test_a_container_that_ends_is_restarted_at_once_and_then_held_back() -
             "back-off 10s restarting failed container=main pod=app_"
         )
         assert await here.phase() == "Running"
-        assert "Back-off restarting failed container main" in await here.until_told("Back-off")
+        assert "Back-off restarting failed container main" in await here.wait_for_event("Back-off")
 
 
 @pytest.mark.parametrize(("code", "phase"), [("0", "Succeeded"), ("3", "Failed")])
 async def test_a_pod_that_ends_lets_its_volumes_go_and_stays(code: str, phase: str) -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         volume = {"name": "v", "emptyDir": {"medium": "Memory"}}
         mount = {"name": "v", "mountPath": "/v"}
         container = {"image": "once", "args": [code]}
         await here.pod(restartPolicy="Never", volumes=[volume], mounts=[mount], container=container)
-        await here.until_phase(phase)
+        await here.wait_for_phase(phase)
 
         async def empty() -> bool:
-            return here.mounted() == []
+            return here.list_mounts() == []
 
         await until(empty)
         assert await here.phase() == phase
         await here.delete()
-        await here.until_phase("gone")
+        await here.wait_for_phase("gone")
 
 
 async def test_the_environment_of_a_process() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start(cluster_host="127.0.0.1", cluster_port=6443)
         meta = {"namespace": "default"}
         settings = {"metadata": {"name": "settings", **meta}, "data": {"A": "1", "B": "2"}}
@@ -139,7 +139,7 @@ async def test_the_environment_of_a_process() -> None:
         }
         context = {"runAsGroup": 99, "fsGroup": 77, "supplementalGroups": [55]}
         await here.pod(container=container, securityContext=context)
-        pod = await here.until_ready()
+        pod = await here.wait_until_ready()
 
         async def written() -> bool:
             return "zero-app one" in log_of(here, pod)
@@ -167,7 +167,7 @@ async def test_the_environment_of_a_process() -> None:
 
 
 async def test_a_container_whose_config_is_missing_waits_with_the_reason() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "a"}}}]
         await here.pod(container={"env": env})
@@ -180,23 +180,23 @@ async def test_a_container_whose_config_is_missing_waits_with_the_reason() -> No
         assert (await status(here)).state.waiting.message == 'configmaps "settings" not found'
         settings = {"metadata": {"name": "settings", "namespace": "default"}, "data": {"a": "1"}}
         await here.client.create(convert(ConfigMap, settings))
-        await here.until_ready()
+        await here.wait_until_ready()
 
 
 async def test_an_image_without_a_command_gets_a_pause_and_an_event() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(container={"image": "nginx"})
-        await here.until_ready()
-        told = await here.until_told("a pause process runs in its place")
+        await here.wait_until_ready()
+        told = await here.wait_for_event("a pause process runs in its place")
         assert told.startswith('Image "nginx" of container main is not available on this node')
         await here.delete()
         async with asyncio.timeout(10):  # it ends when it is asked to
-            await here.until_phase("gone")
+            await here.wait_for_phase("gone")
 
 
 async def test_a_volume_at_its_place_in_a_process() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         volumes = [{"name": "v", "emptyDir": {}}]
         places = [
@@ -210,7 +210,7 @@ async def test_a_volume_at_its_place_in_a_process() -> None:
         )
         container = {**shell(script), "env": [{"name": "WHO", "value": "me"}]}
         await here.pod(volumes=volumes, mounts=places, container=container)
-        pod = await here.until_ready()
+        pod = await here.wait_until_ready()
         root = here.paths.real(here.paths.volume(pod.uid, "kubernetes.io/empty-dir", "v"))
 
         async def done() -> bool:
@@ -219,11 +219,11 @@ async def test_a_volume_at_its_place_in_a_process() -> None:
         await until(done)
         assert read(f"{root}/x") == "whole\n"
         assert read(f"{root}/a/b/y") == "part\n"
-        assert not there(f"{root}/me/z")
+        assert not path_exists(f"{root}/me/z")
         assert "part\n" in log_of(here, pod)
         await here.delete()
-        await here.until_phase("gone")
-        assert here.mounted() == []
+        await here.wait_for_phase("gone")
+        assert here.list_mounts() == []
 
         async def clean() -> bool:
             return not os.listdir(here.paths.real(here.paths.pods))
@@ -232,7 +232,7 @@ async def test_a_volume_at_its_place_in_a_process() -> None:
 
 
 async def test_a_link_in_the_volume_does_not_lead_a_sub_path_out_of_it() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         volumes = [{"name": "v", "emptyDir": {}}]
         init = {
@@ -246,41 +246,41 @@ async def test_a_link_in_the_volume_does_not_lead_a_sub_path_out_of_it() -> None
             initContainers=[init],
             container=shell("ls /x; exec sleep 1000"),
         )
-        told = await here.until_told("subPath")
+        told = await here.wait_for_event("subPath")
         assert told == 'Error: failed to prepare subPath for volumeMount "v" of container "main"'
 
 
 async def test_the_last_words_of_a_container() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         container = shell("echo it was the disk > /dev/termination-log; exit 5")
         await here.pod(restartPolicy="Never", container=container)
-        await here.until_phase("Failed")
+        await here.wait_for_phase("Failed")
         ended = (await status(here)).state.terminated
         assert (ended.exit_code, ended.message) == (5, "it was the disk\n")
 
 
 async def test_a_deaf_container_is_killed_after_its_grace() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(container=shell("trap '' TERM; while :; do sleep 1; done"))
-        await here.until_ready()
+        await here.wait_until_ready()
         await here.delete(grace=1)
-        await settled()
+        await wait_briefly()
         assert await here.phase() == "Running"
-        await here.until_phase("gone")
+        await here.wait_for_phase("gone")
 
 
 async def test_a_container_whose_pod_is_deleted_while_it_is_started_never_runs() -> None:
     """The other container has started by then."""
-    async with node_world() as here:
+    async with node_env() as here:
         role = await here.start()
         await here.start_driver()
-        await here.registered()
+        await here.wait_until_registered()
         await here.volume()
         start, begun, go_on = role.runtimes.start, asyncio.Event(), asyncio.Event()
 
-        async def slowly(spec: ContainerSpec) -> State:
+        async def slowly(spec: ContainerSpec) -> ContainerRunState:
             if spec.name == "slow":
                 begun.set()
                 await go_on.wait()
@@ -292,23 +292,23 @@ async def test_a_container_whose_pod_is_deleted_while_it_is_started_never_runs()
         await here.pod(claim="data", containers=[quick, slow])
         await begun.wait()
         await here.delete()
-        await here.until_phase("gone")
+        await here.wait_for_phase("gone")
         go_on.set()
 
         async def over() -> bool:
-            return not here.mounted() and not await role.runtimes.states()
+            return not here.list_mounts() and not await role.runtimes.states()
 
         await until(over)
-        assert "Started container slow" not in await here.messages()
+        assert "Started container slow" not in await here.list_event_messages()
 
 
 async def test_a_second_delete_shortens_the_grace() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(container=shell("trap '' TERM; while :; do sleep 1; done"))
-        await here.until_ready()
+        await here.wait_until_ready()
         await here.delete(grace=1000)
-        await settled()
+        await wait_briefly()
         await here.delete(grace=0)
         assert here.role is not None
         role = here.role
@@ -321,20 +321,20 @@ async def test_a_second_delete_shortens_the_grace() -> None:
 
 
 async def test_a_deadline_ends_a_pod() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(activeDeadlineSeconds=5)  # long enough to be seen ready, on a busy machine, too
-        await here.until_ready()
-        await here.until_phase("Failed")
+        await here.wait_until_ready()
+        await here.wait_for_phase("Failed")
         pod = await here.client.get(Pod, "app", "default")
         assert pod.status.reason == "DeadlineExceeded"
 
 
 async def test_a_running_process_survives_the_node_and_is_adopted() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(container=shell("echo begun; exec sleep 1000"))
-        before = await here.until_ready()
+        before = await here.wait_until_ready()
         assert here.role is not None
         (state,) = await here.role.runtimes.states()
         await here.stop(drain=False)
@@ -348,20 +348,20 @@ async def test_a_running_process_survives_the_node_and_is_adopted() -> None:
             return [(s.pid, s.running) for s in found] == [(state.pid, True)]
 
         await until(adopted)
-        await settled(0.2)
-        pod = await here.until_ready()
+        await wait_briefly(0.2)
+        pod = await here.wait_until_ready()
         (shown,) = pod.status.container_statuses
         assert shown.restart_count == 0
         assert shown.container_id == before.status.container_statuses[0].container_id
         await here.delete()
-        await here.until_phase("gone")
+        await here.wait_for_phase("gone")
 
 
 async def test_a_process_of_a_pod_that_is_gone_is_ended() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(container=shell("exec sleep 1000"))
-        await here.until_ready()
+        await here.wait_until_ready()
         await here.stop(drain=False)
         await here.delete(grace=0)
         await here.start()

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.loops.inprocess import until
-from tests.node.nodeworld import NodeWorld, node_world
+from tests.node.node_env import NodeEnv, node_env
 from tests.node.test_pods import log_of, shell, status
 from volplane.api.codec import convert
 from volplane.api.core import Container, Pod
 from volplane.node.containers.task import TaskContext
-from volplane.node.pods.handlers import Trouble, port_of
-from volplane.node.pods.probes import Tally, judge
+from volplane.node.pods.lifecycle_handlers import HandlerError, port_of
+from volplane.node.pods.probes import ProbeTally, count_result
 from volplane.web.message import Request, Response
 from volplane.web.server import serve
 
@@ -39,14 +39,14 @@ def run(*command: str) -> dict[str, Any]:
     return {"exec": {"command": list(command)}}
 
 
-async def said(here: NodeWorld, text: str) -> None:
+async def said(here: NodeEnv, text: str) -> None:
     async def heard() -> bool:
-        return any(text in message for message in await here.messages())
+        return any(text in message for message in await here.list_event_messages())
 
     await until(heard, PATIENCE)
 
 
-async def readiness(here: NodeWorld, wanted: bool) -> None:
+async def readiness(here: NodeEnv, wanted: bool) -> None:
     async def reached() -> bool:
         return bool((await status(here)).ready == wanted)
 
@@ -76,10 +76,10 @@ async def readiness(here: NodeWorld, wanted: bool) -> None:
 def test_a_result_counts_when_it_was_seen_often_enough_in_a_row(
     seen: str, successes: int, failures: int, counts: bool | None
 ) -> None:
-    tally = Tally()
+    tally = ProbeTally()
     for sign in seen:
-        tally = judge(tally, sign == "+", successes=successes, failures=failures)
-    assert tally.counts is counts
+        tally = count_result(tally, sign == "+", successes=successes, failures=failures)
+    assert tally.verdict is counts
 
 
 def test_a_port_may_be_named() -> None:
@@ -88,7 +88,7 @@ def test_a_port_may_be_named() -> None:
     assert port_of("web", container) == 8080
     assert port_of(9, container) == 9
     assert port_of("9", container) == 9
-    with pytest.raises(Trouble):
+    with pytest.raises(HandlerError):
         port_of("other", container)
 
 
@@ -97,7 +97,7 @@ def test_a_port_may_be_named() -> None:
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure"])
 async def test_a_container_that_is_not_alive_is_ended_and_started_again(policy: str) -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         script = "trap 'exit 0' TERM; touch /tmp/ok; sleep 1; rm /tmp/ok; sleep 1000 & wait"
         liveness = probe(run("cat", "/tmp/ok"), initialDelaySeconds=2)
@@ -124,13 +124,13 @@ async def test_a_pod_is_ready_while_its_container_answers_and_is_not_restarted_w
         await context.stop.wait()
         await server.close(0)
 
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         here.images |= {"web": web}
         get = {"httpGet": {"path": "/healthz", "port": "http"}}
         ports = [{"name": "http", "containerPort": port}]
         await here.pod(container={"image": "web", "ports": ports, "readinessProbe": probe(get)})
-        await here.until_ready()
+        await here.wait_until_ready()
         fine = False
         await readiness(here, False)
         await said(here, "Readiness probe failed: HTTP probe failed with statuscode: 503")
@@ -156,7 +156,7 @@ async def test_until_it_has_started_nobody_asks_whether_it_lives() -> None:
         await context.stop.wait()
         server.close()
 
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         here.images |= {"slow": slow}
         connect = {"tcpSocket": {"port": port}}
@@ -172,14 +172,14 @@ async def test_until_it_has_started_nobody_asks_whether_it_lives() -> None:
         assert before.state.running is not None
         assert (before.started, before.ready) == (False, False)
         opened.set()
-        await here.until_ready()
+        await here.wait_until_ready()
         after = await status(here)
         assert (after.started, after.restart_count) == (True, 0)
-        assert not any("Liveness" in message for message in await here.messages())
+        assert not any("Liveness" in message for message in await here.list_event_messages())
 
 
 async def test_a_container_that_does_not_start_in_time_is_ended() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         startup = probe(run("false"), failureThreshold=2)
         await here.pod(container=shell("sleep 1000", startupProbe=startup), terminationGracePeriodSeconds=0)
@@ -187,7 +187,7 @@ async def test_a_container_that_does_not_start_in_time_is_ended() -> None:
 
 
 async def test_a_command_that_takes_too_long_has_failed() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         slow = probe(run("sleep", "100"), timeoutSeconds=1)
         await here.pod(container=shell("sleep 1000", readinessProbe=slow), terminationGracePeriodSeconds=0)
@@ -195,7 +195,7 @@ async def test_a_command_that_takes_too_long_has_failed() -> None:
 
 
 async def test_a_probe_that_cannot_be_asked_is_told_as_an_error() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(container={"readinessProbe": probe(run("true"))})
         await said(here, "Readiness probe errored and resulted in unknown state: ")
@@ -203,7 +203,7 @@ async def test_a_probe_that_cannot_be_asked_is_told_as_an_error() -> None:
 
 
 async def test_a_sidecar_has_started_when_its_probe_says_so() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         script = "sleep 2; touch /tmp/up; sleep 1000 & wait"
         beside = shell(
@@ -217,11 +217,11 @@ async def test_a_sidecar_has_started_when_its_probe_says_so() -> None:
         main = await status(here)
         assert main.state.waiting is not None
         assert main.state.waiting.reason == "PodInitializing"
-        await here.until_ready()
+        await here.wait_until_ready()
 
 
 async def test_what_probes_have_found_out_outlives_the_node() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         never = probe(run("false"), initialDelaySeconds=1000)
         await here.pod("app", container=shell("sleep 1000", readinessProbe=never))
@@ -240,14 +240,14 @@ async def test_what_probes_have_found_out_outlives_the_node() -> None:
 
 
 async def test_a_hook_runs_after_the_start_and_before_the_container_is_ready() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         hook = {"postStart": run("/bin/sh", "-c", "echo started > /tmp/hook")}
         script = (
             "trap 'exit 0' TERM; while ! cat /tmp/hook 2>/dev/null; do sleep 0.1; done; sleep 1000 & wait"
         )
         made = await here.pod(container=shell(script, lifecycle=hook))
-        await here.until_ready()
+        await here.wait_until_ready()
 
         async def read() -> bool:
             return "started" in log_of(here, made)
@@ -256,7 +256,7 @@ async def test_a_hook_runs_after_the_start_and_before_the_container_is_ready() -
 
 
 async def test_a_hook_that_fails_ends_the_container() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         hook = {"postStart": run("false")}
         await here.pod(container=shell("sleep 1000", lifecycle=hook), terminationGracePeriodSeconds=0)
@@ -270,36 +270,36 @@ async def test_a_hook_that_fails_ends_the_container() -> None:
 
 
 async def test_a_hook_runs_before_the_container_is_asked_to_end(tmp_path: Path) -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         volumes = [{"name": "order", "hostPath": {"path": str(tmp_path)}}]
         mounts = [{"name": "order", "mountPath": "/order"}]
         script = "trap 'echo term >> /order/log; exit 0' TERM; sleep 1000 & wait"
         hook = {"preStop": run("/bin/sh", "-c", "sleep 0.5; echo hook >> /order/log")}
         await here.pod(container=shell(script, lifecycle=hook, volumeMounts=mounts), volumes=volumes)
-        await here.until_ready()
+        await here.wait_until_ready()
         await here.delete()
-        await here.until_phase("gone")
+        await here.wait_for_phase("gone")
         assert (tmp_path / "log").read_text().split() == ["hook", "term"]
 
 
 async def test_a_hook_that_takes_longer_than_the_grace_is_not_waited_for() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         hook = {"preStop": {"sleep": {"seconds": 1}}}
         await here.pod(container=shell("trap '' TERM; while :; do sleep 1; done", lifecycle=hook))
-        await here.until_ready()
+        await here.wait_until_ready()
         await here.delete(grace=1)
         async with asyncio.timeout(PATIENCE):
-            await here.until_phase("gone")
+            await here.wait_for_phase("gone")
 
 
 async def test_a_hook_that_fails_at_the_end_is_told_and_the_end_comes() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         hook = {"preStop": run("false")}
         await here.pod(container=shell("trap 'exit 0' TERM; sleep 1000 & wait", lifecycle=hook))
-        await here.until_ready()
+        await here.wait_until_ready()
         await here.delete()
-        await here.until_phase("gone")
+        await here.wait_for_phase("gone")
         await said(here, "PreStopHook failed")

@@ -6,25 +6,25 @@ import pytest
 
 from volplane.node.plan import (
     UNMANAGED,
-    Expand,
-    Forget,
-    Outcome,
-    Publish,
-    Refuse,
-    Report,
-    Stage,
-    State,
-    Step,
-    Unpublish,
-    Unstage,
-    Volume,
+    ExpandInUseVolume,
+    ForgetNodeVolume,
+    MountDevice,
+    MountOutcome,
+    MountState,
+    MountVolume,
+    NodeVolumeView,
+    RejectMount,
+    ReportInUse,
+    UnmountDevice,
+    UnmountVolume,
+    VolumeStep,
     after_mount,
     after_unmount,
     plan,
 )
 from volplane.rules.steps import Wait
 
-ABSENT, MOUNTED, UNCERTAIN = State.ABSENT, State.MOUNTED, State.UNCERTAIN
+ABSENT, MOUNTED, UNCERTAIN = MountState.ABSENT, MountState.MOUNTED, MountState.UNCERTAIN
 DISK = {"name": "disk", "staged": True, "attachable": True}
 READY = {**DISK, "reported": True, "attached": True}
 OTHER_LABEL = (
@@ -33,31 +33,31 @@ OTHER_LABEL = (
 )
 
 
-def volume(**fields: object) -> Volume:
-    return Volume(**fields)  # type: ignore[arg-type]
+def volume(**fields: object) -> NodeVolumeView:
+    return NodeVolumeView(**fields)  # type: ignore[arg-type]
 
 
 CASES = {
-    "a wanted disk is reported in use first": (volume(**DISK, wanted=("a",)), [Report()]),
+    "a wanted disk is reported in use first": (volume(**DISK, wanted=("a",)), [ReportInUse()]),
     "a reported disk waits until it is attached": (
         volume(**DISK, wanted=("a",), reported=True),
         ["not attached yet: node.status.volumesAttached does not list it"],
     ),
     "an attached disk that is not reported is not staged": (
         volume(**DISK, wanted=("a",), attached=True),
-        [Report()],
+        [ReportInUse()],
     ),
     "an attached and reported disk is staged, then published": (
         volume(**READY, wanted=("a",)),
-        [Stage("a"), Publish("a")],
+        [MountDevice("a"), MountVolume("a")],
     ),
     "two pods share one stage": (
         volume(**READY, wanted=("a", "b")),
-        [Stage("a"), Publish("a"), Publish("b")],
+        [MountDevice("a"), MountVolume("a"), MountVolume("b")],
     ),
     "the second pod only publishes": (
         volume(**READY, wanted=("a", "b"), device=MOUNTED, pods={"a": MOUNTED}),
-        [Publish("b")],
+        [MountVolume("b")],
     ),
     "another SELinux label waits for the pod that has it mounted": (
         volume(
@@ -67,11 +67,11 @@ CASES = {
     ),
     "another SELinux label waits for the pod that leaves": (
         volume(**READY, wanted=("b",), pods={"a": MOUNTED}, device=MOUNTED, mislabelled=True),
-        [Unpublish("a"), OTHER_LABEL],
+        [UnmountVolume("a"), OTHER_LABEL],
     ),
     "another SELinux label needs the device anew": (
         volume(**READY, wanted=("b",), device=MOUNTED, mislabelled=True),
-        [Unstage()],
+        [UnmountDevice()],
     ),
     "nothing is unstaged for another SELinux label before the pods are known": (
         volume(**READY, wanted=("b",), device=UNCERTAIN, mislabelled=True, settled=False),
@@ -80,23 +80,23 @@ CASES = {
     "all mounted is rest": (volume(**READY, wanted=("a",), device=MOUNTED, pods={"a": MOUNTED}), []),
     "uncertain after a restart is staged and published again": (
         volume(**READY, wanted=("a",), device=UNCERTAIN, pods={"a": UNCERTAIN}),
-        [Stage("a"), Publish("a")],
+        [MountDevice("a"), MountVolume("a")],
     ),
     "stale content is published again without staging": (
         volume(**READY, wanted=("a",), device=MOUNTED, pods={"a": MOUNTED}, stale=frozenset("a")),
-        [Publish("a")],
+        [MountVolume("a")],
     ),
     "a pod that left is unpublished, the device stays": (
         volume(**READY, wanted=("b",), device=MOUNTED, pods={"a": MOUNTED, "b": MOUNTED}),
-        [Unpublish("a")],
+        [UnmountVolume("a")],
     ),
     "two pods leave side by side": (
         volume(**READY, device=MOUNTED, pods={"a": MOUNTED, "b": UNCERTAIN}),
-        [Unpublish("a"), Unpublish("b")],
+        [UnmountVolume("a"), UnmountVolume("b")],
     ),
-    "the device is unstaged after the last pod": (volume(**READY, device=MOUNTED), [Unstage()]),
-    "an uncertain device is unstaged too": (volume(**READY, device=UNCERTAIN), [Unstage()]),
-    "nothing left is forgotten": (volume(**READY), [Forget()]),
+    "the device is unstaged after the last pod": (volume(**READY, device=MOUNTED), [UnmountDevice()]),
+    "an uncertain device is unstaged too": (volume(**READY, device=UNCERTAIN), [UnmountDevice()]),
+    "nothing left is forgotten": (volume(**READY), [ForgetNodeVolume()]),
     "nothing is unmounted before the pods are known": (
         volume(**READY, device=UNCERTAIN, pods={"a": UNCERTAIN}, settled=False),
         ["the pods of this node are not all known yet, so nothing is unmounted"],
@@ -107,76 +107,82 @@ CASES = {
     ),
     "mounting goes on before the pods are known": (
         volume(**READY, wanted=("a",), device=UNCERTAIN, pods={"a": UNCERTAIN}, settled=False),
-        [Stage("a"), Publish("a")],
+        [MountDevice("a"), MountVolume("a")],
     ),
     "a living pod keeps what it has mounted though it has not said what it wants": (
         volume(**READY, device=UNCERTAIN, pods={"a": UNCERTAIN}, kept=frozenset("a")),
         ["a pod that has it mounted still runs"],
     ),
-    "a volume without a device is only published": (volume(name="x", wanted=("a",)), [Publish("a")]),
+    "a volume without a device is only published": (volume(name="x", wanted=("a",)), [MountVolume("a")]),
     "a driver without attach is staged at once": (
         volume(name="x", wanted=("a",), staged=True),
-        [Stage("a"), Publish("a")],
+        [MountDevice("a"), MountVolume("a")],
     ),
     "a disk that has grown is expanded through a pod that has it": (
         volume(**READY, wanted=("a",), device=MOUNTED, pods={"a": MOUNTED}, growing="a"),
-        [Expand("a")],
+        [ExpandInUseVolume("a")],
     ),
     "a pod that waits does not keep the others' disk small": (
         volume(**READY, wanted=("a", "b"), device=MOUNTED, pods={"a": MOUNTED}, growing="a"),
-        [Expand("a"), Publish("b")],
+        [ExpandInUseVolume("a"), MountVolume("b")],
     ),
     "a node that attaches for itself cannot have a CSI volume attached": (
         volume(**DISK, wanted=("a",), managed=False),
-        [Refuse("a", UNMANAGED, attach=True)],
+        [RejectMount("a", UNMANAGED, attach=True)],
     ),
     "without attach it does not matter who attaches": (
         volume(name="x", wanted=("a",), staged=True, managed=False),
-        [Stage("a"), Publish("a")],
+        [MountDevice("a"), MountVolume("a")],
     ),
     "ReadWriteOncePod refuses the second pod": (
         volume(**READY, wanted=("a", "b"), one_pod=True, device=MOUNTED, pods={"a": UNCERTAIN}),
         [
-            Publish("a"),
-            Refuse("b", "volume uses the ReadWriteOncePod access mode and is already in use by another pod"),
+            MountVolume("a"),
+            RejectMount(
+                "b", "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
+            ),
         ],
     ),
     "ReadWriteOncePod waits for the first pod to leave": (
         volume(**READY, wanted=("b",), one_pod=True, device=MOUNTED, pods={"a": MOUNTED}),
         [
-            Unpublish("a"),
-            Refuse("b", "volume uses the ReadWriteOncePod access mode and is already in use by another pod"),
+            UnmountVolume("a"),
+            RejectMount(
+                "b", "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
+            ),
         ],
     ),
 }
 
 
 @pytest.mark.parametrize(("seen", "steps"), CASES.values(), ids=CASES)
-def test_plan(seen: Volume, steps: list[Step | str]) -> None:
+def test_plan(seen: NodeVolumeView, steps: list[VolumeStep | str]) -> None:
     assert [s.why if isinstance(s, Wait) else s for s in plan(seen)] == steps
 
 
 MOUNTS = [
-    (ABSENT, Outcome.DONE, False, MOUNTED),
-    (ABSENT, Outcome.UNCERTAIN, False, UNCERTAIN),
-    (ABSENT, Outcome.FINAL, False, ABSENT),
-    (ABSENT, Outcome.TRANSIENT, False, ABSENT),
-    (UNCERTAIN, Outcome.DONE, True, MOUNTED),
-    (UNCERTAIN, Outcome.UNCERTAIN, False, UNCERTAIN),
-    (UNCERTAIN, Outcome.FINAL, False, ABSENT),
-    (UNCERTAIN, Outcome.FINAL, True, UNCERTAIN),
-    (UNCERTAIN, Outcome.TRANSIENT, True, UNCERTAIN),
-    (MOUNTED, Outcome.UNCERTAIN, False, MOUNTED),
-    (MOUNTED, Outcome.FINAL, False, MOUNTED),
-    (MOUNTED, Outcome.TRANSIENT, False, MOUNTED),
+    (ABSENT, MountOutcome.DONE, False, MOUNTED),
+    (ABSENT, MountOutcome.UNCERTAIN, False, UNCERTAIN),
+    (ABSENT, MountOutcome.FINAL, False, ABSENT),
+    (ABSENT, MountOutcome.TRANSIENT, False, ABSENT),
+    (UNCERTAIN, MountOutcome.DONE, True, MOUNTED),
+    (UNCERTAIN, MountOutcome.UNCERTAIN, False, UNCERTAIN),
+    (UNCERTAIN, MountOutcome.FINAL, False, ABSENT),
+    (UNCERTAIN, MountOutcome.FINAL, True, UNCERTAIN),
+    (UNCERTAIN, MountOutcome.TRANSIENT, True, UNCERTAIN),
+    (MOUNTED, MountOutcome.UNCERTAIN, False, MOUNTED),
+    (MOUNTED, MountOutcome.FINAL, False, MOUNTED),
+    (MOUNTED, MountOutcome.TRANSIENT, False, MOUNTED),
 ]
 
 
 @pytest.mark.parametrize(("state", "outcome", "reconstructed", "then"), MOUNTS)
-def test_after_a_mount_call(state: State, outcome: Outcome, reconstructed: bool, then: State) -> None:
+def test_after_a_mount_call(
+    state: MountState, outcome: MountOutcome, reconstructed: bool, then: MountState
+) -> None:
     assert after_mount(state, outcome, reconstructed=reconstructed) is then
 
 
-@pytest.mark.parametrize("outcome", Outcome)
-def test_only_success_ends_an_unmount(outcome: Outcome) -> None:
-    assert after_unmount(outcome) is (ABSENT if outcome is Outcome.DONE else UNCERTAIN)
+@pytest.mark.parametrize("outcome", MountOutcome)
+def test_only_success_ends_an_unmount(outcome: MountOutcome) -> None:
+    assert after_unmount(outcome) is (ABSENT if outcome is MountOutcome.DONE else UNCERTAIN)

@@ -43,14 +43,14 @@ def test_a_build_that_fails_says_why_and_is_tried_again(
 
 
 def test_what_is_built_stays_until_its_version_is_bumped(tmp_path: Path) -> None:
-    made = builds.program(tmp_path, PEER)
+    made = builds.program_path(tmp_path, PEER)
     made.parent.mkdir()
     made.write_text("#!/bin/sh\n")
     made.chmod(stat.S_IRWXU)
-    builds.failure(tmp_path, PEER).write_text("an earlier attempt")
+    builds.failure_path(tmp_path, PEER).write_text("an earlier attempt")
     builds.build_missing(tmp_path, [PEER])  # nothing to build: the program of this version is there
     assert (tmp_path / "bin" / "some-peer").resolve() == made.resolve()
-    assert not builds.failure(tmp_path, PEER).exists()
+    assert not builds.failure_path(tmp_path, PEER).exists()
     assert builds.is_built(tmp_path, PEER)
     assert not builds.is_built(tmp_path, PEER._replace(version="v1.0.1"))
 
@@ -78,7 +78,7 @@ def test_of_some_peers_only_the_manifests_are_kept(tmp_path: Path, monkeypatch: 
     builds.build_missing(builds.CACHE, [manifests])
     assert builds.is_built(builds.CACHE, manifests)
     assert [file.read_text() for file in peers.manifests("manifests", "*.*")] == ["kind: StatefulSet\n"]
-    assert peers.find("manifests") == str(builds.deployed(builds.CACHE, manifests))
+    assert peers.find("manifests") == str(builds.manifests_path(builds.CACHE, manifests))
     assert list((builds.CACHE / "bin").iterdir()) == []
     assert not builds.is_built(builds.CACHE, manifests._replace(version="v1.0.1"))
 
@@ -102,7 +102,7 @@ def test_of_most_programs_no_manifests_are_kept(tmp_path: Path, monkeypatch: pyt
     builds.build_missing(tmp_path / "cache", [peer])
     assert builds.is_built(tmp_path / "cache", peer)
     assert (tmp_path / "cache" / "bin" / "some-peer").read_text() == "made\n"
-    assert not builds.deployed(tmp_path / "cache", peer).exists()
+    assert not builds.manifests_path(tmp_path / "cache", peer).exists()
 
 
 def test_a_peer_that_ci_builds_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +120,6 @@ def test_a_peer_that_ci_builds_must_be_there(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_takes_long_is_built_only_when_it_is_asked_for() -> None:
-    assert "kube-scheduler" not in [peer.name for peer in builds.chosen([])]
-    assert [peer.name for peer in builds.chosen(["kube-scheduler"])] == ["kube-scheduler"]
-    assert builds.chosen(["all"]) == list(builds.PEERS)
+    assert "kube-scheduler" not in [peer.name for peer in builds.select_peers([])]
+    assert [peer.name for peer in builds.select_peers(["kube-scheduler"])] == ["kube-scheduler"]
+    assert builds.select_peers(["all"]) == list(builds.PEERS)

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.support import peers
-from volplane.cloud import Instance, Settings, serving
+from volplane.cloud import CloudInstance, CloudOptions, serve_endpoint
 from volplane.drivers import ebs, efs
-from volplane.drivers.ebs import Account, Place, connect
+from volplane.drivers.ebs import AwsAccount, EbsNodeConfig, connect_ec2
 from volplane.host import Host, NodePaths
-from volplane.sdk import Driver, Server
-from volplane.sdk.capabilities import Offer
+from volplane.sdk import Driver, DriverServer
+from volplane.sdk.capabilities import ServedCapabilities
 from volplane.store.memory import MemoryStore
 
 GIB = 1 << 30
@@ -66,15 +66,15 @@ pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.peer("csi-sanity")
 
 async def test_the_driver_of_disks(tmp_path: Path) -> None:
     host, paths = Host(), Paths(str(tmp_path))
-    settings = Settings(
+    settings = CloudOptions(
         data_dir=str(tmp_path),
         access_key="key",
         secret_key="secret",
-        instances=(Instance("i-1", "us-east-1a", paths.dev),),
+        instances=(CloudInstance("i-1", "us-east-1a", paths.dev),),
     )
-    async with serving(settings, host, MemoryStore()) as address:
-        ec2 = await connect(Account(address, access_key="key", secret_key="secret"), host)
-        driver = ebs.Whole(ec2, Place("i-1", "us-east-1a"), host, paths)
+    async with serve_endpoint(settings, host, MemoryStore()) as address:
+        ec2 = await connect_ec2(AwsAccount(address, access_key="key", secret_key="secret"), host)
+        driver = ebs.EbsAllInOneDriver(ec2, EbsNodeConfig("i-1", "us-east-1a"), host, paths)
         passed, skipped = await finds_nothing(driver, host, tmp_path, "--csi.testnodevolumeattachlimit")
     await host.close()
     assert passed >= 85
@@ -83,7 +83,9 @@ async def test_the_driver_of_disks(tmp_path: Path) -> None:
 
 async def test_the_driver_of_shared_directories(tmp_path: Path) -> None:
     host = Host()
-    driver = efs.Whole(efs.Shares(str(tmp_path / "efs")), "n1", host, OwnPaths(str(tmp_path)))
+    driver = efs.EfsAllInOneDriver(
+        efs.AccessPointStore(str(tmp_path / "efs")), "n1", host, OwnPaths(str(tmp_path))
+    )
     passed, skipped = await finds_nothing(driver, host, tmp_path)
     await host.close()
     assert passed >= 40
@@ -103,7 +105,7 @@ def told() -> dict[str, set[str]]:
 async def finds_nothing(driver: Driver, host: Host, directory: Path, *more: str) -> tuple[int, set[str]]:
     """No failure, and nothing skipped that the driver offers; how many passed, what made others skip."""
     report = directory / "report.json"
-    async with Server(driver, str(directory / "csi.sock")):
+    async with DriverServer(driver, str(directory / "csi.sock")):
         done = await host.run(
             [
                 peers.path("csi-sanity"),
@@ -124,7 +126,7 @@ async def finds_nothing(driver: Driver, host: Host, directory: Path, *more: str)
     specs = _specs(report)
     states = Counter(spec["State"] for spec in specs)
     assert states.keys() <= {"passed", "skipped", "pending"}  # pending: switched off in csi-sanity itself
-    offer = Offer(driver)
+    offer = ServedCapabilities(driver)
     skipped = {REASONS[spec["Failure"]["Message"]] for spec in specs if spec["State"] == "skipped"}
     assert skipped.isdisjoint(offer.methods | offer.claims)
     return states["passed"], skipped

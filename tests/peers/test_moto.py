@@ -18,7 +18,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.support import peers
-from volplane.cloud import Instance, Settings, serving
+from volplane.cloud import CloudInstance, CloudOptions, serve_endpoint
 from volplane.host import Host
 from volplane.store.memory import MemoryStore
 
@@ -134,15 +134,15 @@ def snapshots(ec2: Any, create: Callable[..., Any], volume: str) -> Iterator[tup
 @pytest.mark.root
 async def test_the_disk_service_answers_as_the_page_says(tmp_path: Path) -> None:
     host = Host()
-    nodes = tuple(Instance(f"i-0{n}", ZONE, str(tmp_path / f"n{n}")) for n in (1, 2))
-    settings = Settings(
+    nodes = tuple(CloudInstance(f"i-0{n}", ZONE, str(tmp_path / f"n{n}")) for n in (1, 2))
+    settings = CloudOptions(
         data_dir=str(tmp_path),
         access_key="AKIAVOLPLANE",
         secret_key="secret",
         zones=(ZONE, "us-east-1b"),
         instances=nodes,
     )
-    async with serving(settings, host, MemoryStore()) as address:
+    async with serve_endpoint(settings, host, MemoryStore()) as address:
         found = await asyncio.to_thread(lambda: dict(answers(client(address), "i-01", "i-02")))
     await host.close()
     assert found == {call: ours for call, (ours, _) in table().items()}

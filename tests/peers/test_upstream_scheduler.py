@@ -17,7 +17,7 @@ from tests.loops.inprocess import until
 from tests.support import peers
 from tests.support.up import Up, wait_until
 from volplane.apiserver.auth import kubeconfig
-from volplane.apiserver.auth.certificates import Authority
+from volplane.apiserver.auth.certificates import CertificateAuthority
 
 __all__ = ["served"]
 
@@ -141,7 +141,7 @@ volumeBindingMode: WaitForFirstConsumer
 
 def configured(up: Up, directory: Path) -> Path:
     """Upstream's configuration: the scheduler of pods that ask for `upstream`."""
-    authority = Authority(up.directory / "pki")
+    authority = CertificateAuthority(up.directory / "pki")
     path = directory / "kube-scheduler.kubeconfig"
     pair = authority.client("client-kube-scheduler", USER, ())
     server = yaml.safe_load(Path(up.kubeconfig).read_text())["clusters"][0]["cluster"]["server"]
@@ -183,7 +183,7 @@ def test_a_volume_is_made_where_upstreams_scheduler_puts_its_pod(tmp_path: Path)
             assert claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] == node
             assert claim["status"]["phase"] == "Bound"
             assert up.kubectl("exec", "user", "--", "cat", "/data/file") == "here\n"
-            up.described("pod", "user", f"Successfully assigned default/user to {node}")
+            up.describe("pod", "user", f"Successfully assigned default/user to {node}")
             assert "forbidden" not in told()
         up.kubectl("delete", "pod", "user")
         up.kubectl("delete", "pvc", "late")

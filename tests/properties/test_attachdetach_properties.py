@@ -14,7 +14,7 @@ from msgspec import structs
 from volplane.api import codec
 from volplane.api.core import Pod
 from volplane.controllers.attachdetach import plan as p
-from volplane.controllers.attachdetach.plan import ExistingAttachment, NodeFacts, View, plan
+from volplane.controllers.attachdetach.plan import AttachDetachView, ExistingAttachment, NodeFacts, plan
 from volplane.rules.steps import Wait
 
 NODES = ("a", "b", "c")
@@ -32,11 +32,11 @@ class Disk:
         self.in_use: set[str] = set()
         self.told: set[str] = set()
 
-    def view(self) -> View:
+    def view(self) -> AttachDetachView:
         places = {n: NodeFacts(in_use=n in self.in_use, listed=n in self.listed) for n in NODES}
         held = [self.held[n] for n in sorted(self.held)]
         wanted = {n: [POD] for n in self.wanted}
-        return View(
+        return AttachDetachView(
             "pv",
             "d",
             "h",

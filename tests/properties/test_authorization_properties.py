@@ -12,11 +12,11 @@ from volplane.api import codec
 from volplane.api.core import PersistentVolume, Pod
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, Subject
 from volplane.api.storage import VolumeAttachment
-from volplane.apiserver.auth.authorize import Act
-from volplane.apiserver.auth.nodes.graph import Graph
-from volplane.apiserver.auth.rbac.index import Rbac
-from volplane.apiserver.auth.rbac.rules import allows_path, allows_resource, compacted, missing
-from volplane.apiserver.strategy import User
+from volplane.apiserver.auth.authorize import AuthorizationAttributes
+from volplane.apiserver.auth.nodes.graph import NodeGraph
+from volplane.apiserver.auth.rbac.rules import allows_path, allows_resource, compact_rules, missing_rules
+from volplane.apiserver.auth.rbac.user_rules import Rbac
+from volplane.apiserver.strategy import RequestUser
 
 SLOW = [HealthCheck.too_slow]  # a busy machine is not a reason to fail
 NAMES, SPACES, USERS = ("a", "b", "c"), ("x", "y"), ("alice", "system:serviceaccount:x:bob")
@@ -49,10 +49,10 @@ subjects = st.one_of(
 )
 lists_of_rules = st.lists(rules, max_size=3).map(tuple)
 lists_of_subjects = st.lists(subjects, max_size=3).map(tuple)
-people = st.builds(User, st.sampled_from(USERS), some(("dev", "ops", "other"), 0))
+people = st.builds(RequestUser, st.sampled_from(USERS), some(("dev", "ops", "other"), 0))
 acts = st.one_of(
     st.builds(
-        Act,
+        AuthorizationAttributes,
         st.sampled_from(("get", "list", "delete")),
         st.sampled_from(("", "apps")),
         st.sampled_from(("pods", "nodes")),
@@ -60,11 +60,13 @@ acts = st.one_of(
         st.sampled_from(("", *NAMES)),
         st.sampled_from(("", "log")),
     ),
-    st.builds(Act, st.sampled_from(("get", "list")), path=st.sampled_from(("/a", "/a/b", "/c"))),
+    st.builds(
+        AuthorizationAttributes, st.sampled_from(("get", "list")), path=st.sampled_from(("/a", "/a/b", "/c"))
+    ),
 )
 
 
-def _made(kind: type[Any], name: str, space: str, body: dict[str, Any]) -> tuple[str, Any]:
+def make_object(kind: type[Any], name: str, space: str, body: dict[str, Any]) -> tuple[str, Any]:
     meta = {"name": name, "namespace": space}
     return (f"{space}/{name}" if space else name), codec.convert(kind, {"metadata": meta, **body})
 
@@ -75,12 +77,12 @@ def policies(draw: Any) -> tuple[str, Any]:
     name, space = draw(st.sampled_from(NAMES)), draw(st.sampled_from(SPACES))
     if kind in (ClusterRole, Role):
         made = kind(rules=draw(lists_of_rules))
-        key, _ = _made(kind, name, "" if kind is ClusterRole else space, {})
+        key, _ = make_object(kind, name, "" if kind is ClusterRole else space, {})
         return key, made
     of = "ClusterRole" if kind is ClusterRoleBinding else draw(st.sampled_from(("ClusterRole", "Role")))
     reference = {"kind": of, "name": draw(st.sampled_from(NAMES)), "apiGroup": "rbac.authorization.k8s.io"}
-    key, bare = _made(kind, name, "" if kind is ClusterRoleBinding else space, {"roleRef": reference})
-    return key, codec.convert(kind, {**codec.builtins(bare), "subjects": draw(_plain_subjects())})
+    key, bare = make_object(kind, name, "" if kind is ClusterRoleBinding else space, {"roleRef": reference})
+    return key, codec.convert(kind, {**codec.to_dict(bare), "subjects": draw(_plain_subjects())})
 
 
 def _plain_subjects() -> Any:
@@ -91,7 +93,7 @@ def codec_subject(subject: Subject) -> dict[str, str]:
     return {"kind": subject.kind, "name": subject.name, "namespace": subject.namespace}
 
 
-def _holds(subject: Subject, space: str, user: User) -> bool:
+def _holds(subject: Subject, space: str, user: RequestUser) -> bool:
     match subject.kind:
         case "User":
             return subject.name == user.name
@@ -101,7 +103,7 @@ def _holds(subject: Subject, space: str, user: User) -> bool:
     return bool(where) and user.name == f"system:serviceaccount:{where}:{subject.name}"
 
 
-def _rules_of(held: dict[tuple[type[Any], str], Any], user: User, space: str) -> Iterator[PolicyRule]:
+def _rules_of(held: dict[tuple[type[Any], str], Any], user: RequestUser, space: str) -> Iterator[PolicyRule]:
     """As the API defines it: look through everything."""
     for (kind, key), obj in held.items():
         place = key.rpartition("/")[0]
@@ -117,7 +119,7 @@ def _rules_of(held: dict[tuple[type[Any], str], Any], user: User, space: str) ->
             yield from held[where].rules
 
 
-def _allows(rule: PolicyRule, act: Act) -> bool:
+def _allows(rule: PolicyRule, act: AuthorizationAttributes) -> bool:
     if not act.plural:
         return allows_path(rule, act.verb, act.path)
     named = not rule.resource_names or act.name in rule.resource_names
@@ -130,7 +132,7 @@ changes = st.lists(st.tuples(st.booleans(), policies()), max_size=25)
 @settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
 @given(changes, st.lists(st.tuples(people, acts), min_size=1, max_size=6))
 def test_the_index_of_roles_answers_as_the_objects_do(
-    steps: list[tuple[bool, tuple[str, Any]]], questions: list[tuple[User, Act]]
+    steps: list[tuple[bool, tuple[str, Any]]], questions: list[tuple[RequestUser, AuthorizationAttributes]]
 ) -> None:
     index = Rbac()
     held: dict[tuple[type[Any], str], Any] = {}
@@ -143,7 +145,7 @@ def test_the_index_of_roles_answers_as_the_objects_do(
             index.put(key, obj)
         for user, act in questions:
             expected = any(_allows(rule, act) for rule in _rules_of(held, user, act.namespace))
-            verdict = index.judge(user, act)
+            verdict = index.authorize(user, act)
             assert verdict.allowed is expected
             assert verdict.reason.startswith("RBAC: allowed by ") is expected
 
@@ -151,14 +153,14 @@ def test_the_index_of_roles_answers_as_the_objects_do(
 @settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
 @given(lists_of_rules, lists_of_rules, acts)
 def test_what_nobody_lacks_nobody_gains(
-    held: tuple[PolicyRule, ...], given: tuple[PolicyRule, ...], act: Act
+    held: tuple[PolicyRule, ...], given: tuple[PolicyRule, ...], act: AuthorizationAttributes
 ) -> None:
-    lacks = missing(held, given)
+    lacks = missing_rules(held, given)
     if not lacks and any(_allows(rule, act) for rule in given):
         assert any(_allows(rule, act) for rule in held)
-    assert not missing(given, given)
-    assert not missing([*held, *lacks], given)
-    assert not missing(compacted(lacks), lacks)
+    assert not missing_rules(given, given)
+    assert not missing_rules([*held, *lacks], given)
+    assert not missing_rules(compact_rules(lacks), lacks)
 
 
 NODES = ("n1", "n2", "")
@@ -169,22 +171,22 @@ def workloads(draw: Any) -> tuple[str, Any]:
     name = draw(st.sampled_from(NAMES))
     kind = draw(st.sampled_from((Pod, PersistentVolume, VolumeAttachment)))
     if kind is VolumeAttachment:
-        return _made(kind, name, "", {"spec": {"nodeName": draw(st.sampled_from(NODES))}})
+        return make_object(kind, name, "", {"spec": {"nodeName": draw(st.sampled_from(NODES))}})
     if kind is PersistentVolume:
         secret = {"name": draw(st.sampled_from(NAMES)), "namespace": "x"}
         csi = {"driver": "d", "volumeHandle": "h", "nodeStageSecretRef": secret}
         claim = draw(st.sampled_from((None, "a", "b")))
         bound = {"claimRef": {"namespace": "x", "name": claim}} if claim else {}
-        return _made(kind, name, "", {"spec": {"csi": csi, **bound}})
+        return make_object(kind, name, "", {"spec": {"csi": csi, **bound}})
     volumes = [
         {"name": "s", "secret": {"secretName": draw(st.sampled_from(NAMES))}},
         {"name": "c", "persistentVolumeClaim": {"claimName": draw(st.sampled_from(NAMES))}},
     ]
     mirror = {"kubernetes.io/config.mirror": "y"} if draw(st.booleans()) else {}
-    key, made = _made(
+    key, made = make_object(
         kind, name, "x", {"spec": {"nodeName": draw(st.sampled_from(NODES)), "volumes": volumes}}
     )
-    plain = codec.builtins(made)
+    plain = codec.to_dict(made)
     plain["metadata"] = {
         **plain["metadata"],
         "uid": draw(st.sampled_from(("1", "2"))),
@@ -213,7 +215,7 @@ def _reaches(held: dict[tuple[type[Any], str], Any], node: str, volume: Persiste
 @settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
 @given(st.lists(st.tuples(st.booleans(), workloads()), max_size=25))
 def test_the_graph_of_nodes_answers_as_the_objects_do(steps: list[tuple[bool, tuple[str, Any]]]) -> None:
-    graph = Graph()
+    graph = NodeGraph()
     held: dict[tuple[type[Any], str], Any] = {}
     for gone, (key, obj) in steps:
         before = held.get((type(obj), key))
@@ -228,16 +230,18 @@ def test_the_graph_of_nodes_answers_as_the_objects_do(steps: list[tuple[bool, tu
         _agree(graph, held)
 
 
-def _agree(graph: Graph, held: dict[tuple[type[Any], str], Any]) -> None:
+def _agree(graph: NodeGraph, held: dict[tuple[type[Any], str], Any]) -> None:
     volumes = {key: obj for (kind, key), obj in held.items() if kind is PersistentVolume}
     for node in ("n1", "n2"):
         for name in NAMES:
             pod = held.get((Pod, f"x/{name}"))
-            assert graph.pod(node, f"x/{name}") is (pod is not None and pod.spec.node_name == node)
-            assert graph.thing(node, "persistentvolumeclaims", f"x/{name}") is _uses(held, node, claim=name)
+            assert graph.runs_pod(node, f"x/{name}") is (pod is not None and pod.spec.node_name == node)
+            assert graph.uses_object(node, "persistentvolumeclaims", f"x/{name}") is _uses(
+                held, node, claim=name
+            )
             volume, attachment = volumes.get(name), held.get((VolumeAttachment, name))
-            assert graph.volume(node, name) is (volume is not None and _reaches(held, node, volume))
-            assert graph.attachment(node, name) is (
+            assert graph.uses_volume(node, name) is (volume is not None and _reaches(held, node, volume))
+            assert graph.has_attachment(node, name) is (
                 attachment is not None and attachment.spec.node_name == node
             )
             by_volume = any(
@@ -246,4 +250,4 @@ def _agree(graph: Graph, held: dict[tuple[type[Any], str], Any]) -> None:
                 if v.spec.csi.node_stage_secret_ref.name == name
             )
             expected = by_volume or _uses(held, node, secret=name)
-            assert graph.thing(node, "secrets", f"x/{name}") is expected
+            assert graph.uses_object(node, "secrets", f"x/{name}") is expected

@@ -34,7 +34,7 @@ SIZES = ("1Gi", "2Gi")
 CLASS_NAMES = ("", "now", "later", "hand", "missing")
 
 
-class World:
+class BinderWorld:
     def __init__(
         self, claims: list[PersistentVolumeClaim], volumes: list[PersistentVolume], default: str
     ) -> None:
@@ -58,18 +58,18 @@ class World:
         """Whether the step wrote anything."""
         match step:
             case s.SetClaimRef(target) | s.SetVolumePhase(target) | s.UnbindVolume(target):
-                self.volumes[target.name] = merged(self.volumes[target.name], step.patch)
+                self.volumes[target.name] = apply_merge_patch(self.volumes[target.name], step.patch)
             case (
                 s.SetVolumeName(_, target)
                 | s.SetClaimStatus(target)
                 | s.SetDefaultClass(target)
                 | s.SetProvisioner(target)
             ):
-                self.claims[target.name] = merged(self.claims[target.name], step.patch)
+                self.claims[target.name] = apply_merge_patch(self.claims[target.name], step.patch)
             case s.FixMetadata(PersistentVolume() as target):
-                self.volumes[target.name] = merged(self.volumes[target.name], step.patch)
+                self.volumes[target.name] = apply_merge_patch(self.volumes[target.name], step.patch)
             case s.FixMetadata(target):
-                self.claims[target.name] = merged(self.claims[target.name], step.patch)
+                self.claims[target.name] = apply_merge_patch(self.claims[target.name], step.patch)
             case _:
                 return False
         return True
@@ -98,8 +98,8 @@ class World:
         return self.claims.get(ref.name) if ref else None
 
 
-def merged(obj: Any, patch: Any) -> Any:
-    return codec.convert(type(obj), merge(codec.builtins(obj), patch))
+def apply_merge_patch(obj: Any, patch: Any) -> Any:
+    return codec.convert(type(obj), merge(codec.to_dict(obj), patch))
 
 
 def merge(target: Any, patch: Any) -> Any:
@@ -166,15 +166,17 @@ def volumes(draw: st.DrawFn, name: str) -> PersistentVolume:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def worlds(draw: st.DrawFn) -> BinderWorld:
     some = [draw(claims(name)) for name in CLAIMS if draw(st.booleans())]
     others = [draw(volumes(name)) for name in VOLUMES if draw(st.booleans())]
-    return World(some, others, draw(st.sampled_from(["", "now"])))
+    return BinderWorld(some, others, draw(st.sampled_from(["", "now"])))
 
 
 @settings(max_examples=300, deadline=None)
 @given(worlds(), st.lists(st.integers(0, 4), max_size=12))
-def test_the_binder_comes_to_rest_and_no_volume_has_two_claims(world: World, crashes: list[int]) -> None:
+def test_the_binder_comes_to_rest_and_no_volume_has_two_claims(
+    world: BinderWorld, crashes: list[int]
+) -> None:
     before = {name: claim for name, claim in world.claims.items() if is_whole(world, claim)}
     world.rounds(crashes)
     assert world.rounds([]) == 0  # applied to its own result, the plan writes nothing
@@ -190,7 +192,7 @@ def test_the_binder_comes_to_rest_and_no_volume_has_two_claims(world: World, cra
         assert world.claims[name].status.phase == "Bound"
 
 
-def is_whole(world: World, claim: PersistentVolumeClaim) -> bool:
+def is_whole(world: BinderWorld, claim: PersistentVolumeClaim) -> bool:
     volume = world.volumes.get(claim.spec.volume_name)
     return volume is not None and binding.is_bound(claim) and binding.is_pair(claim, volume)
 
@@ -221,7 +223,7 @@ def test_a_crash_after_any_of_the_four_writes_is_finished_without_a_second_volum
         )
         for name in ("v", "w")
     ]
-    world = World([claim], free, "")
+    world = BinderWorld([claim], free, "")
     world.rounds([most])
     assert world.claims["a"].spec.volume_name == "v"
     assert world.claims["a"].status.phase == "Bound"

@@ -17,22 +17,22 @@ from hypothesis import strategies as st
 
 from tests.contract.provisioning.stage import claim, pod, storage_class, volume
 from tests.controllers.objects import account
-from tests.loops.inprocess import World, world
-from tests.properties.mortal import Life, MortalCaller, MortalTransport
+from tests.loops.inprocess import InProcessEnv, world
+from tests.properties.crashing_role import CrashingCaller, CrashingTransport, RoleLife
 from tests.support import scripted
 from tests.support.scripted import Break, Delay, Fail, Lose
 from volplane import sdk
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.errors import APIError
 from volplane.api.storage import StorageClass
-from volplane.base.virtual import VirtualLoop
+from volplane.base.virtual_time_loop import VirtualLoop
 from volplane.client.client import Client
 from volplane.controllers.binder.controller import Binder
 from volplane.controllers.protection.controller import ClaimProtection, VolumeProtection
 from volplane.csi.outcome import Code
 from volplane.rules import binding
 from volplane.sidecars import provisioner
-from volplane.sidecars.provisioner.order import noted_on
+from volplane.sidecars.provisioner.provision_request import read_request
 
 # Without shrinking: one example takes half a second, and shrinking plays hundreds of them.
 PHASES = (Phase.explicit, Phase.generate)
@@ -78,7 +78,7 @@ deeds = st.one_of(
 scripts = st.lists(deeds, min_size=8, max_size=30)
 
 
-class Honest(scripted.Driver):
+class Honest(scripted.ScriptedDriver):
     """A final error says that there is no volume: a driver that has made it cannot answer so."""
 
     async def _do(self, method: str, request: Any, work: Any) -> Any:
@@ -89,15 +89,15 @@ class Honest(scripted.Driver):
         return await super()._do(method, request, work)
 
 
-class Plane:
-    def __init__(self, around: World) -> None:
+class ClaimsPlane:
+    def __init__(self, around: InProcessEnv) -> None:
         self.around, self.client = around, around.client
         self.driver = Honest()
         for method in ("CreateVolume", "DeleteVolume"):
             self.driver.always(method, Delay(0.2))  # long enough for something to happen meanwhile
         self.caller = sdk.Local(self.driver, component="csi-provisioner")
-        self.roles: dict[str, tuple[asyncio.Task[None], Life]] = {}
-        self.lives: list[Life] = []
+        self.roles: dict[str, tuple[asyncio.Task[None], RoleLife]] = {}
+        self.lives: list[RoleLife] = []
         self.pairs: dict[str, tuple[str, str]] = {}  # claim's uid → its key, its volume's uid
         self.kept: set[str] = set()  # handles whose volume was to be retained when it went
         self.told: list[str] = []
@@ -119,13 +119,13 @@ class Plane:
             self.start(role)
 
     def start(self, role: str) -> None:
-        life = Life()
+        life = RoleLife()
         self.lives.append(life)
-        transport: Any = MortalTransport(self.around.core.local(), life)
+        transport: Any = CrashingTransport(self.around.core.in_process_transport(), life)
         client = Client(transport, caches=self.around.caches, component=role)
         if role == "provisioner":
-            caller: Any = MortalCaller(self.caller, life)
-            work = provisioner.run(client, provisioner.Settings(), caller=caller, identity="me")
+            caller: Any = CrashingCaller(self.caller, life)
+            work = provisioner.run(client, provisioner.ProvisionerOptions(), caller=caller, identity="me")
         else:
             work = CONTROLLERS[role](client).run()
         self.roles[role] = (asyncio.ensure_future(work), life)
@@ -140,7 +140,7 @@ class Plane:
         for role in list(self.roles):
             await self.kill(role)
         for life in self.lives:
-            await life.settled()
+            await life.wait_until_settled()
         await self.caller.close()
 
     # --- what happens
@@ -230,7 +230,7 @@ class Plane:
     def _no_disk_forgotten(
         self, claims: list[PersistentVolumeClaim], volumes: dict[str, PersistentVolume]
     ) -> None:
-        ordered = {o.name for c in claims if (o := noted_on(c, scripted.NAME)) is not None}
+        ordered = {o.name for c in claims if (o := read_request(c, scripted.NAME)) is not None}
         handles = {v.spec.csi.volume_handle for v in volumes.values() if v.spec.csi is not None}
         for name, disk in self.driver.volumes.items():
             known = name in ordered or disk.volume_id in handles or disk.volume_id in self.kept
@@ -251,7 +251,7 @@ class Plane:
         used = {p.name for p in await self.client.list(Pod) if p.spec.node_name}
         for each in claims:
             assert not each.is_deleting or each.name in used, f"{each.key} does not go"
-            assert noted_on(each, scripted.NAME) is None, f"{each.key} keeps its order"
+            assert read_request(each, scripted.NAME) is None, f"{each.key} keeps its order"
         for held in await self.client.list(PersistentVolume):
             phase, policy = held.status.phase, held.spec.persistent_volume_reclaim_policy
             assert not held.is_deleting or phase == "Bound", f"{held.name} does not go"
@@ -265,10 +265,10 @@ class Plane:
         return {f"{type(o).__name__}/{o.key}": o.metadata.resource_version for o in seen}
 
 
-async def story(script: list[tuple[Any, ...]], made: list[Any], deleted: list[Any]) -> None:
+async def make_script(script: list[tuple[Any, ...]], made: list[Any], deleted: list[Any]) -> None:
     """`made` and `deleted`: how the driver's first calls end."""
     async with world() as around:
-        plane = Plane(around)
+        plane = ClaimsPlane(around)
         plane.driver.script("CreateVolume", *made)
         plane.driver.script("DeleteVolume", *deleted)
         await plane.open()
@@ -294,4 +294,4 @@ def play(tale: Callable[[], Any]) -> None:
 def test_invariants_hold_after_every_step_and_everything_comes_to_rest(
     script: list[tuple[Any, ...]], made: list[Any], deleted: list[Any]
 ) -> None:
-    play(lambda: story(script, made, deleted))
+    play(lambda: make_script(script, made, deleted))

@@ -19,9 +19,9 @@ from tests.contract.provisioning.scene import GI, Stage, sizes, virtual
 from tests.support.scripted import Fail, Lose
 from volplane.api.core import PersistentVolumeClaim
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
-from volplane.base.virtual import VirtualLoop
-from volplane.controllers.snapshot.controller import Snapshots
-from volplane.csi.outcome import CallError, Code, Outcome, classify
+from volplane.base.virtual_time_loop import VirtualLoop
+from volplane.controllers.snapshot.controller import VolumeSnapshots
+from volplane.csi.outcome import CallError, CallOutcome, Code, classify
 from volplane.rules import resizing, snapshots
 from volplane.sidecars import resizer, snapshotter
 
@@ -38,7 +38,7 @@ OUTCOMES = st.sampled_from(
 )
 
 
-def told(story: Coroutine[Any, Any, None]) -> None:
+def describe_script(story: Coroutine[Any, Any, None]) -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(story)
 
@@ -61,7 +61,7 @@ class Role:
 
 
 @asynccontextmanager
-async def kept(*roles: Role) -> AsyncIterator[None]:
+async def snapshot_setup(*roles: Role) -> AsyncIterator[None]:
     for role in roles:
         await role.start()
     try:
@@ -87,17 +87,17 @@ GROWTH = st.lists(
 @STORIES
 @given(story=GROWTH)
 def test_growth_comes_to_rest_at_what_was_asked_for_or_could_not_be_taken_back(story: list[Any]) -> None:
-    told(grow(story))
+    describe_script(grow(story))
 
 
 async def grow(story: list[Any]) -> None:
     async with virtual("expand") as stage:
         await stage.bound()
         _watch_targets(stage)
-        role = Role(lambda: stage.sidecar(resizer.run, resizer.Settings()))
-        async with kept(role):
+        role = Role(lambda: stage.sidecar(resizer.run, resizer.ResizerOptions()))
+        async with snapshot_setup(role):
             for what, value in story:
-                if what == "ask" and value * GI > resizing.actual(await stage.claim()):
+                if what == "ask" and value * GI > resizing.actual_size(await stage.claim()):
                     await stage.ask(size=f"{value}Gi")
                 elif what == "driver":
                     stage.driver.script("ControllerExpandVolume", value)
@@ -120,7 +120,7 @@ def _watch_targets(stage: Stage) -> None:
         try:
             reply = await expand(request)
         except CallError as error:
-            open_size[0] = 0 if classify(error) is Outcome.FINAL else size
+            open_size[0] = 0 if classify(error) is CallOutcome.FINAL else size
             raise
         open_size[0] = 0
         return reply
@@ -150,11 +150,11 @@ async def _rest(stage: Stage) -> None:
         await node(stage)
     claim, volume = await stage.claim(), await stage.volume()
     (disk,) = stage.driver.volumes.values()
-    assert resizing.actual(claim) >= int(sizes(claim)["request"].removesuffix("Gi")) * GI
+    assert resizing.actual_size(claim) >= int(sizes(claim)["request"].removesuffix("Gi")) * GI
     assert sizes(claim)["state"] == ""
     assert not claim.status.conditions
     assert volume.spec.capacity["storage"] == sizes(claim)["capacity"]
-    assert disk.capacity_bytes == resizing.actual(claim)
+    assert disk.capacity_bytes == resizing.actual_size(claim)
 
 
 # --- snapshots
@@ -174,16 +174,16 @@ SNAPSHOTS = st.lists(
 @STORIES
 @given(story=SNAPSHOTS)
 def test_snapshots_are_ready_or_gone_and_none_is_left_behind(story: list[Any]) -> None:
-    told(snap(story))
+    describe_script(snap(story))
 
 
 async def snap(story: list[Any]) -> None:
     async with virtual("snapshots") as stage:
         await snapping.snapshot_class(stage)
         await stage.bound()
-        sidecar = Role(lambda: stage.sidecar(snapshotter.run, snapshotter.Settings()))
-        controller = Role(lambda: stage.controllers(Snapshots))
-        async with kept(sidecar, controller):
+        sidecar = Role(lambda: stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()))
+        controller = Role(lambda: stage.controllers(VolumeSnapshots))
+        async with snapshot_setup(sidecar, controller):
             for what, value in story:
                 match what:
                     case "take":
@@ -199,10 +199,10 @@ async def snap(story: list[Any]) -> None:
                         stage.driver.script(what, value)
                 await asyncio.sleep(value if what == "pause" else 0.2)
             await asyncio.sleep(3600)
-            await _settled(stage)
+            await wait_until_settled(stage)
 
 
-async def _settled(stage: Stage) -> None:
+async def wait_until_settled(stage: Stage) -> None:
     left = await stage.client.list(VolumeSnapshot)
     assert all(snapshots.is_ready(s) and not s.is_deleting for s in left)
     contents = {c.name: c for c in await stage.client.list(VolumeSnapshotContent)}

@@ -15,8 +15,15 @@ from typing import Any
 import pytest
 
 from tests.controllers.objects import account, claim, node, pod, storage_class
-from tests.loops.inprocess import World, until, world
-from tests.properties.plane import Attacher, Cloud, Kubelet, Neighbour, Provisioner, names_of
+from tests.loops.inprocess import InProcessEnv, until, world
+from tests.properties.simulated_cluster import (
+    Attacher,
+    Kubelet,
+    Provisioner,
+    SimulatedCloud,
+    SimulatedRole,
+    names_of,
+)
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.errors import APIError
 from volplane.api.storage import VolumeAttachment
@@ -34,12 +41,12 @@ PODS = tuple(f"p{i}" for i in range(6))
 
 
 class Stage:
-    def __init__(self, around: World, random: Random, trouble: float) -> None:
+    def __init__(self, around: InProcessEnv, random: Random, trouble: float) -> None:
         self.around, self.random, self.trouble = around, random, trouble
         self.client = around.client
-        self.cloud = Cloud()
+        self.cloud = SimulatedCloud()
         self.roles: dict[type[Any], asyncio.Task[None]] = {}
-        self.neighbours: list[Neighbour] = []
+        self.neighbours: list[SimulatedRole] = []
 
     async def open(self) -> None:
         await self.client.create(account())

@@ -19,7 +19,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 READY = (PodCondition(type="Ready", status="True", last_transition_time="2025-01-01T00:00:00Z"),)
 
 
-class Plane:
+class StatefulSetPlane:
     """Set, pods, claims and revisions, changed by the steps of a plan as the API server would."""
 
     def __init__(self, wanted: StatefulSet) -> None:
@@ -33,7 +33,7 @@ class Plane:
         )  # claims of pods that were away when the set gave them up: nobody's, they stay
 
     def steps(self) -> list[plan.Step]:
-        view = plan.View(
+        view = plan.StatefulSetView(
             self.wanted,
             NOW,
             pods=list(self.pods.values()),
@@ -44,7 +44,7 @@ class Plane:
 
     def round(self, until: int | None = None) -> bool:
         """Do what the plan says, or its first steps only; then pods become ready, and deleted ones go."""
-        steps = [s for s in self.steps() if not isinstance(s, plan.Wait | plan.Say)]
+        steps = [s for s in self.steps() if not isinstance(s, plan.Wait | plan.RecordEvent)]
         for step in steps[:until]:
             self.act(step)
         self.live()
@@ -100,7 +100,7 @@ class Plane:
         pytest.fail(f"it never comes to rest: {self.steps()}")
 
     def change(self, **spec: Any) -> None:
-        data = codec.builtins(self.wanted)
+        data = codec.to_dict(self.wanted)
         for key, value in spec.items():
             data["spec"][key] = value
         data["metadata"]["generation"] = self.wanted.metadata.generation + 1
@@ -153,7 +153,7 @@ retention = st.sampled_from(("Retain", "Delete"))
 def test_whatever_changes_and_wherever_it_is_interrupted_the_set_comes_to_what_was_asked(
     policy: str, scaled: str, deleted: str, story: list[tuple[dict[str, Any], int]]
 ) -> None:
-    plane = Plane(stateful(3, policy, scaled, deleted))
+    plane = StatefulSetPlane(stateful(3, policy, scaled, deleted))
     for change, crash in story:
         plane.change(**change)
         plane.round(until=crash)  # the process dies after so many steps of its plan

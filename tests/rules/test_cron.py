@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from volplane.rules.cron import BadSchedule, parse, zone
+from volplane.rules.cron import InvalidSchedule, parse, zone
 
 
 def at(text: str) -> datetime:
@@ -71,6 +71,6 @@ def test_a_zone_that_changes_its_clocks() -> None:
     ],
 )
 def test_what_is_no_schedule(text: str, message: str) -> None:
-    with pytest.raises(BadSchedule) as refused:
+    with pytest.raises(InvalidSchedule) as refused:
         parse(text)
     assert message in str(refused.value)

@@ -59,7 +59,7 @@ def test_the_beta_annotation_marks_a_default_too() -> None:
 
 
 def test_in_tree_names_stand_for_drivers() -> None:
-    assert classes.driver("kubernetes.io/aws-ebs") == "ebs.csi.aws.com"
+    assert classes.driver_name("kubernetes.io/aws-ebs") == "ebs.csi.aws.com"
     assert classes.is_external("kubernetes.io/aws-ebs")
     assert classes.is_external("ebs.csi.aws.com")
     assert not classes.is_external("kubernetes.io/no-provisioner")
@@ -149,10 +149,10 @@ def test_node_selectors(terms: list[dict[str, Any]], met: bool) -> None:
 def test_allowed_topologies() -> None:
     here = codec.convert(Term, {"matchLabelExpressions": [{"key": "zone", "values": ["a", "b"]}]})
     there = codec.convert(Term, {"matchLabelExpressions": [{"key": "zone", "values": ["c"]}]})
-    assert topology.allowed([], LABELS)
-    assert topology.allowed([there, here], LABELS)
-    assert not topology.allowed([there], LABELS)
-    assert not topology.allowed([Term()], LABELS)
+    assert topology.allows_node([], LABELS)
+    assert topology.allows_node([there, here], LABELS)
+    assert not topology.allows_node([there], LABELS)
+    assert not topology.allows_node([Term()], LABELS)
 
 
 TAINT = Taint(key="disk", value="slow", effect="NoSchedule")
@@ -173,11 +173,11 @@ TAINT = Taint(key="disk", value="slow", effect="NoSchedule")
     ],
 )
 def test_tolerations(toleration: Toleration, tolerated: bool) -> None:
-    assert (taints.untolerated((TAINT,), (toleration,)) is None) is tolerated
+    assert (taints.find_untolerated_taint((TAINT,), (toleration,)) is None) is tolerated
 
 
 def test_a_preference_against_a_node_refuses_nothing() -> None:
-    assert taints.untolerated((Taint(key="x", effect="PreferNoSchedule"),), ()) is None
+    assert taints.find_untolerated_taint((Taint(key="x", effect="PreferNoSchedule"),), ()) is None
 
 
 @pytest.mark.parametrize("effect", ["NoExecute", "NoSchedule", ""])
@@ -239,9 +239,9 @@ def test_the_claims_of_a_pod() -> None:
             {"name": "c", "emptyDir": {}},
         ]
     )
-    assert list(pods.uses(using)) == [
-        pods.Use("a", "data", read_only=True),
-        pods.Use("b", "p-b", ephemeral=True),
+    assert list(pods.claim_uses(using)) == [
+        pods.PodClaimUse("a", "data", read_only=True),
+        pods.PodClaimUse("b", "p-b", ephemeral=True),
     ]
     assert pods.claim_keys(using) == ["default/data", "default/p-b"]
 
@@ -271,4 +271,4 @@ STOPPED = [{"name": "c", "state": {"terminated": {"exitCode": 0}}}]
     ],
 )
 def test_when_a_pod_has_let_go_of_its_volumes(of: Pod, gone: bool) -> None:
-    assert pods.has_let_go(of) is gone
+    assert pods.has_released_volumes(of) is gone

@@ -9,9 +9,9 @@ import pytest
 from volplane.api.codec import convert
 from volplane.api.core import PersistentVolume, Pod, SELinuxOptions
 from volplane.rules import selinux
-from volplane.rules.selinux import Policy
+from volplane.rules.selinux import SELinuxPolicy
 
-FEDORA = Policy("system_u:system_r:container_t:s0", "system_u:object_r:container_file_t:s0")
+FEDORA = SELinuxPolicy("system_u:system_r:container_t:s0", "system_u:object_r:container_file_t:s0")
 LEVEL = "s0:c15,c25"
 LABEL = f"system_u:object_r:container_file_t:{LEVEL}"
 
@@ -29,12 +29,12 @@ LABELS = {
     ),
     "a level that chance will give is not known": ({"type": "container_t"}, FEDORA, ""),
     "nothing asked for": ({}, FEDORA, ""),
-    "a policy without containers": ({"level": LEVEL}, Policy(), ""),
+    "a policy without containers": ({"level": LEVEL}, SELinuxPolicy(), ""),
 }
 
 
 @pytest.mark.parametrize(("options", "policy", "label"), LABELS.values(), ids=LABELS)
-def test_file_label(options: dict[str, str], policy: Policy, label: str) -> None:
+def test_file_label(options: dict[str, str], policy: SELinuxPolicy, label: str) -> None:
     assert selinux.file_label(convert(SELinuxOptions, options), policy) == label
 
 
@@ -66,16 +66,16 @@ def test_only_containers_that_mount_the_volume_count() -> None:
 
 
 def test_containers_that_differ_are_a_conflict() -> None:
-    with pytest.raises(selinux.Conflict) as refused:
+    with pytest.raises(selinux.SELinuxLabelConflict) as refused:
         selinux.label(pod(LEVEL, "", "s0:c1,c2"), "data", FEDORA)
     other = LABEL.replace(LEVEL, "s0:c1,c2")
     assert str(refused.value) == f"multiple SELinux labels found: {LABEL},{other}"
 
 
 def test_a_pod_may_decline() -> None:
-    assert selinux.is_declined(pod(LEVEL, seLinuxChangePolicy="Recursive"))
-    assert not selinux.is_declined(pod(LEVEL, seLinuxChangePolicy="MountOption"))
-    assert not selinux.is_declined(pod(LEVEL))
+    assert selinux.is_mount_declined(pod(LEVEL, seLinuxChangePolicy="Recursive"))
+    assert not selinux.is_mount_declined(pod(LEVEL, seLinuxChangePolicy="MountOption"))
+    assert not selinux.is_mount_declined(pod(LEVEL))
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ async def test_containers_go_on_through_a_kill_and_are_adopted(up: Up) -> None:
         await user.write()
         (running,) = _running(up.directory)
         up.kill()
-        assert running.started.lives
+        assert running.started.is_alive
         up.start()
         (adopted,) = _running(up.directory)
         assert adopted.started == running.started
@@ -217,12 +217,12 @@ async def test_containers_go_on_through_a_kill_and_are_adopted(up: Up) -> None:
         assert status.restart_count == 0
         assert status.state.running is not None
         await user.clean_up()
-    assert not running.started.lives
+    assert not running.started.is_alive
     assert up.stop() == 0
     assert machine.leftovers(up.directory) == {}
 
 
-def _running(directory: Path) -> list[records.Record]:
+def _running(directory: Path) -> list[records.ProcessContainerRecord]:
     containers = (directory / "n" / "1" / "containers").glob("*/container.json")
     found = [record for file in containers if (record := records.load(str(file.parent)))]
-    return [record for record in found if record.started.lives]
+    return [record for record in found if record.started.is_alive]

@@ -21,7 +21,7 @@ import pytest
 
 from tests.support.up import Up, wait_until
 from volplane.base.memory import EVERY
-from volplane.cluster.layout import Layout
+from volplane.cluster.data_directory import DataDirectory
 
 pytestmark = [pytest.mark.root, pytest.mark.peer("kubectl"), pytest.mark.slow]
 
@@ -111,7 +111,7 @@ def test_pods_with_volumes_come_and_go_and_nothing_is_left(up: Up) -> None:
         memory.append(kept(up.pid) if number in (1, ROUNDS - 1) else now)
         print(f"round {number + 1}: {now:.1f} MB, kept {memory[-1]:.1f} MB")
     # Its own shared roots and its bridge, and nothing of any pod; the kernel takes networks down a bit later.
-    bridge = {"networks": [Layout(up.directory).bridge]}
+    bridge = {"networks": [DataDirectory(up.directory).bridge]}
     wait_until("nothing of any pod is left", lambda: up.leftovers() == {**idle, **bridge}, LONG)
     assert memory[-1] <= memory[1] * GROWTH + SLACK, (memory, len(up.items("events")))
     up.kubectl("apply", "-f", "-", stdin=listed(pod(0)))

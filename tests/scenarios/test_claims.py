@@ -201,7 +201,7 @@ spec:
     assert (code, told.partition(", and")[0]) == (3, "pvc/default/asked waits: no pod uses it yet")
     assert "Could not be asked" not in told
     up.apply(pod("asks", "asked", zone="nowhere"))
-    up.described("pod", "asks", "FailedScheduling")
+    up.describe("pod", "asks", "FailedScheduling")
     for what in ("pvc/asked", "pod/asks"):
         code, told = up.explain(what)
         assert code == 3
@@ -225,7 +225,7 @@ def _explained_to_others(up: Up) -> None:
     (away / "config").write_text(up.kubectl("config", "view", "--raw", "--flatten"))
     up.kubectl("config", "set-credentials", "reader", f"--token={token}", "--kubeconfig", config)
     up.kubectl("config", "set-context", "--current", "--user=reader", "--kubeconfig", config)
-    up.described("pvc", "asked", "waiting for pod asks to be scheduled")  # all that a reader has to go by
+    up.describe("pvc", "asked", "waiting for pod asks to be scheduled")  # all that a reader has to go by
     code, told = up.explain("pvc/asked", "--kubeconfig", config)
     assert code == 3
     assert "waiting for pod asks to be scheduled" in told

@@ -18,8 +18,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from msgspec import Struct
 
-from tests.support.crash import Crashing, Outcome, Phase, Point, learn
-from tests.support.points import AGAIN, JOURNEY, START, STOP, points
+from tests.support.crash import CrashRun, Outcome, Phase, Point, list_points
+from tests.support.crash_points import AGAIN, JOURNEY, START, STOP, points
 
 pytestmark = [
     pytest.mark.root,
@@ -69,7 +69,7 @@ class Case(Struct, frozen=True):
         return f"{self.point}{'-separate' * self.separate}{'-twice' * (self.deaths > 1)}"
 
     def run(self) -> Outcome:
-        return asyncio.run(Crashing(self.point, separate=self.separate, deaths=self.deaths).run())
+        return asyncio.run(CrashRun(self.point, separate=self.separate, deaths=self.deaths).run())
 
 
 CASES = [
@@ -99,7 +99,7 @@ def runs(request: pytest.FixtureRequest) -> Iterator[Runs]:
 )
 async def test_every_point_of_the_table_is_met(phase: Phase, separate: bool) -> None:
     expected = {point.name for point in TABLE[phase]}
-    met = {point.name for point in await learn(phase, separate=separate, expected=expected)}
+    met = {point.name for point in await list_points(phase, separate=separate, expected=expected)}
     assert expected - met == set()
     if phase is Phase.JOURNEY:
         assert left_out(met) == set(), "nobody is killed there"
@@ -127,7 +127,7 @@ def test_a_kill_changes_nothing_in_the_end(runs: Runs, case: Case) -> None:
     ["pod writer is ready", "pod writer is gone", "pod reader is ready", "no PersistentVolume is left"],
 )
 async def test_separate_roles_end_with_the_process_that_keeps_them(step: str) -> None:
-    outcome = await Crashing(Point(Phase.JOURNEY, "none"), separate=True, kill_at=step).run()
+    outcome = await CrashRun(Point(Phase.JOURNEY, "none"), separate=True, kill_at=step).run()
     assert not outcome.problems, _told(outcome)
 
 
@@ -135,12 +135,12 @@ async def test_separate_roles_end_with_the_process_that_keeps_them(step: str) ->
 @pytest.mark.parametrize("separate", [False, True], ids=["one process", "separate"])
 @pytest.mark.parametrize("phase", list(Phase))
 async def test_every_occurrence_of_every_point(phase: Phase, separate: bool) -> None:
-    rest = [p for p in await learn(phase, separate=separate) if Case(p, separate) not in CASES]
+    rest = [p for p in await list_points(phase, separate=separate) if Case(p, separate) not in CASES]
     turns = asyncio.Semaphore(WIDTH)
 
     async def run(point: Point) -> Outcome:
         async with turns:
-            return await Crashing(point, separate=separate).run()
+            return await CrashRun(point, separate=separate).run()
 
     outcomes = await asyncio.gather(*map(run, rest))
     assert not [_told(outcome) for outcome in outcomes if outcome.problems]

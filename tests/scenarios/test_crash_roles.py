@@ -18,8 +18,8 @@ import pytest
 from msgspec import Struct
 
 from tests.support.crash import Phase
-from tests.support.points import JOURNEY, ROLES, points
-from tests.support.standing import Results, Trial, attempt_all
+from tests.support.crash_points import JOURNEY, ROLES, points
+from tests.support.crash_trials import Results, Trial, attempt_all
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

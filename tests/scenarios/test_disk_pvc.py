@@ -150,7 +150,7 @@ def test_the_six_steps_of_mounting_a_volume(up: Up) -> None:
     root = up.directory / "n" / node.removeprefix("worker-")
     disk = (root / device.lstrip("/")).resolve()
     assert disk.is_block_device()
-    up.described("pod", "web-0", "Successfully assigned default/web-0", "SuccessfulAttachVolume")
+    up.describe("pod", "web-0", "Successfully assigned default/web-0", "SuccessfulAttachVolume")
     # 5. Volume Manager mounts the device, formats it if needed, under a global path.
     status = up.get("node", node)["status"]
     unique = f"kubernetes.io/csi/ebs.csi.aws.com^{volume['spec']['csi']['volumeHandle']}"

@@ -25,11 +25,11 @@ from tests.support.up import VOLPLANE, Up
 from volplane.api import codec
 from volplane.api.coordination import Lease, LeaseSpec
 from volplane.base import clock
-from volplane.cloud.model import Volume
-from volplane.cluster.layout import REGION
+from volplane.cloud.model import CloudVolume
+from volplane.cluster.data_directory import REGION
 from volplane.drivers import ebs
 from volplane.host import Host
-from volplane.sidecars.provisioner.order import INTENT
+from volplane.sidecars.provisioner.provision_request import INTENT
 
 pytestmark = [pytest.mark.root, pytest.mark.peer("kubectl"), pytest.mark.slow]
 
@@ -179,7 +179,7 @@ def calls(up: Up, pod: str) -> Counter[Call]:
 
 def slow_down(up: Up, seconds: float) -> None:
     memory = up.memory()
-    account = ebs.Account(
+    account = ebs.AwsAccount(
         f"http://127.0.0.1:{memory.cloud_port}", REGION, memory.access_key, memory.secret_key
     )
     script = [
@@ -189,7 +189,7 @@ def slow_down(up: Up, seconds: float) -> None:
 
     async def tell() -> None:
         host = Host()
-        ec2 = await ebs.connect(account, host)
+        ec2 = await ebs.connect_ec2(account, host)
         try:
             await ec2.call("SetFaults", {"Script": json.dumps(script)})
         finally:
@@ -289,7 +289,7 @@ def audit(up: Up) -> None:
     holder: dict[str, str] = {}
     for key, value in history(up.directory / "cloud" / "state.db", "/cloud/volumes/"):
         volumes.add(key)
-        attachment = msgspec.json.decode(value, type=Volume).attachment if value is not None else None
+        attachment = msgspec.json.decode(value, type=CloudVolume).attachment if value is not None else None
         now = attachment.instance if attachment else ""
         if now and now != holder.get(key, ""):
             attaches[key] += 1

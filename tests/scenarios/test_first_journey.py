@@ -71,7 +71,7 @@ def test_the_pod_sees_an_ext4_disk_of_one_gibibyte(running: Up) -> None:
 
 
 def test_describe_and_get_show_what_a_user_expects(running: Up) -> None:
-    described = running.described("pvc", "my-app-pvc", "ProvisioningSucceeded")
+    described = running.describe("pvc", "my-app-pvc", "ProvisioningSucceeded")
     assert "Status:        Bound" in described
     assert "Used By:       my-app-pod" in described
     attachments = running.kubectl("get", "volumeattachment", "-o", "wide")
@@ -87,7 +87,7 @@ def test_describe_and_get_show_what_a_user_expects(running: Up) -> None:
 
 
 def test_an_image_that_is_not_here_runs_a_pause_and_says_so(running: Up) -> None:
-    running.described("pod", "my-app-pod", "nginx", "pause")
+    running.describe("pod", "my-app-pod", "nginx", "pause")
 
 
 @pytest.mark.peer("aws")

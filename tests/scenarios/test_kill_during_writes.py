@@ -71,12 +71,12 @@ class Server:
     async def ended(self) -> None:
         await self.process.communicate()
 
-    def client(self) -> web.Http:
+    def client(self) -> web.HttpClient:
         context = tls.client_context(str(self.directory / "pki" / "ca.crt"))
         token = (self.directory / "pki" / "admin.token").read_text().strip()
         address = f"https://127.0.0.1:{self.port}"
         headers = {"authorization": f"Bearer {token}"}
-        return web.Http(address, ssl=context, headers=headers, max_connections=CONNECTIONS)
+        return web.HttpClient(address, ssl=context, headers=headers, max_connections=CONNECTIONS)
 
 
 class Told(Struct):
@@ -100,7 +100,7 @@ class Told(Struct):
 class Writers:
     """The thousand writes of one round, in a namespace of its own."""
 
-    def __init__(self, http: web.Http, namespace: str, dice: random.Random) -> None:
+    def __init__(self, http: web.HttpClient, namespace: str, dice: random.Random) -> None:
         self.http, self.namespace, self.dice = http, namespace, dice
         self.place = f"/api/v1/namespaces/{namespace}/configmaps"
         self.told: dict[str, Told] = {f"m{n}": Told() for n in range(WRITES)}
@@ -145,7 +145,7 @@ class Writers:
             self.enough.set()
         return True
 
-    async def check(self, http: web.Http) -> None:
+    async def check(self, http: web.HttpClient) -> None:
         """Every write that was acknowledged is there, and nothing that nobody wrote."""
         answer = await http.request("GET", self.place, timeout=PATIENCE)
         assert answer.status == 200, answer.body
@@ -164,7 +164,7 @@ class Writers:
 class Watcher:
     """Follows all config maps through all lives of the server."""
 
-    def __init__(self, server: Server, http: web.Http, revision: int) -> None:
+    def __init__(self, server: Server, http: web.HttpClient, revision: int) -> None:
         self.server, self.http, self.revision = server, http, revision
         self.seen: list[tuple[int, str, str, str]] = []
         self.moved = asyncio.Event()
@@ -217,7 +217,7 @@ class Watcher:
         return held
 
 
-async def _newest(http: web.Http) -> int:
+async def _newest(http: web.HttpClient) -> int:
     answer = await http.request("GET", "/api/v1/configmaps?limit=1", timeout=PATIENCE)
     return int(json.loads(answer.body)["metadata"]["resourceVersion"])
 
@@ -260,7 +260,7 @@ async def test_fifty_deaths_lose_nothing_that_was_acknowledged(tmp_path: Path) -
             await client.close()
 
 
-async def _judge(http: web.Http, rounds: list[Writers], watchers: list[Watcher]) -> None:
+async def _judge(http: web.HttpClient, rounds: list[Writers], watchers: list[Watcher]) -> None:
     acknowledged = [revision for writers in rounds for revision in writers.revisions]
     assert len(acknowledged) == len(set(acknowledged)), "a revision was given twice"
     for writers in rounds:
@@ -276,14 +276,14 @@ async def _judge(http: web.Http, rounds: list[Writers], watchers: list[Watcher])
         assert watcher.state() == listed
 
 
-async def _mark(http: web.Http) -> Any:
+async def _mark(http: web.HttpClient) -> Any:
     """The last write: who has seen it has seen everything."""
     body = json.dumps({"metadata": {"name": "mark"}, "data": {"v": "end"}}).encode()
     made = await http.request("POST", "/api/v1/namespaces/default/configmaps", headers=JSON, body=body)
     return json.loads(made.body)
 
 
-async def _everything(http: web.Http) -> Iterator[tuple[str, tuple[int, str]]]:
+async def _everything(http: web.HttpClient) -> Iterator[tuple[str, tuple[int, str]]]:
     answer = await http.request("GET", "/api/v1/configmaps", timeout=PATIENCE)
     items = [i for i in json.loads(answer.body)["items"] if "v" in i.get("data", {})]
     return iter(

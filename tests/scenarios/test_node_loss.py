@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.up import VOLPLANE, Up
-from volplane.cluster.layout import Layout
-from volplane.cluster.separate import Runs
+from volplane.cluster.data_directory import DataDirectory
+from volplane.cluster.multi_process import RoleFiles
 
 pytestmark = [pytest.mark.root, pytest.mark.peer("kubectl"), pytest.mark.slow]
 NODES = ("worker-1", "worker-2", "worker-3", "worker-4")
@@ -112,9 +112,9 @@ def cluster() -> Iterator[Up]:
 @pytest.fixture
 def up(cluster: Up) -> Up:
     """All nodes answer, and three replicas run: whatever an earlier test has left, even one that failed."""
-    runs = Runs(Layout(cluster.directory).run)
+    runs = RoleFiles(DataDirectory(cluster.directory).run)
     for node in NODES:
-        if runs.crashed(f"node/{node}").exists():
+        if runs.crash_marker(f"node/{node}").exists():
             crash(cluster, node, "--revive")
     cluster.wait("all nodes answer", lambda: all(is_whole(cluster, node) for node in NODES))
     cluster.kubectl("delete", "deployment,pdb,pvc", "lone", "--ignore-not-found", "--timeout=100s")
@@ -196,7 +196,7 @@ def test_the_common_stuck_scenario_and_its_fix(
     up.wait("the pod is to run elsewhere", lambda: lone(up) and lone(up)[0][1] not in ("", lost))
     ((pod, chosen),) = lone(up)
     # → Multi-Attach error — cannot force detach while node appears registered
-    up.described("pod", pod, f'Multi-Attach error for volume "{volume}"')
+    up.describe("pod", pod, f'Multi-Attach error for volume "{volume}"')
     assert attached(up, volume) == {lost: True}
     # What keeps it, and what to do about it, without looking through five logs:
     code, told = up.explain(f"pod/{pod}")
@@ -265,7 +265,7 @@ def _explained(up: Up, pod: str, volume: str, lost: str) -> None:
     (name,) = _attachments(up, volume)
     up.kubectl("delete", "pod", pod, "--force")
     up.wait("it is to run elsewhere", lambda: up.get("pod", pod)["spec"].get("nodeName", lost) != lost)
-    up.described("pod", pod, f'Multi-Attach error for volume "{volume}"')
+    up.describe("pod", pod, f'Multi-Attach error for volume "{volume}"')
     for what in (f"pod/{pod}", f"volumeattachment/{name}", f"node/{lost}"):
         code, told = up.explain(what)
         assert code == 3

@@ -19,11 +19,11 @@ def test_a_story_with_two_deaths() -> None:
         operations.run(cluster, "user", "data")
         before = operations.write(cluster, "user")
         operations.grow(cluster, "data", "2Gi")
-        cluster.died(60)
+        cluster.wait_until_exit(60)
         cluster.start({"VOLPLANE_FAILPOINT": "rpc:CreateSnapshot:after"})
         wait_until("the claim has grown", lambda: operations.has_grown(cluster, "data", "2Gi"), 60)
         cluster.apply(operations.SNAPSHOT.format(name="moment", of="data"))
-        cluster.died(60)
+        cluster.wait_until_exit(60)
         cluster.start()
         assert operations.ready(cluster, "moment")["restoreSize"] == "2Gi"
         assert len(cluster.aws("describe-snapshots")["Snapshots"]) == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.up import Up, wait_until
-from tests.support.withheld import CAP_SYS_RESOURCE
+from tests.support.vm_tests import CAP_SYS_RESOURCE
 from volplane.rules import resizing
 
 pytestmark = [pytest.mark.root, pytest.mark.peer("kubectl"), pytest.mark.slow]
@@ -203,7 +203,7 @@ def test_a_mounted_xfs_volume_grows_under_its_pod(up: Up) -> None:
     assert read(up, "grower") == before
     assert up.get("pod", "grower")["status"]["containerStatuses"][0]["restartCount"] == 0
     reasons = ("ExternalExpanding", "Resizing", "FileSystemResizeRequired", "FileSystemResizeSuccessful")
-    up.described("pvc", "roomy", *reasons)
+    up.describe("pvc", "roomy", *reasons)
     end(up, "grower")
 
 
@@ -251,7 +251,7 @@ def test_a_growth_that_cannot_be_is_given_up_for_a_smaller_one(up: Up) -> None:
         ),
         60,
     )
-    up.described("pvc", "greedy", "VolumeResizeFailed")
+    up.describe("pvc", "greedy", "VolumeResizeFailed")
     refused = up.kubectl("patch", "pvc", "greedy", "-p", _request("1Gi"), check=False)
     assert "field can not be less than status.capacity" in refused
     grow(up, "greedy", "2Gi")
@@ -279,7 +279,7 @@ def test_a_volume_gets_the_properties_of_another_attributes_class(up: Up) -> Non
     assert volume["spec"]["volumeAttributesClassName"] == "quick"
     (disk,) = up.aws("describe-volumes", "--volume-ids", volume["spec"]["csi"]["volumeHandle"])["Volumes"]
     assert (disk["Iops"], disk["Throughput"]) == (4000, 250)
-    up.described("pvc", "plain", "VolumeModifySuccessful")
+    up.describe("pvc", "plain", "VolumeModifySuccessful")
 
 
 def test_a_raw_device_goes_from_pod_to_pod_with_its_data(up: Up) -> None:

@@ -9,13 +9,19 @@ import pytest
 from volplane.api import codec
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim
 from volplane.rules.binding import BIND_COMPLETED, SELECTED_NODE
-from volplane.scheduler.prebind import Aborted, Pair, Ready, Working, progress
+from volplane.scheduler.prebind import (
+    BindingAborted,
+    BindingInProgress,
+    BindingReady,
+    ClaimBinding,
+    check_binding,
+)
 
 ZONE = "topology.kubernetes.io/zone"
 NODE = codec.convert(Node, {"metadata": {"name": "n1", "labels": {ZONE: "a"}}})
 HERE = {SELECTED_NODE: "n1"}
 DONE = {BIND_COMPLETED: "yes"}
-WAITS = Working("waiting for the volume of claim c before going to n1")
+WAITS = BindingInProgress("waiting for the volume of claim c before going to n1")
 
 
 def claim(notes: dict[str, str], volume: str = "") -> PersistentVolumeClaim:
@@ -34,35 +40,43 @@ def volume(zone: str = "a", ref: str | None = "u-c") -> PersistentVolume:
 ELSEWHERE = 'pv "v" node affinity doesn\'t match node "n1": no matching NodeSelectorTerms'
 
 CASES = {
-    "nothing to wait for": ([], Ready()),
-    "made and bound": ([Pair("c", claim(HERE | DONE, "v"), volume())], Ready()),
-    "being made": ([Pair("c", claim(HERE))], WAITS),
-    "pointed at, not marked": ([Pair("c", claim(HERE, "v"), volume())], WAITS),
-    "the volume is not in the cache yet": ([Pair("c", claim(HERE | DONE, "v"))], WAITS),
+    "nothing to wait for": ([], BindingReady()),
+    "made and bound": ([ClaimBinding("c", claim(HERE | DONE, "v"), volume())], BindingReady()),
+    "being made": ([ClaimBinding("c", claim(HERE))], WAITS),
+    "pointed at, not marked": ([ClaimBinding("c", claim(HERE, "v"), volume())], WAITS),
+    "the volume is not in the cache yet": ([ClaimBinding("c", claim(HERE | DONE, "v"))], WAITS),
     "given up by the provisioner": (
-        [Pair("c", claim({"other": "note"}))],
-        Aborted('provisioning failed for PVC "c"'),
+        [ClaimBinding("c", claim({"other": "note"}))],
+        BindingAborted('provisioning failed for PVC "c"'),
     ),
     "another node was selected": (
-        [Pair("c", claim({SELECTED_NODE: "n2"}))],
-        Aborted('provisioning failed for PVC "c"'),
+        [ClaimBinding("c", claim({SELECTED_NODE: "n2"}))],
+        BindingAborted('provisioning failed for PVC "c"'),
     ),
-    "all notes are gone": ([Pair("c", claim({}))], Aborted('selectedNode annotation reset for PVC "c"')),
-    "made elsewhere": ([Pair("c", claim(HERE, "v"), volume("b"))], Aborted(ELSEWHERE)),
-    "promised": ([Pair("c", claim({}), volume(), promised="v")], WAITS),
-    "promised and bound": ([Pair("c", claim(DONE, "v"), volume(), promised="v")], Ready()),
+    "all notes are gone": (
+        [ClaimBinding("c", claim({}))],
+        BindingAborted('selectedNode annotation reset for PVC "c"'),
+    ),
+    "made elsewhere": ([ClaimBinding("c", claim(HERE, "v"), volume("b"))], BindingAborted(ELSEWHERE)),
+    "promised": ([ClaimBinding("c", claim({}), volume(), assumed_volume="v")], WAITS),
+    "promised and bound": (
+        [ClaimBinding("c", claim(DONE, "v"), volume(), assumed_volume="v")],
+        BindingReady(),
+    ),
     "promised and taken back": (
-        [Pair("c", claim({}), volume(ref=None), promised="v")],
-        Aborted('ClaimRef got reset for pv "v"'),
+        [ClaimBinding("c", claim({}), volume(ref=None), assumed_volume="v")],
+        BindingAborted('ClaimRef got reset for pv "v"'),
     ),
     "promised and without a uid": (
-        [Pair("c", claim({}), volume(ref=""), promised="v")],
-        Aborted('ClaimRef got reset for pv "v"'),
+        [ClaimBinding("c", claim({}), volume(ref=""), assumed_volume="v")],
+        BindingAborted('ClaimRef got reset for pv "v"'),
     ),
-    "the claim is gone": ([Pair("c", None)], Aborted('persistentvolumeclaim "c" not found')),
+    "the claim is gone": ([ClaimBinding("c", None)], BindingAborted('persistentvolumeclaim "c" not found')),
 }
 
 
 @pytest.mark.parametrize(("pairs", "state"), CASES.values(), ids=CASES.keys())
-def test_progress(pairs: list[Pair], state: Ready | Working | Aborted) -> None:
-    assert progress(NODE, pairs) == state
+def test_progress(
+    pairs: list[ClaimBinding], state: BindingReady | BindingInProgress | BindingAborted
+) -> None:
+    assert check_binding(NODE, pairs) == state

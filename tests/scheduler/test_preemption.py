@@ -11,24 +11,24 @@ from tests.scheduler.test_scheduler_plan import node, pod, world
 from volplane.api import codec
 from volplane.api.core import Node, Pod
 from volplane.api.policy import PodDisruptionBudget
-from volplane.scheduler.ledger import priority_of
-from volplane.scheduler.plan import Placement, Refusal, decide
-from volplane.scheduler.world import World
+from volplane.scheduler.node_cache import priority_of
+from volplane.scheduler.plan import Placement, Unschedulable, decide
+from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
 
-def guest(name: str, on: str, cpu: int, priority: int, **more: Any) -> Pod:
-    whole = codec.builtins(pod(name, on=on, cpu=str(cpu), priority=priority))
+def placed_pod(name: str, on: str, cpu: int, priority: int, **more: Any) -> Pod:
+    whole = codec.to_dict(pod(name, on=on, cpu=str(cpu), priority=priority))
     whole["metadata"] |= more
     return codec.convert(Pod, whole)
 
 
-guests = st.lists(
+placed_pods = st.lists(
     st.tuples(st.sampled_from(["n1", "n2", "n3"]), st.integers(1, 3), st.integers(0, 3)), max_size=9
 )
 
 
-def books(around: World) -> object:
-    ledger = around.ledger
+def node_cache_with(around: SchedulingSnapshot) -> object:
+    ledger = around.node_cache
     return [(i.name, sorted(i.pods), +i.requested, dict(i.priorities), i.cpu, i.memory) for i in ledger.nodes]
 
 
@@ -39,7 +39,7 @@ def fits_without(around_nodes: list[Node], others: list[Pod], wanted: Pod, where
     )
 
 
-@given(guests, st.integers(1, 4), st.integers(0, 3))
+@given(placed_pods, st.integers(1, 4), st.integers(0, 3))
 def test_victims_are_lesser_needed_and_enough(
     found: list[tuple[str, int, int]], cpu: int, priority: int
 ) -> None:
@@ -49,16 +49,16 @@ def test_victims_are_lesser_needed_and_enough(
     for number, (where, size, value) in enumerate(found):
         if size <= room[where]:
             room[where] -= size
-            there.append(guest(f"g{number}", where, size, value))
-    wanted = guest("wanted", "", cpu, priority)
+            there.append(placed_pod(f"g{number}", where, size, value))
+    wanted = placed_pod("wanted", "", cpu, priority)
     around = world(*nodes, *there)
-    before = books(around)
+    before = node_cache_with(around)
     decision = decide(wanted, around)
-    assert books(around) == before
+    assert node_cache_with(around) == before
     if isinstance(decision, Placement):
         assert room[decision.node] >= cpu
         return
-    assert isinstance(decision, Refusal)
+    assert isinstance(decision, Unschedulable)
     if decision.evict is None:
         lesser = {n: sum(c for w, c, p in _sizes(there) if w == n and p < priority) for n in room}
         assert all(room[n] + lesser[n] < cpu or not lesser[n] for n in room)
@@ -97,22 +97,22 @@ def test_a_budget_that_has_counted_an_eviction_is_not_broken_by_it_again() -> No
     plain = world(
         node("n1"),
         node("n2"),
-        guest("counted", "n1", 3, 0, labels=labels),
-        guest("kept", "n2", 3, 0, labels=labels),
+        placed_pod("counted", "n1", 3, 0, labels=labels),
+        placed_pod("kept", "n2", 3, 0, labels=labels),
     )
     fields = {name: getattr(plain, name) for name in plain.__struct_fields__}
-    around = World(**{**fields, "budgets": lambda namespace: [budget]})
-    decision = decide(guest("wanted", "", 3, 1), around)
-    assert isinstance(decision, Refusal)
+    around = SchedulingSnapshot(**{**fields, "budgets": lambda namespace: [budget]})
+    decision = decide(placed_pod("wanted", "", 3, 1), around)
+    assert isinstance(decision, Unschedulable)
     assert decision.evict is not None
     assert [v.name for v in decision.evict.victims] == ["counted"]
-    assert decision.evict.broken == 0
+    assert decision.evict.budget_violations == 0
 
 
 def test_of_equal_harm_the_pods_that_have_run_the_shortest_go() -> None:
-    old = guest("old", "n1", 3, 0, creationTimestamp="2026-01-01T00:00:00Z")
-    young = guest("young", "n2", 3, 0, creationTimestamp="2026-01-02T00:00:00Z")
-    decision = decide(guest("wanted", "", 3, 1), world(node("n1"), node("n2"), old, young))
-    assert isinstance(decision, Refusal)
+    old = placed_pod("old", "n1", 3, 0, creationTimestamp="2026-01-01T00:00:00Z")
+    young = placed_pod("young", "n2", 3, 0, creationTimestamp="2026-01-02T00:00:00Z")
+    decision = decide(placed_pod("wanted", "", 3, 1), world(node("n1"), node("n2"), old, young))
+    assert isinstance(decision, Unschedulable)
     assert decision.evict is not None
     assert [v.name for v in decision.evict.victims] == ["young"]

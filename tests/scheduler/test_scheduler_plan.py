@@ -13,9 +13,9 @@ from volplane.api.meta import Resource
 from volplane.api.storage import CSIDriver, CSINode, CSIStorageCapacity, StorageClass
 from volplane.rules import binding
 from volplane.scheduler.filters import FILTERS
-from volplane.scheduler.ledger import Ledger
-from volplane.scheduler.plan import Placement, Refusal, decide
-from volplane.scheduler.world import World
+from volplane.scheduler.node_cache import NodeCache
+from volplane.scheduler.plan import Placement, Unschedulable, decide
+from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
 ZONE = "topology.kubernetes.io/zone"
 TAIL = " no new claims to deallocate, preemption: 0/{0} nodes are available: {0} {1}."
@@ -110,8 +110,8 @@ CLASSES = (
 )
 
 
-def world(*things: Resource, attached: dict[str, list[str]] | None = None) -> World:
-    ledger = Ledger()
+def world(*things: Resource, attached: dict[str, list[str]] | None = None) -> SchedulingSnapshot:
+    ledger = NodeCache()
     for thing in things:
         if isinstance(thing, Node):
             ledger.put_node(thing)
@@ -124,8 +124,8 @@ def world(*things: Resource, attached: dict[str, list[str]] | None = None) -> Wo
     def volumes() -> Iterable[PersistentVolume]:
         return kept.get(PersistentVolume, {}).values()
 
-    return World(
-        ledger=ledger,
+    return SchedulingSnapshot(
+        node_cache=ledger,
         claim=lambda key: kept.get(PersistentVolumeClaim, {}).get(key),
         volume=lambda name: kept.get(PersistentVolume, {}).get(name),
         unclaimed=lambda name: [
@@ -144,7 +144,7 @@ def world(*things: Resource, attached: dict[str, list[str]] | None = None) -> Wo
 
 NODES = (node("n1"), node("n2"), node("n3", zone="b"))
 
-REFUSED: dict[str, tuple[Pod, World, str]] = {
+REFUSED: dict[str, tuple[Pod, SchedulingSnapshot, str]] = {
     "no nodes": (pod(), world(), "no nodes available to schedule pods"),
     "cordoned": (
         pod(),
@@ -342,14 +342,14 @@ REFUSED: dict[str, tuple[Pod, World, str]] = {
 
 
 @pytest.mark.parametrize(("wanted", "around", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_refused(wanted: Pod, around: World, message: str) -> None:
+def test_refused(wanted: Pod, around: SchedulingSnapshot, message: str) -> None:
     decision = decide(wanted, around)
-    assert isinstance(decision, Refusal)
+    assert isinstance(decision, Unschedulable)
     assert decision.message == message
     assert decision.by
 
 
-PLACED: dict[str, tuple[Pod, World, str]] = {
+PLACED: dict[str, tuple[Pod, SchedulingSnapshot, str]] = {
     "the first of equals": (pod(), world(*NODES), "n1"),
     "the emptiest": (pod(), world(*NODES, pod("q", on="n1"), pod("r", on="n2")), "n3"),
     "room left, by share": (
@@ -480,7 +480,7 @@ PLACED: dict[str, tuple[Pod, World, str]] = {
 
 
 @pytest.mark.parametrize(("wanted", "around", "name"), PLACED.values(), ids=PLACED.keys())
-def test_placed(wanted: Pod, around: World, name: str) -> None:
+def test_placed(wanted: Pod, around: SchedulingSnapshot, name: str) -> None:
     decision = decide(wanted, around)
     assert isinstance(decision, Placement), decision
     assert decision.node == name
@@ -514,7 +514,7 @@ def test_a_volume_reserved_for_the_claim_decides_the_node() -> None:
 
 def test_a_refusal_says_by_whom_and_for_which_node() -> None:
     decision = decide(pod(cpu="9"), world(node("n1"), node("n2", unschedulable=True)))
-    assert isinstance(decision, Refusal)
+    assert isinstance(decision, Unschedulable)
     assert decision.by == {"NodeResourcesFit", "NodeUnschedulable"}
     assert decision.reasons == {"n1": ("Insufficient cpu",), "n2": ("node(s) were unschedulable",)}
 

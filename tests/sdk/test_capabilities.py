@@ -8,7 +8,7 @@ import pytest
 
 from volplane.csi import v1
 from volplane.sdk import Driver
-from volplane.sdk.capabilities import Offer
+from volplane.sdk.capabilities import ServedCapabilities
 
 
 class Disks(Driver):
@@ -33,7 +33,7 @@ class Disks(Driver):
 
 
 def test_capabilities_follow_the_overridden_methods() -> None:
-    offer = Offer(Disks())
+    offer = ServedCapabilities(Disks())
     rpc = v1.ControllerServiceCapability.RPC
     assert [c.rpc.type for c in offer.controller().capabilities] == [
         rpc.CREATE_DELETE_VOLUME,
@@ -57,8 +57,8 @@ def test_every_instance_speaks_for_the_whole_driver() -> None:
         claims = Disks.claims & {"VOLUME_ACCESSIBILITY_CONSTRAINTS"}
         elsewhere = frozenset({"CreateVolume", "ControllerExpandVolume"})
 
-    offer = Offer(OnNodes())
-    assert offer.plugin() == Offer(Disks()).plugin()
+    offer = ServedCapabilities(OnNodes())
+    assert offer.plugin() == ServedCapabilities(Disks()).plugin()
     assert not offer.serves("Controller")
     assert not offer.methods
 
@@ -69,7 +69,7 @@ def test_a_driver_that_cannot_delete_what_it_creates_is_refused() -> None:
             return v1.CreateVolumeResponse()
 
     with pytest.raises(TypeError, match="create_volume and delete_volume"):
-        Offer(Leaky())
+        ServedCapabilities(Leaky())
 
 
 def test_a_claim_that_csi_does_not_know_is_refused() -> None:
@@ -77,4 +77,4 @@ def test_a_claim_that_csi_does_not_know_is_refused() -> None:
         claims: ClassVar[frozenset[str]] = frozenset({"TELEPORT"})
 
     with pytest.raises(TypeError, match="TELEPORT"):
-        Offer(Boasting())
+        ServedCapabilities(Boasting())

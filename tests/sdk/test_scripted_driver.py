@@ -11,7 +11,7 @@ from tests.support import scripted
 from tests.support.scripted import Break, Delay, Fail, Hold, Lose
 from volplane import sdk
 from volplane.csi import v1
-from volplane.csi.client import Channel
+from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import CallError, Code
 
 EVERY = ("attach", "list", "get-volume", "capacity", "expand", "node-expand", "modify", "snapshots", "groups")
@@ -28,7 +28,7 @@ def order(name: str = "a", size: int = 1 << 30) -> v1.CreateVolumeRequest:
     )
 
 
-async def code(channel: sdk.Local | Channel, request: v1.CreateVolumeRequest, timeout: float = 60) -> Code:
+async def code(channel: sdk.Local | CsiChannel, request: v1.CreateVolumeRequest, timeout: float = 60) -> Code:
     try:
         await channel.call("CreateVolume", request, timeout=timeout)
     except CallError as error:
@@ -50,7 +50,7 @@ async def test_each_outcome_is_used_by_one_call() -> None:
     assert list(driver.volumes) == ["a", "b"]
     assert await code(caller, order("c"), timeout=4) is Code.DEADLINE_EXCEEDED
     held = asyncio.ensure_future(code(caller, order("d")))
-    await hold.reached.wait()
+    await hold.reached_event.wait()
     assert not held.done()
     hold.release()
     assert await held is Code.INTERNAL
@@ -63,7 +63,7 @@ async def test_each_outcome_is_used_by_one_call() -> None:
 async def test_on_a_socket_a_broken_connection_is_noticed_and_the_next_call_works() -> None:
     driver = scripted.driver("attach")
     driver.script("CreateVolume", Break())
-    async with scripted.on_socket(driver) as socket, Channel(socket.path) as channel:
+    async with scripted.on_socket(driver) as socket, CsiChannel(socket.path) as channel:
         assert await code(channel, order()) is Code.UNAVAILABLE
         assert list(driver.volumes) == ["a"]
         await channel.ready(60)
@@ -87,15 +87,15 @@ async def test_a_driver_with_every_feature_offers_all_of_it() -> None:
 async def test_a_killed_driver_finds_its_volumes_again(tmp_path: Path) -> None:
     with scripted.process(tmp_path, "snapshots", "attach") as driver:
         driver.script("CreateVolume", Lose())
-        async with Channel(driver.socket) as channel:
+        async with CsiChannel(driver.socket) as channel:
             await channel.ready(60)
             assert await code(channel, order()) is Code.DEADLINE_EXCEEDED
-            assert len(driver.called("CreateVolume")) == 1
+            assert len(driver.requests_of("CreateVolume")) == 1
         driver.kill()
         driver.start()
         hold = driver.hold()
         driver.script("CreateVolume", hold)
-        async with Channel(driver.socket) as channel:
+        async with CsiChannel(driver.socket) as channel:
             await channel.ready(60)
             held = asyncio.ensure_future(code(channel, order()))
             while not hold.is_reached:  # noqa: ASYNC110 (another process says so)

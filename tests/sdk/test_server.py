@@ -12,9 +12,9 @@ import pytest
 
 from volplane.base import log as base_log
 from volplane.csi import convert, v1
-from volplane.csi.client import Channel
+from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import CallError, Code
-from volplane.sdk import Driver, Local, Server, errors, serve
+from volplane.sdk import Driver, DriverServer, Local, errors, serve
 
 MOUNT = convert.capability(v1.VolumeCapability.AccessMode.SINGLE_NODE_WRITER)
 
@@ -71,7 +71,7 @@ EXPAND = v1.NodeExpandVolumeRequest(volume_id="v", volume_path="/v")
 
 async def test_identity_and_capabilities_are_answered(tmp_path: Path) -> None:
     path = str(tmp_path / "csi.sock")
-    async with Server(Slow(), path), Channel(path) as channel:
+    async with DriverServer(Slow(), path), CsiChannel(path) as channel:
         info = await channel.call("GetPluginInfo", v1.GetPluginInfoRequest())
         assert (info.name, info.vendor_version) == ("slow.example.com", "1.0")
         assert (await channel.call("Probe", v1.ProbeRequest())).ready.value
@@ -89,7 +89,7 @@ async def test_identity_and_capabilities_are_answered(tmp_path: Path) -> None:
 
 async def test_two_targets_run_side_by_side_and_the_volume_is_theirs_meanwhile(tmp_path: Path) -> None:
     driver, path = Slow(), str(tmp_path / "csi.sock")
-    async with Server(driver, path), Channel(path) as channel, asyncio.TaskGroup() as group:
+    async with DriverServer(driver, path), CsiChannel(path) as channel, asyncio.TaskGroup() as group:
         group.create_task(channel.call("NodePublishVolume", publish("/a")))
         group.create_task(channel.call("NodePublishVolume", publish("/b")))
         assert {await driver.began.get(), await driver.began.get()} == {"/a", "/b"}
@@ -102,7 +102,7 @@ async def test_two_targets_run_side_by_side_and_the_volume_is_theirs_meanwhile(t
 
 async def test_work_outlives_its_caller(tmp_path: Path) -> None:
     driver, path = Slow(), str(tmp_path / "csi.sock")
-    async with Server(driver, path), Channel(path) as channel:
+    async with DriverServer(driver, path), CsiChannel(path) as channel:
         with pytest.raises(CallError) as caught:
             await channel.call("NodeExpandVolume", EXPAND, timeout=0.05)
         assert caught.value.code is Code.DEADLINE_EXCEEDED
@@ -127,7 +127,7 @@ async def test_an_equal_call_joins_the_one_under_way() -> None:
 
 async def test_a_driver_that_falls_over_leaves_the_outcome_open(tmp_path: Path) -> None:
     path = str(tmp_path / "csi.sock")
-    async with Server(Slow(), path), Channel(path) as channel:
+    async with DriverServer(Slow(), path), CsiChannel(path) as channel:
         request = v1.NodeUnpublishVolumeRequest(volume_id="broken", target_path="/t")
         with pytest.raises(CallError, match="the disk is on fire") as caught:
             await channel.call("NodeUnpublishVolume", request)
@@ -147,7 +147,7 @@ async def test_lines_go_to_the_container_that_serves_and_carry_no_secret(tmp_pat
         token = base_log.sink.set(lines.append)
         server = asyncio.ensure_future(serve(driver, path))
         base_log.sink.reset(token)
-        async with Channel(path) as channel:
+        async with CsiChannel(path) as channel:
             await channel.ready(5)
             await channel.call("NodePublishVolume", publish("/a", password="hunter2"))
         server.cancel()
@@ -160,9 +160,9 @@ async def test_lines_go_to_the_container_that_serves_and_carry_no_secret(tmp_pat
 
 async def test_shutdown_waits_for_calls_under_way(tmp_path: Path) -> None:
     driver, path = Slow(), str(tmp_path / "csi.sock")
-    server = Server(driver, path)
+    server = DriverServer(driver, path)
     await server.start()
-    async with Channel(path) as channel:
+    async with CsiChannel(path) as channel:
         call = asyncio.ensure_future(channel.call("NodePublishVolume", publish("/a")))
         await driver.began.get()
         closing = asyncio.ensure_future(server.close())
@@ -179,9 +179,9 @@ async def test_shutdown_waits_for_calls_under_way(tmp_path: Path) -> None:
 
 async def test_shutdown_does_not_wait_for_ever(tmp_path: Path) -> None:
     driver, path = Slow(), str(tmp_path / "csi.sock")
-    server = Server(driver, path, grace=0.01)
+    server = DriverServer(driver, path, grace=0.01)
     await server.start()
-    async with Channel(path) as channel:
+    async with CsiChannel(path) as channel:
         call = asyncio.ensure_future(channel.call("NodePublishVolume", publish("/a")))
         await driver.began.get()
         await server.close()

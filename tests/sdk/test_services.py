@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from volplane.csi import v1
-from volplane.csi.client import Channel
+from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import CallError, Code
 from volplane.csi.services import SERVICES
-from volplane.sdk import Driver, Local, Server, errors
-from volplane.sdk.capabilities import Offer, snake
+from volplane.sdk import Driver, DriverServer, Local, errors
+from volplane.sdk.capabilities import ServedCapabilities, snake_case
 
 BLOCK = 4096
 
@@ -85,14 +85,14 @@ def test_every_call_of_csi_can_be_overridden() -> None:
     for service, methods in SERVICES.items():
         if service.startswith("csi.v1."):
             for method in methods.keys() - derived:
-                assert callable(getattr(Driver, snake(method))), f"{service}/{method}"
+                assert callable(getattr(Driver, snake_case(method))), f"{service}/{method}"
 
 
 def test_the_services_are_named() -> None:
     service = v1.PluginCapability.Service
-    told = [c.service.type for c in Offer(Groups()).plugin().capabilities]
+    told = [c.service.type for c in ServedCapabilities(Groups()).plugin().capabilities]
     assert told == [service.GROUP_CONTROLLER_SERVICE, service.SNAPSHOT_METADATA_SERVICE]
-    (only,) = Offer(Groups()).group().capabilities
+    (only,) = ServedCapabilities(Groups()).group().capabilities
     assert only.rpc.type == v1.GroupControllerServiceCapability.RPC.CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT
 
 
@@ -102,12 +102,12 @@ def test_groups_that_nobody_can_look_at_are_refused() -> None:
         delete_volume_group_snapshot = Groups.delete_volume_group_snapshot
 
     with pytest.raises(TypeError, match="get_volume_group_snapshot"):
-        Offer(Half())
+        ServedCapabilities(Half())
 
 
 async def test_groups_over_a_socket(tmp_path: Path) -> None:
     path = str(tmp_path / "csi.sock")
-    async with Server(Groups(), path), Channel(path) as channel:
+    async with DriverServer(Groups(), path), CsiChannel(path) as channel:
         request = v1.CreateVolumeGroupSnapshotRequest(name="g", source_volume_ids=["a", "b"])
         made = (await channel.call("CreateVolumeGroupSnapshot", request)).group_snapshot
         assert [s.source_volume_id for s in made.snapshots] == ["a", "b"]
@@ -126,7 +126,7 @@ async def test_groups_over_a_socket(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["socket", "memory"])
 async def test_changed_blocks_are_streamed(tmp_path: Path, way: str) -> None:
     driver, path = Groups(), str(tmp_path / "csi.sock")
-    async with Server(driver, path), Channel(path) as channel:
+    async with DriverServer(driver, path), CsiChannel(path) as channel:
         caller = channel if way == "socket" else Local(driver)
         request = v1.GetMetadataAllocatedRequest(snapshot_id="s", starting_offset=BLOCK)
         found = [r async for r in caller.stream("GetMetadataAllocated", request)]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import peers
 from volplane.csi import v1
-from volplane.csi.client import Channel
+from volplane.csi.client import CsiChannel
 from volplane.host import Host
 
 pytestmark = pytest.mark.root
@@ -54,7 +54,7 @@ def test_the_test_on_the_page_passes(program: Path) -> None:
 async def serving(program: Path, socket: str) -> asyncio.subprocess.Process:
     root = str(program.parent / "root")
     process = await asyncio.create_subprocess_exec(sys.executable, str(program), root, socket)
-    async with Channel(socket) as channel:
+    async with CsiChannel(socket) as channel:
         await channel.ready(60)
     return process
 
@@ -68,7 +68,7 @@ async def test_the_driver_serves_and_names_what_it_offers(program: Path, tmp_pat
     socket = str(tmp_path / "csi.sock")
     process = await serving(program, socket)
     try:
-        async with Channel(socket) as channel:
+        async with CsiChannel(socket) as channel:
             info = await channel.call("GetPluginInfo", v1.GetPluginInfoRequest())
             assert info.name == "directories.example.com"
             told = await channel.call("ControllerGetCapabilities", v1.ControllerGetCapabilitiesRequest())

@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 
 from tests.loops.inprocess import until, world
-from tests.node.nodeworld import node_world
+from tests.node.node_env import node_env
 from tests.support.up import Up
 from volplane.api.core import (
     Namespace,
@@ -26,17 +26,17 @@ from volplane.api.errors import Forbidden
 from volplane.api.meta import ObjectMeta
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject
 from volplane.api.storage import StorageClass
-from volplane.apiserver.auth.authorize import Act
-from volplane.apiserver.strategy import User
-from volplane.cluster.accounts import account_client
-from volplane.cluster.grants import find_grants
-from volplane.cluster.images import Kit, by_account, images
+from volplane.apiserver.auth.authorize import AuthorizationAttributes
+from volplane.apiserver.strategy import RequestUser
+from volplane.cluster.builtin_images import ImageDeps, builtin_images, service_account_client
+from volplane.cluster.sidecar_clients import account_client
+from volplane.cluster.sidecar_roles import find_grants
 from volplane.drivers import ebs
 from volplane.host import Host, NodePaths
-from volplane.node.containers.base import ContainerSpec, Mount, NotAllowed
+from volplane.node.containers.base import ContainerSpec, ImageNotAllowed, Mount
 from volplane.node.containers.task import TaskContext, TaskRuntime
-from volplane.node.permissions import user_of
-from volplane.node.programs import Programs
+from volplane.node.image_overrides import ImageOverrides
+from volplane.node.image_permissions import service_account_user
 
 TENANT = "tenant"
 ENDPOINT = "--endpoint=unix:///s/csi.sock"
@@ -243,7 +243,7 @@ async def test_a_sidecar_in_this_process_may_do_what_its_account_may() -> None:
                 await client.create(PersistentVolume(metadata=ObjectMeta(name="pv")))
             with pytest.raises(Forbidden):
                 await client.patch(Namespace, "kube-system", merge={"metadata": {"labels": {"a": "b"}}})
-            await w.caches.get(Secret).synced()
+            await w.caches.get(Secret).wait_synced()
             assert not client.cache(Secret).all(), "it sees what others have listed"
 
 
@@ -305,10 +305,10 @@ async def test_a_sidecar_whose_account_loses_a_right_is_asked_to_end(right: str)
             subjects=(Subject(kind="ServiceAccount", name="default", namespace=TENANT),),
         )
         await admin.create(bound)
-        user = User(*user_of(TENANT, "default"))
+        user = RequestUser(*service_account_user(TENANT, "default"))
 
         async def may(verb: str, plural: str) -> bool:
-            return w.core.authority.allows(user, Act(verb, plural=plural))
+            return w.core.authority.allows(user, AuthorizationAttributes(verb, plural=plural))
 
         await until(lambda: may(verbs[0], resource))
         at = context()
@@ -345,7 +345,9 @@ def test_a_manifest_of_the_operator_gives_its_sidecars_their_roles_and_nobody_el
     spec = {"template": {"spec": {"serviceAccountName": "sa", "containers": containers}}}
     driver = {"kind": "DaemonSet", "metadata": {"name": "d", "namespace": "n"}, "spec": spec}
     plain = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": containers[3:]}}
-    found = list(find_grants([driver, plain, {"kind": "Namespace", "metadata": {"name": "n"}}], Programs()))
+    found = list(
+        find_grants([driver, plain, {"kind": "Namespace", "metadata": {"name": "n"}}], ImageOverrides())
+    )
     assert [(f["kind"], f["roleRef"]["name"]) for f in found] == [
         ("ClusterRoleBinding", "ebs-external-attacher-role"),
         ("ClusterRoleBinding", "ebs-external-provisioner-role"),
@@ -405,7 +407,7 @@ async def test_a_token_is_not_read_from_a_file_of_the_machine(places: dict[str, 
     mount = Mount(str(places["inside"]), "/var/run/secrets/kubernetes.io/serviceaccount")
     env = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
     with pytest.raises(SystemExit, match="leads out of its volume"):
-        async with by_account("csi-attacher", context(mount, env=env)):
+        async with service_account_client("csi-attacher", context(mount, env=env)):
             pass
 
 
@@ -419,12 +421,12 @@ async def test_a_built_in_image_talks_to_the_api_server_of_its_node() -> None:
         await at.stop.wait()
 
     elsewhere = {"KUBERNETES_SERVICE_HOST": "192.0.2.1", "KUBERNETES_SERVICE_PORT": "80", "OWN": "x"}
-    async with node_world() as here:
+    async with node_env() as here:
         here.images["spy"] = spy
         await here.start(cluster_host="127.0.0.1", cluster_port=6443)
         env = [{"name": name, "value": value} for name, value in elsewhere.items()]
         await here.pod(container={"image": "spy", "env": env})
-        await here.until_ready()
+        await here.wait_until_ready()
     asked = {name: seen[0][name] for name in elsewhere}
     assert asked == {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "6443", "OWN": "x"}
 
@@ -443,7 +445,8 @@ async def test_a_registrar_without_the_registry_mounted_registers_nothing(tmp_pa
     (volume / "link").symlink_to(registry)
     host = Host()
     tasks = TaskRuntime(
-        images(Kit(by_account, host, ebs.Account(), {}, "")), NodePaths(str(tmp_path), identity=True)
+        builtin_images(ImageDeps(service_account_client, host, ebs.AwsAccount(), {}, "")),
+        NodePaths(str(tmp_path), identity=True),
     )
     path = f"--plugin-registration-path={str(registry) if place == '/registry' else place}"
     spec = ContainerSpec(
@@ -467,9 +470,12 @@ async def test_a_registrar_without_the_registry_mounted_registers_nothing(tmp_pa
 
 async def test_without_anybody_to_ask_a_restricted_image_does_not_run(tmp_path: Path) -> None:
     host = Host()
-    tasks = TaskRuntime(images(Kit(by_account, host, ebs.Account(), {}, "")), NodePaths(str(tmp_path)))
+    tasks = TaskRuntime(
+        builtin_images(ImageDeps(service_account_client, host, ebs.AwsAccount(), {}, "")),
+        NodePaths(str(tmp_path)),
+    )
     try:
-        with pytest.raises(NotAllowed):
+        with pytest.raises(ImageNotAllowed):
             await tasks.start(ContainerSpec(id="x", image="volplane/node-fencer"))
         assert await tasks.state("x") is None
     finally:

@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.up import VOLPLANE, wait_until
 from volplane.loops.health import health
-from volplane.web import BadAddress, Limits, Request, Response, Server, serve
+from volplane.web import BadAddress, HttpServer, Request, Response, ServerLimits, serve
 from volplane.web import server as server_module
 
 MOST = 40  # connections of the servers here
@@ -48,7 +48,7 @@ class Handler:
 
 
 @asynccontextmanager
-async def serving(handler: Handler, limits: Limits) -> AsyncIterator[Server]:
+async def serving(handler: Handler, limits: ServerLimits) -> AsyncIterator[HttpServer]:
     server = await serve(handler, limits=limits)
     server.linger = 0.2
     try:
@@ -63,7 +63,7 @@ Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def wires(server: Server, count: int) -> AsyncIterator[list[Wire]]:
+async def wires(server: HttpServer, count: int) -> AsyncIterator[list[Wire]]:
     made: list[Wire] = []
     try:
         made += [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(count)]
@@ -109,7 +109,10 @@ async def closed_among(wires: list[Wire]) -> int:
 
 
 async def test_connections_of_nobody_are_dropped_oldest_first() -> None:
-    async with serving(Handler(), Limits(connections=MOST)) as server, wires(server, MOST // 4) as first:
+    async with (
+        serving(Handler(), ServerLimits(connections=MOST)) as server,
+        wires(server, MOST // 4) as first,
+    ):
         assert await ask(first[0], KNOWN) == 200
         assert await ask(first[1], GET) == 200  # who has only asked is still nobody
         async with wires(server, MOST // 2) as later:
@@ -122,7 +125,7 @@ async def test_connections_of_nobody_are_dropped_oldest_first() -> None:
 
 
 async def test_a_full_server_drops_an_idle_connection_rather_than_refusing() -> None:
-    async with serving(Handler(), Limits(connections=MOST)) as server, wires(server, 0) as known:
+    async with serving(Handler(), ServerLimits(connections=MOST)) as server, wires(server, 0) as known:
         for _ in range(MOST):
             known.append(await asyncio.open_connection("127.0.0.1", server.port))
             assert await ask(known[-1], KNOWN) == 200
@@ -133,7 +136,7 @@ async def test_a_full_server_drops_an_idle_connection_rather_than_refusing() -> 
 
 async def test_a_user_who_holds_all_connections_makes_room_for_others() -> None:
     handler, hold = Handler(), b"GET /hold HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer greedy\r\n\r\n"
-    async with serving(handler, Limits(connections=MOST)) as server, wires(server, 0) as known:
+    async with serving(handler, ServerLimits(connections=MOST)) as server, wires(server, 0) as known:
         for _ in range(MOST):
             known.append(await asyncio.open_connection("127.0.0.1", server.port))
             known[-1][1].write(hold)
@@ -154,7 +157,7 @@ async def test_a_user_who_holds_all_connections_makes_room_for_others() -> None:
     ids=["headers", "body", "chunks"],
 )
 async def test_who_sends_a_byte_at_a_time_is_cut_off(first: bytes, drop: bytes) -> None:
-    async with serving(Handler(), Limits()) as server, wires(server, 1) as ((reader, writer),):
+    async with serving(Handler(), ServerLimits()) as server, wires(server, 1) as ((reader, writer),):
         writer.write(first)
         longest = server.limits.body_start + 3 * server_module.SWEEP
         for _ in range(int(longest)):
@@ -169,7 +172,7 @@ async def test_who_sends_a_byte_at_a_time_is_cut_off(first: bytes, drop: bytes) 
 @pytest.mark.virtual
 async def test_a_large_body_that_makes_progress_is_waited_for() -> None:
     piece = bytes(20_000)
-    async with serving(Handler(), Limits()) as server, wires(server, 1) as ((reader, writer),):
+    async with serving(Handler(), ServerLimits()) as server, wires(server, 1) as ((reader, writer),):
         writer.write(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (100 * len(piece)))
         for _ in range(100):  # seconds, far more than one piece of it would get
             writer.write(piece)
@@ -178,8 +181,11 @@ async def test_a_large_body_that_makes_progress_is_waited_for() -> None:
 
 
 async def test_only_some_large_bodies_of_nobody_are_gathered_at_a_time() -> None:
-    most = server_module.LARGE_BODIES
-    async with serving(Handler(), Limits(connections=500)) as server, wires(server, most + 8) as sending:
+    most = server_module.MAX_LARGE_BODIES
+    async with (
+        serving(Handler(), ServerLimits(connections=500)) as server,
+        wires(server, most + 8) as sending,
+    ):
         for _, writer in sending:
             writer.write(b"POST / HTTP/1.1\r\nContent-Length: 300000\r\n\r\n" + bytes(200_000))
             await writer.drain()
@@ -194,7 +200,7 @@ async def test_bodies_sent_ahead_do_not_pile_up() -> None:
     handler = Handler()
     hold = b"GET /hold HTTP/1.1\r\nHost: a\r\n\r\n"
     body = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2000000\r\n\r\n" + bytes(2_000_000)
-    async with serving(handler, Limits()) as server, wires(server, 1) as ((reader, writer),):
+    async with serving(handler, ServerLimits()) as server, wires(server, 1) as ((reader, writer),):
         writer.write(hold + 8 * body)
         await until(lambda: any(c._paused_reading for c in server.connections))
         (connection,) = server.connections
@@ -234,7 +240,7 @@ async def test_a_request_that_two_servers_could_read_differently_is_refused(
     message: bytes, status: int
 ) -> None:
     handler = Handler()
-    async with serving(handler, Limits()) as server, wires(server, 1) as (wire,), asyncio.timeout(10):
+    async with serving(handler, ServerLimits()) as server, wires(server, 1) as (wire,), asyncio.timeout(10):
         assert await ask(wire, b"POST / HTTP/1.1\r\nHost: a\r\n" + message + SMUGGLED) == status
         assert await is_closed(wire)
     assert handler.requests == []
@@ -242,7 +248,7 @@ async def test_a_request_that_two_servers_could_read_differently_is_refused(
 
 async def test_chunks_are_refused_where_the_version_has_none() -> None:
     handler = Handler()
-    async with serving(handler, Limits()) as server, wires(server, 1) as (wire,), asyncio.timeout(10):
+    async with serving(handler, ServerLimits()) as server, wires(server, 1) as (wire,), asyncio.timeout(10):
         assert await ask(wire, b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n") == 400
     assert handler.requests == []
 
@@ -251,7 +257,7 @@ async def test_a_trailer_is_no_header() -> None:
     """A proxy in front has looked at the headers; what comes after the body it has not seen."""
     handler = Handler()
     message = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
-    async with serving(handler, Limits()) as server, wires(server, 1) as (wire,), asyncio.timeout(10):
+    async with serving(handler, ServerLimits()) as server, wires(server, 1) as (wire,), asyncio.timeout(10):
         assert await ask(wire, message + b"Impersonate-User: admin\r\nAuthorization: x\r\n\r\n") == 200
         assert await ask(wire, GET) == 200
     assert [sorted(request.headers.names()) for request in handler.requests] == [
@@ -270,7 +276,7 @@ async def test_a_trailer_is_no_header() -> None:
     ids=["header", "chunk extension", "trailer"],
 )
 async def test_a_line_without_end_is_refused_before_it_fills_the_memory(endless: bytes) -> None:
-    async with serving(Handler(), Limits()) as server, wires(server, 1) as (wire,):
+    async with serving(Handler(), ServerLimits()) as server, wires(server, 1) as (wire,):
         wire[1].write(endless)
         sent = 0
         with suppress(ConnectionError):  # whoever goes on sending may not hear why
@@ -286,7 +292,7 @@ async def test_a_body_in_tiny_chunks_arrives_whole() -> None:
     handler = Handler()
     chunks = b"".join(b"2\r\n%02d\r\n" % (number % 100) for number in range(5000))
     message = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
-    async with serving(handler, Limits()) as server, wires(server, 1) as (wire,), asyncio.timeout(10):
+    async with serving(handler, ServerLimits()) as server, wires(server, 1) as (wire,), asyncio.timeout(10):
         assert await ask(wire, message) == 200
     assert handler.requests[0].body == b"".join(b"%02d" % (number % 100) for number in range(5000))
 
@@ -436,7 +442,7 @@ def test_a_server_without_descriptors_goes_on_with_those_it_knows() -> None:
 def test_a_handshake_that_does_not_end_is_given_up() -> None:
     async def scenario() -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        server = await serve(Handler(), ssl=context, limits=Limits(handshake=0.1))
+        server = await serve(Handler(), ssl=context, limits=ServerLimits(handshake=0.1))
         async with asyncio.timeout(20), wires(server, 3) as silent:
             for wire in silent:
                 assert await is_closed(wire)

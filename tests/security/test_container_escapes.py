@@ -22,14 +22,14 @@ import pytest
 
 from tests.containers.conftest import Room
 from volplane.host import mounts
-from volplane.node.containers import launch
+from volplane.node.containers import launcher_client
 from volplane.node.containers.base import DEFAULT_CAPABILITIES, Mount, StartFailed
-from volplane.node.containers.execs import CannotExec
 from volplane.node.containers.launcher import identity
+from volplane.node.containers.process_exec import CannotExec
 
 pytestmark = pytest.mark.root
 
-LAUNCHER = f"{launch._HERE}/launcher"
+LAUNCHER = f"{launcher_client._PACKAGE_DIRECTORY}/launcher"
 STDLIB = sysconfig.get_path("stdlib")
 USER = 1234
 DEFAULT = 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from volplane.node.pods.building import LONGEST_MESSAGE, _make_message, _read_message
+from volplane.node.pods.container_spec import LONGEST_MESSAGE, _make_message_file, _read_message
 
 SECRET = "of the machine\n"
 
@@ -38,7 +38,7 @@ def test_last_words_are_read_from_a_file_only(
     make(place, secret)
     assert _read_message(str(place)) == ""
     with pytest.raises(OSError, match="words"):
-        _make_message(str(place))
+        _make_message_file(str(place))
     assert secret.read_text() == SECRET
     assert secret.stat().st_mode & 0o777 == 0o600
     assert not (tmp_path / "new").exists()
@@ -46,7 +46,7 @@ def test_last_words_are_read_from_a_file_only(
 
 def test_last_words_are_read_to_their_limit(tmp_path: Path) -> None:
     place = tmp_path / "words"
-    _make_message(str(place))
+    _make_message_file(str(place))
     assert place.stat().st_mode & 0o777 == 0o666
     place.write_bytes(b"\xff" + b"x" * 2 * LONGEST_MESSAGE)
     assert _read_message(str(place)) == "\N{REPLACEMENT CHARACTER}" + "x" * (LONGEST_MESSAGE - 1)

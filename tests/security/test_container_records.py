@@ -18,11 +18,16 @@ import pytest
 
 from tests.containers.conftest import Room
 from tests.security.test_hung_starts import LOOKS, Disk, hanging, is_quiet, made_disk, state_of, stuck
-from volplane.base.place import boot_id
+from volplane.base.directory_identity import boot_id
 from volplane.host.processes import start_time
 from volplane.node.containers import process, records
 from volplane.node.containers.base import ContainerSpec, Mount, StartFailed
-from volplane.node.containers.records import Begun, Record, Started, Unfinished
+from volplane.node.containers.records import (
+    ProcessContainerRecord,
+    StartedRecord,
+    StartRecord,
+    UnfinishedStart,
+)
 
 pytestmark = pytest.mark.root
 
@@ -52,8 +57,8 @@ def no_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def begun_in(directory: Path) -> Begun:
-    return msgspec.json.decode((directory / "start.json").read_bytes(), type=Begun)
+def begun_in(directory: Path) -> StartRecord:
+    return msgspec.json.decode((directory / "start.json").read_bytes(), type=StartRecord)
 
 
 def descendants(pid: int) -> list[int]:
@@ -91,7 +96,7 @@ async def test_a_record_that_cannot_be_opened_is_not_judged(room: Room) -> None:
 async def test_a_container_is_followed_although_descriptors_were_wanting(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "RETRY", 0.05, raising=False)
+    monkeypatch.setattr(process, "RETRY_INTERVAL", 0.05, raising=False)
     async with room.runtime() as runtime:
         pid = (await runtime.start(room.spec("sleep", "1000"))).pid
     async with room.emptied() as runtime:
@@ -112,7 +117,7 @@ async def test_a_container_is_followed_although_descriptors_were_wanting(
 async def test_a_start_that_is_given_up_without_descriptors_keeps_its_id(
     room: Room, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "RETRY", 0.05, raising=False)
+    monkeypatch.setattr(process, "RETRY_INTERVAL", 0.05, raising=False)
     other = room.path / "other"
     other.mkdir()
     async with room.emptied() as runtime:
@@ -169,7 +174,7 @@ async def test_a_container_whose_record_is_damaged_is_ended_with_all_it_started(
 async def test_a_container_whose_record_is_damaged_keeps_its_id_until_it_is_gone(
     room: Room, disk: Disk, host_pid: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "PATIENCE", 0.1)
+    monkeypatch.setattr(records, "START_TIMEOUT", 0.1)
     directory = room.containers / "one"
     async with room.runtime() as runtime:
         volumes = (Mount(str(disk.path), "/data"),)
@@ -190,7 +195,7 @@ async def test_a_container_whose_record_is_damaged_keeps_its_id_until_it_is_gone
         async with asyncio.timeout(20):
             await removing
         assert not start_time(waiting)
-        assert begun.living == []
+        assert begun.live_pids == []
         assert not directory.exists()
 
 
@@ -222,7 +227,7 @@ time.sleep(600)
 def test_somebody_who_only_locks_a_directory_is_not_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "PATIENCE", 0.2)
+    monkeypatch.setattr(records, "START_TIMEOUT", 0.2)
     directory = tmp_path / "one"
     directory.mkdir()
     (directory / "container.json").write_bytes(b"{")
@@ -232,7 +237,7 @@ def test_somebody_who_only_locks_a_directory_is_not_killed(
         try:
             assert backup.stdout is not None
             assert backup.stdout.readline() == "locked\n"
-            assert records.load_with_starts(str(tmp_path)) == ([], [Unfinished(str(directory))])
+            assert records.load_with_starts(str(tmp_path)) == ([], [UnfinishedStart(str(directory))])
             assert backup.poll() is None
         finally:
             backup.kill()
@@ -251,7 +256,7 @@ async def test_a_start_given_up_after_its_command_ran_leaves_nothing_of_it(room:
         family = descendants(begun.pid)
         assert len(family) >= 2
         try:
-            runtime._give_up(Unfinished(str(directory), begun))
+            runtime._give_up(UnfinishedStart(str(directory), begun))
             async with asyncio.timeout(20):
                 await runtime.cancel_start("one")
                 await runtime.wait("one")
@@ -333,12 +338,14 @@ def test_a_supervisor_that_is_just_ending_does_not_make_its_directory_a_copy(tmp
                     shim.stdout.readline()
                     spec = ContainerSpec(id="one")
                     pids = (first.pid, start_time(first.pid), shim.pid, start_time(shim.pid))
-                    record = Record(str(directory), Started(spec, *pids, boot_id(), "2026-01-02T03:04:05Z"))
-                    begun = Begun(*pids, boot_id())
+                    record = ProcessContainerRecord(
+                        str(directory), StartedRecord(spec, *pids, boot_id(), "2026-01-02T03:04:05Z")
+                    )
+                    begun = StartRecord(*pids, boot_id())
                     shim.kill()
                     while start_time(shim.pid):
-                        assert record.lives
-                        assert first.pid in begun.living_in(str(directory))
-                    assert record.lives
+                        assert record.is_alive
+                        assert first.pid in begun.live_pids_in(str(directory))
+                    assert record.is_alive
         finally:
             first.kill()

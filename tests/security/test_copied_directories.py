@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.support import machine
-from tests.support.stopped import fill, is_at_work, objects
+from tests.support.power_cut import fill, is_pod_running, objects
 from tests.support.up import VOLPLANE, Up, wait_until
-from volplane.base import place
+from volplane.base import directory_identity
 from volplane.host import devices
 from volplane.node.containers import records
-from volplane.node.copied import ASIDE, forget_original
+from volplane.node.copied_directory import ASIDE, discard_original_state
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -39,7 +39,7 @@ class Belongings:
         self.loops = {d: f for d, f in devices.loops().items() if f.startswith(f"{up.directory}/")}
         self.interfaces = machine.interfaces(up.directory)
         found = records.load_all(str(up.directory / "n" / "1" / "containers"))
-        self.containers = {(r.started.pid, r.started.pid_start) for r in found if r.lives}
+        self.containers = {(r.started.pid, r.started.pid_start) for r in found if r.is_alive}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Belongings) and vars(self) == vars(other)
@@ -91,7 +91,7 @@ def test_a_copy_runs_beside_the_original_and_touches_nothing_of_it(original: Up,
         assert Belongings(original) == before
         assert copy.memory().port != original.memory().port
         assert objects(copy) >= objects(original)
-        copy.wait("the copy runs a pod of its own", lambda: restarts(copy) == 1 and is_at_work(copy))
+        copy.wait("the copy runs a pod of its own", lambda: restarts(copy) == 1 and is_pod_running(copy))
         own = Belongings(copy)
         assert own.containers
         assert not own.containers & before.containers
@@ -102,7 +102,7 @@ def test_a_copy_runs_beside_the_original_and_touches_nothing_of_it(original: Up,
     assert not (left := copy.leftovers()), f"{left}\n{copy.log()}"
     assert "Traceback" not in copy.log(1000)
     assert Belongings(original) == before
-    assert is_at_work(original)
+    assert is_pod_running(original)
 
 
 def test_a_copy_whose_disk_is_missing_does_not_find_the_originals(original: Up, copy: Up) -> None:
@@ -113,7 +113,7 @@ def test_a_copy_whose_disk_is_missing_does_not_find_the_originals(original: Up, 
     with copy:
         states = {v["State"] for v in copy.aws("describe-volumes")["Volumes"]}
         assert states == {"error"}
-        copy.described("pod", "user", "FailedMount", "has not appeared as")
+        copy.describe("pod", "user", "FailedMount", "has not appeared as")
         assert not Belongings(copy).containers
         assert Belongings(original) == before
 
@@ -139,29 +139,38 @@ def test_a_moved_or_restored_directory_keeps_its_port(tmp_path: Path) -> None:
 
 
 def test_a_copy_is_told_by_its_inode_and_only_once(tmp_path: Path) -> None:
-    asked: list[place.Claim] = []
+    asked: list[directory_identity.DirectoryOrigin] = []
     first = tmp_path / "first"
     first.mkdir()
-    assert place.claim(str(first), asked.append) == place.Claim()
-    assert place.claim(str(first), asked.append) == place.Claim()
+    assert (
+        directory_identity.claim_directory(str(first), asked.append) == directory_identity.DirectoryOrigin()
+    )
+    assert (
+        directory_identity.claim_directory(str(first), asked.append) == directory_identity.DirectoryOrigin()
+    )
     shutil.copytree(first, tmp_path / "second")
-    beside = place.Claim(copied=True, original=str(first))
-    assert place.claim(str(tmp_path / "second"), asked.append) == beside
-    assert place.claim(str(tmp_path / "second"), asked.append) == place.Claim()
+    beside = directory_identity.DirectoryOrigin(is_copy=True, original=str(first))
+    assert directory_identity.claim_directory(str(tmp_path / "second"), asked.append) == beside
+    assert (
+        directory_identity.claim_directory(str(tmp_path / "second"), asked.append)
+        == directory_identity.DirectoryOrigin()
+    )
     shutil.copytree(first, tmp_path / "third")
     shutil.rmtree(first)
-    assert place.claim(str(tmp_path / "third"), asked.append) == place.Claim(copied=True)
-    assert asked == [beside, place.Claim(copied=True)]
+    assert directory_identity.claim_directory(
+        str(tmp_path / "third"), asked.append
+    ) == directory_identity.DirectoryOrigin(is_copy=True)
+    assert asked == [beside, directory_identity.DirectoryOrigin(is_copy=True)]
 
 
 def test_another_boot_may_number_devices_anew(tmp_path: Path) -> None:
-    place.claim(str(tmp_path), lambda _: None)
-    file = tmp_path / place.NAME
+    directory_identity.claim_directory(str(tmp_path), lambda _: None)
+    file = tmp_path / directory_identity.NAME
     known = json.loads(file.read_bytes())
     file.write_text(json.dumps({**known, "device": known["device"] + 1, "boot": "another"}))
-    assert not place.claim(str(tmp_path), lambda _: None).copied
+    assert not directory_identity.claim_directory(str(tmp_path), lambda _: None).is_copy
     file.write_text(json.dumps({**known, "device": known["device"] + 1}))
-    assert place.claim(str(tmp_path), lambda _: None).copied
+    assert directory_identity.claim_directory(str(tmp_path), lambda _: None).is_copy
 
 
 @pytest.fixture
@@ -186,23 +195,25 @@ def disks(tmp_path: Path) -> Iterator[list[Path]]:
 def test_the_copy_of_a_whole_disk_is_told_after_another_boot(disks: list[Path]) -> None:
     first, second = disks
     assert first.stat().st_ino == second.stat().st_ino
-    place.claim(str(first), lambda _: None)
-    file = first / place.NAME
+    directory_identity.claim_directory(str(first), lambda _: None)
+    file = first / directory_identity.NAME
     file.write_text(json.dumps({**json.loads(file.read_bytes()), "boot": "another", "device": 1}))
     shutil.copy(file, second)
-    beside = place.Claim(copied=True, original=str(first))
-    assert place.claim(str(second), lambda _: None) == beside
-    assert place.claim(str(first), lambda _: None) == place.Claim()
+    beside = directory_identity.DirectoryOrigin(is_copy=True, original=str(first))
+    assert directory_identity.claim_directory(str(second), lambda _: None) == beside
+    assert (
+        directory_identity.claim_directory(str(first), lambda _: None) == directory_identity.DirectoryOrigin()
+    )
 
 
 def test_a_place_without_the_id_of_its_file_system_is_told_by_its_inode(tmp_path: Path) -> None:
-    place.claim(str(tmp_path), lambda _: None)
-    file = tmp_path / place.NAME
+    directory_identity.claim_directory(str(tmp_path), lambda _: None)
+    file = tmp_path / directory_identity.NAME
     known = json.loads(file.read_bytes())
     del known["filesystem"]
     for record, copied in ((known, False), ({**known, "inode": known["inode"] + 1}, True)):
         file.write_text(json.dumps(record))
-        assert place.claim(str(tmp_path), lambda _: None).copied is copied
+        assert directory_identity.claim_directory(str(tmp_path), lambda _: None).is_copy is copied
 
 
 def test_what_a_copy_of_a_copy_has_moved_aside_stays(tmp_path: Path) -> None:
@@ -214,7 +225,7 @@ def test_what_a_copy_of_a_copy_has_moved_aside_stays(tmp_path: Path) -> None:
         for directory in moved:
             directory.mkdir(parents=True)
             (directory / "data").write_text(content)
-        forget_original(str(tmp_path), str(pods), str(plugins))
+        discard_original_state(str(tmp_path), str(pods), str(plugins))
         assert not any(directory.exists() for directory in moved)
     for target in moved.values():
         asides = [tmp_path / name / target / "data" for name in (ASIDE, f"{ASIDE}-2", f"{ASIDE}-3")]
@@ -223,9 +234,12 @@ def test_what_a_copy_of_a_copy_has_moved_aside_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[]"])
 def test_a_place_that_cannot_be_read_is_set_aside(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / place.NAME).write_bytes(content)
-    assert place.claim(str(tmp_path), lambda _: None) == place.Claim()
-    assert (tmp_path / f"{place.NAME}.corrupt").read_bytes() == content
+    (tmp_path / directory_identity.NAME).write_bytes(content)
+    assert (
+        directory_identity.claim_directory(str(tmp_path), lambda _: None)
+        == directory_identity.DirectoryOrigin()
+    )
+    assert (tmp_path / f"{directory_identity.NAME}.corrupt").read_bytes() == content
 
 
 def test_a_record_counts_only_while_its_own_directory_is_locked(tmp_path: Path) -> None:
@@ -242,7 +256,7 @@ def test_a_record_counts_only_while_its_own_directory_is_locked(tmp_path: Path) 
             "pid_start": start,
             "shim": sleeper.pid,
             "shim_start": start,
-            "boot": place.boot_id(),
+            "boot": directory_identity.boot_id(),
             "started_at": "2026-01-02T03:04:05Z",
         }
         (original / "container.json").write_text(json.dumps(made))
@@ -253,9 +267,9 @@ def test_a_record_counts_only_while_its_own_directory_is_locked(tmp_path: Path) 
             running, copied = records.load(str(original)), records.load(str(tmp_path / "copy"))
             assert running is not None
             assert copied is not None
-            assert running.lives
+            assert running.is_alive
             assert running.state().running
-            assert not copied.lives
+            assert not copied.is_alive
             assert not copied.state().running
         finally:
             os.close(lock)

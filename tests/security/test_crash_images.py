@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 
 from tests.support import machine
 from tests.support.crash_images import Images
-from tests.support.stopped import cut_power
+from tests.support.power_cut import cut_power
 from tests.support.up import Up, wait_until
 from volplane.api.core import (
     ConfigMap,
@@ -43,7 +43,7 @@ from volplane.api.meta import ObjectMeta
 from volplane.api.storage import VolumeAttachment
 from volplane.client import kubeconfig
 from volplane.client.client import Client
-from volplane.cloud.ledger import Ledger
+from volplane.cloud.records import CloudRecords
 from volplane.host import devices
 from volplane.node.containers import records
 from volplane.store.sqlite import SqliteStore
@@ -275,7 +275,7 @@ async def _check_stores(directory: Path, before: Acknowledged) -> None:
         await store.close()
     disks = await SqliteStore.open(directory / "cloud" / "state.db")
     try:
-        ledger = Ledger(disks)
+        ledger = CloudRecords(disks)
         await ledger.load()
         assert not ledger.unreadable
     finally:

@@ -18,20 +18,20 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from volplane.csi import registration, v1
-from volplane.csi.client import Channel
+from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import (
     BadReply,
     CallError,
+    CallOutcome,
     Code,
-    Outcome,
-    Provisioning,
+    ProvisioningOutcome,
     classify,
     classify_provisioning,
 )
 from volplane.csi.replies import LARGEST_LIST, LARGEST_REPLY, check, decode
 from volplane.csi.services import METHODS
-from volplane.sidecars import learn
-from volplane.sidecars.registrar import Settings
+from volplane.sidecars import discover_driver
+from volplane.sidecars.registrar import RegistrarOptions
 from volplane.sidecars.registrar import run as run_registrar
 
 UNARY = [name for name, method in METHODS.items() if not method.streams]
@@ -90,7 +90,7 @@ async def raw_driver(
         await server.stop(0)
 
 
-async def called(channel: Channel, method: str) -> None:
+async def called(channel: CsiChannel, method: str) -> None:
     if not METHODS[method].streams:
         await channel.call(method, METHODS[method].request())
         return
@@ -100,7 +100,7 @@ async def called(channel: Channel, method: str) -> None:
 
 @pytest.mark.parametrize("name", UNDECODABLE)
 async def test_a_reply_that_cannot_be_decoded_is_an_error_of_every_call(tmp_path: Path, name: str) -> None:
-    async with raw_driver(tmp_path) as (raw, path), Channel(path) as channel:
+    async with raw_driver(tmp_path) as (raw, path), CsiChannel(path) as channel:
         raw.reply = UNDECODABLE[name]
         for method in METHODS:
             with pytest.raises(BadReply, match=f"{method}: the reply") as failed:
@@ -110,9 +110,9 @@ async def test_a_reply_that_cannot_be_decoded_is_an_error_of_every_call(tmp_path
 
 def test_what_a_driver_did_that_sends_such_a_reply_is_not_known() -> None:
     """It said OK: a volume may exist. A driver's own INTERNAL would mean that there is none."""
-    assert classify(BadReply("x")) is Outcome.UNCERTAIN
-    assert classify_provisioning(BadReply("x")) is Provisioning.BACKGROUND
-    assert classify(CallError(Code.INTERNAL, "x")) is Outcome.FINAL
+    assert classify(BadReply("x")) is CallOutcome.UNCERTAIN
+    assert classify_provisioning(BadReply("x")) is ProvisioningOutcome.BACKGROUND
+    assert classify(CallError(Code.INTERNAL, "x")) is CallOutcome.FINAL
 
 
 # --- sizes
@@ -120,12 +120,12 @@ def test_what_a_driver_did_that_sends_such_a_reply_is_not_known() -> None:
 
 @pytest.mark.parametrize("method", ["DeleteVolume", "CreateVolume", "NodeStageVolume", "Probe"])
 async def test_a_reply_that_is_too_large_is_an_error(tmp_path: Path, method: str) -> None:
-    async with raw_driver(tmp_path) as (raw, path), Channel(path) as channel:
+    async with raw_driver(tmp_path) as (raw, path), CsiChannel(path) as channel:
         for size in (LARGEST_REPLY + 1, LARGEST_LIST + 1):
             raw.reply = b"\xfa\x07" + _number(size) + bytes(size)  # a field that nobody knows
             with pytest.raises(BadReply) as failed:
                 await channel.call(method, METHODS[method].request())
-            assert classify_provisioning(failed.value) is Provisioning.BACKGROUND
+            assert classify_provisioning(failed.value) is ProvisioningOutcome.BACKGROUND
         raw.reply = b""
         if method != "CreateVolume":
             await channel.call(method, METHODS[method].request())
@@ -134,7 +134,7 @@ async def test_a_reply_that_is_too_large_is_an_error(tmp_path: Path, method: str
 async def test_a_small_reply_does_not_become_a_large_one(tmp_path: Path) -> None:
     """Compressed, a gigabyte of zeros takes a megabyte."""
     size = 64 << 20
-    async with raw_driver(tmp_path, grpc.Compression.Gzip) as (raw, path), Channel(path) as channel:
+    async with raw_driver(tmp_path, grpc.Compression.Gzip) as (raw, path), CsiChannel(path) as channel:
         raw.reply = b"\xfa\x07" + _number(size) + bytes(size)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         with pytest.raises(BadReply, match="too large"):
@@ -253,7 +253,7 @@ BAD: list[tuple[str, Message, str]] = [
 async def test_a_reply_without_what_the_protocol_requires_is_an_error(
     tmp_path: Path, method: str, reply: Message, why: str
 ) -> None:
-    async with raw_driver(tmp_path) as (raw, path), Channel(path) as channel:
+    async with raw_driver(tmp_path) as (raw, path), CsiChannel(path) as channel:
         raw.reply = reply.SerializeToString()
         with pytest.raises(BadReply) as failed:
             await channel.call(method, METHODS[method].request())
@@ -273,7 +273,7 @@ async def test_a_driver_that_calls_itself_a_path_registers_nothing(tmp_path: Pat
     registry, outside = tmp_path / "registry", tmp_path / "outside"
     registry.mkdir()
     outside.mkdir()
-    settings = Settings(
+    settings = RegistrarOptions(
         csi_address=str(tmp_path / "csi.sock"),
         kubelet_registration_path="/csi/csi.sock",
         plugin_registration_path=str(registry),
@@ -300,10 +300,10 @@ async def test_a_driver_that_calls_itself_a_path_registers_nothing(tmp_path: Pat
 
 
 async def test_the_node_registers_no_driver_whose_name_is_a_path(tmp_path: Path) -> None:
-    async with registration.Registrar(str(tmp_path), "good", "/csi/csi.sock") as registrar:
+    async with registration.RegistrationServer(str(tmp_path), "good", "/csi/csi.sock") as registrar:
         registrar._info.name = "../../evil"
         with pytest.raises(BadReply, match="GetInfo: the reply is not valid: name"):
-            await registration.ask(registrar.path)
+            await registration.get_registration_info(registrar.path)
 
 
 async def test_a_capability_that_is_newer_than_we_are_does_not_stop_a_sidecar(tmp_path: Path) -> None:
@@ -317,9 +317,9 @@ async def test_a_capability_that_is_newer_than_we_are_does_not_stop_a_sidecar(tm
             capabilities=[{"rpc": {"type": t}} for t in (1, 12345)]  # type: ignore[list-item]
         ),
     }
-    async with raw_driver(tmp_path) as (raw, path), Channel(path) as channel:
+    async with raw_driver(tmp_path) as (raw, path), CsiChannel(path) as channel:
         raw.reply = lambda method: replies[method].SerializeToString()
-        driver = await learn(channel)
+        driver = await discover_driver(channel)
     assert driver.plugin == {"CONTROLLER_SERVICE"}
     assert driver.controller == {"CREATE_DELETE_VOLUME"}
 
@@ -349,7 +349,7 @@ async def test_whatever_bytes_a_driver_sends_they_are_a_valid_reply_or_an_error(
     """What comes through is what protobuf itself understands, and has all that is required."""
     random = Random("replies")
     outcomes = {"bad": 0, "valid": 0}
-    async with raw_driver(tmp_path) as (raw, path), Channel(path) as channel:
+    async with raw_driver(tmp_path) as (raw, path), CsiChannel(path) as channel:
         for _ in range(CASES):
             method = METHODS[random.choice(UNARY)]
             seed = GOOD.get(method.name, method.reply()).SerializeToString()

@@ -21,7 +21,7 @@ import pytest
 from msgspec import Struct
 
 from tests.support import machine
-from tests.support.stopped import copy, cut_power, fill, is_at_work, objects
+from tests.support.power_cut import copy, cut_power, fill, is_pod_running, objects
 from tests.support.up import Stuck, Up
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -90,7 +90,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stopped]:
         made = objects(up)
         up.stop()  # now the databases hold what was in their logs
         up.start()
-        up.wait("the pod is at work again", lambda: is_at_work(up))
+        up.wait("the pod is at work again", lambda: is_pod_running(up))
         cut_power(up)
         copy(directory, kept)
         yield Stopped(up, kept, sorted(_files(kept)), made)

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support import machine
 from tests.support.up import VOLPLANE, Up, wait_until
-from volplane.cluster.errors import Unusable
-from volplane.cluster.layout import Layout
+from volplane.cluster.data_directory import DataDirectory
+from volplane.cluster.errors import UnusableDataDirectory
 
 pytestmark = pytest.mark.root
 
@@ -24,7 +24,7 @@ def mode(path: Path) -> int:
 
 
 def test_a_directory_that_is_made_is_for_its_owner_only(tmp_path: Path) -> None:
-    assert Layout(tmp_path / "new").make()
+    assert DataDirectory(tmp_path / "new").create()
     assert mode(tmp_path / "new") == 0o700
 
 
@@ -34,7 +34,7 @@ def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path, before: int) -
     place.mkdir()
     place.chmod(before)
     (place / "lost+found").mkdir()
-    assert not Layout(place).make()
+    assert not DataDirectory(place).create()
     assert mode(place) == before
     # What is written into it is for its owner only all the same.
     assert {mode(inside) for inside in place.iterdir() if inside.name != "lost+found"} == {0o700}
@@ -45,8 +45,10 @@ def test_a_directory_that_others_can_write_to_is_refused(tmp_path: Path, before:
     place = tmp_path / "public"
     place.mkdir()
     place.chmod(before)
-    with pytest.raises(Unusable, match=rf"other users can write to it \(mode {before:04o}\).* chmod go-w"):
-        Layout(place).make()
+    with pytest.raises(
+        UnusableDataDirectory, match=rf"other users can write to it \(mode {before:04o}\).* chmod go-w"
+    ):
+        DataDirectory(place).create()
     assert mode(place) == before
     assert not list(place.iterdir())
 
@@ -56,16 +58,16 @@ def test_a_directory_of_another_group_that_can_write_is_refused(tmp_path: Path) 
     place.mkdir()
     os.chown(place, -1, 4242)
     place.chmod(0o770)
-    with pytest.raises(Unusable, match="other users can write to it"):
-        Layout(place).make()
+    with pytest.raises(UnusableDataDirectory, match="other users can write to it"):
+        DataDirectory(place).create()
 
 
 def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "theirs"
     place.mkdir()
     os.chown(place, 4242, 4242)
-    with pytest.raises(Unusable, match="it belongs to user 4242"):
-        Layout(place).make()
+    with pytest.raises(UnusableDataDirectory, match="it belongs to user 4242"):
+        DataDirectory(place).create()
     assert place.stat().st_uid == 4242
 
 
@@ -74,17 +76,17 @@ def test_a_directory_with_things_of_others_at_our_places_is_refused(tmp_path: Pa
     """As / has, with its /run."""
     (tmp_path / name).mkdir(0o755)
     (tmp_path / name / "theirs.pid").write_text("1")
-    with pytest.raises(Unusable, match=f"{tmp_path}/{name} is there and is not Volplane's"):
-        Layout(tmp_path).make()
+    with pytest.raises(UnusableDataDirectory, match=f"{tmp_path}/{name} is there and is not Volplane's"):
+        DataDirectory(tmp_path).create()
     assert mode(tmp_path / name) == 0o755
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
 
 def test_a_second_start_finds_its_own(tmp_path: Path) -> None:
-    layout = Layout(tmp_path / "d")
-    layout.make()
-    os.close(layout.hold())
-    assert not layout.make()
+    layout = DataDirectory(tmp_path / "d")
+    layout.create()
+    os.close(layout.acquire_lock())
+    assert not layout.create()
 
 
 @pytest.mark.slow

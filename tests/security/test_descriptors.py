@@ -122,7 +122,7 @@ def test_pods_are_refused_before_descriptors_run_out_and_taken_again_when_there_
         refused = [name for name, (phase, _) in seen.items() if phase == "Failed"]
         assert {seen[name][1] for name in refused} == {"OutOfFileDescriptors"}
         assert "OutOfFileDescriptors" in up.kubectl("get", "pod", refused[0])
-        up.described("pod", refused[0], "OutOfFileDescriptors", f"of {limit} file descriptors")
+        up.describe("pod", refused[0], "OutOfFileDescriptors", f"of {limit} file descriptors")
 
         # What runs goes on, and can still be spoken to.
         inside = up.kubectl("exec", running[0], "--", "sh", "-c", "ulimit -Sn")
@@ -132,7 +132,7 @@ def test_pods_are_refused_before_descriptors_run_out_and_taken_again_when_there_
         set_limit(up, len(os.listdir(f"/proc/{up.pid}/fd")) + LEAST_RESERVE)
         up.wait("the node says so", lambda: pressure(up)["status"] == "True", 60)
         assert pressure(up)["reason"] == "KubeletHasInsufficientFileDescriptors"
-        up.described("node", "worker-1", "file descriptors", "node.kubernetes.io/pid-pressure")
+        up.describe("node", "worker-1", "file descriptors", "node.kubernetes.io/pid-pressure")
 
         set_limit(up, limit)
         up.kubectl("delete", "pods", "-n", "default", "--all", "--force", "--grace-period=0")

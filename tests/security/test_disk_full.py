@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.apiserver.conftest import Api, client_of
+from tests.cloud.test_botocore import assert_refused
 from tests.cloud.test_botocore import client as ec2_client
-from tests.cloud.test_botocore import refused
 from tests.loops.inprocess import until
 from tests.support import machine
 from tests.support.small_disk import SmallDisk, small_disk
@@ -25,9 +25,9 @@ from volplane.api.core import ConfigMap
 from volplane.api.errors import InsufficientStorage
 from volplane.api.meta import ObjectMeta
 from volplane.client.client import Client
-from volplane.cloud import Settings, serving
+from volplane.cloud import CloudOptions, serve_endpoint
 from volplane.host import Host
-from volplane.store import Full
+from volplane.store import StoreFull
 from volplane.store.sqlite import SqliteStore, writer
 
 pytestmark = pytest.mark.root
@@ -54,7 +54,7 @@ async def fill_store(store: SqliteStore, prefix: str) -> None:
         try:
             while True:
                 await store.create(f"{prefix}{store.revision}", b"x" * 10_000)
-        except Full:
+        except StoreFull:
             return
 
 
@@ -63,9 +63,9 @@ async def test_a_write_fails_alike_over_https_and_in_process_and_goes_on_when_th
 ) -> None:
     monkeypatch.setattr(writer, "LOOK_EVERY", 0.02)
     store = await SqliteStore.open(disk.path / "state.db")
-    server = await apiserver.run(apiserver.Settings(data_dir=str(tmp_path / "data")), store)
+    server = await apiserver.run(apiserver.ApiServerOptions(data_dir=str(tmp_path / "data")), store)
     http = client_of(server)
-    api, local = Api(server, store, http), Client(server.local())  # type: ignore[arg-type]
+    api, local = Api(server, store, http), Client(server.in_process_transport())  # type: ignore[arg-type]
     try:
         await api.post(MAPS, {"metadata": {"name": "old"}})
         disk.fill()
@@ -104,18 +104,18 @@ async def test_the_disk_service_refuses_what_it_cannot_write_down_and_leaves_not
 ) -> None:
     """Its records are on the full disk, its disks on another."""
     store, host = await SqliteStore.open(disk.path / "state.db"), Host()
-    settings = Settings(
+    settings = CloudOptions(
         data_dir=str(tmp_path / "cloud"), access_key="AKIAVOLPLANE", secret_key="secret", zones=(ZONE,)
     )
 
     def story(ec2: Any) -> None:
         wish = {"AvailabilityZone": ZONE, "Size": 1}
-        text = refused("InsufficientVolumeCapacity", ec2.create_volume, ClientToken="t", **wish)
+        text = assert_refused("InsufficientVolumeCapacity", ec2.create_volume, ClientToken="t", **wish)
         assert "no space left on the disk" in text
         ec2.delete_volume(VolumeId=old)
 
     try:
-        async with serving(settings, host, store) as address:
+        async with serve_endpoint(settings, host, store) as address:
             ec2 = await asyncio.to_thread(ec2_client, address)
             made = await asyncio.to_thread(ec2.create_volume, AvailabilityZone=ZONE, Size=1)
             old = made["VolumeId"]
@@ -235,7 +235,7 @@ def test_a_cluster_starts_under_disk_pressure_with_its_drivers_and_keeps_other_p
         up.apply(TWO_PODS)
         wait_until("the node refuses a pod", lambda: up.phase("placed") == "Failed", 60)
         assert "Evicted" in up.kubectl("get", "pod", "placed")
-        up.described("pod", "scheduled", "FailedScheduling", "1 node(s) had untolerated taint(s)")
+        up.describe("pod", "scheduled", "FailedScheduling", "1 node(s) had untolerated taint(s)")
 
 
 CHATTY = """

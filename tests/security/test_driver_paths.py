@@ -16,8 +16,8 @@ from msgspec import Struct
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
 from volplane.drivers import ebs, efs
-from volplane.drivers.efs.driver import Controller, Whole
-from volplane.drivers.efs.driver import Node as EfsNode
+from volplane.drivers.efs.driver import EfsAllInOneDriver, EfsController
+from volplane.drivers.efs.driver import EfsNode as EfsNode
 from volplane.host import Host, NodePaths, files, mounts
 from volplane.sdk import Driver, Local
 from volplane.sdk.mounting import publish_open_directory
@@ -115,12 +115,12 @@ async def machine(directory: Path) -> AsyncIterator[Machine]:
     (root / "pods/link").symlink_to(out)
     (root / "pods/near/link").symlink_to("../link")
     (root / "pods/straight").symlink_to(out / "victim")
-    host, shares, paths = Host(), efs.Shares(str(directory / "efs")), NodePaths(str(root))
-    controller = Controller(shares, host)
+    host, shares, paths = Host(), efs.AccessPointStore(str(directory / "efs")), NodePaths(str(root))
+    controller = EfsController(shares, host)
     await controller.start()
     made = v1.CreateVolumeRequest(name="one", volume_capabilities=[MOUNT])
     volume = (await Local(controller).call("CreateVolume", made)).volume.volume_id
-    node = Local(ebs.Node(ebs.Place("i-1", "us-east-1a"), host, paths))
+    node = Local(ebs.EbsNode(ebs.EbsNodeConfig("i-1", "us-east-1a"), host, paths))
     try:
         yield Machine(host, node, Local(EfsNode(shares, "n", host, paths)), volume, root, out)
     finally:
@@ -199,8 +199,8 @@ async def test_the_handle_of_a_share_is_no_path(tmp_path: Path, handle: str) -> 
 
 async def test_a_share_inside_a_directory_of_a_pod_is_not_made_through_its_link(tmp_path: Path) -> None:
     """A class whose base path is another volume's directory: what is in there is the pod's."""
-    host, shares = Host(), efs.Shares(str(tmp_path / "efs"))
-    controller = Local(Controller(shares, host))
+    host, shares = Host(), efs.AccessPointStore(str(tmp_path / "efs"))
+    controller = Local(EfsController(shares, host))
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o755)
     theirs = tmp_path / "efs/fs-00000001/theirs"
@@ -246,7 +246,7 @@ class Nested(Struct, frozen=True):
 
 @asynccontextmanager
 async def nested(directory: Path) -> AsyncIterator[Nested]:
-    host, shares = Host(), efs.Shares(str(directory / "efs"))
+    host, shares = Host(), efs.AccessPointStore(str(directory / "efs"))
     victim, team = directory / "victim", directory / "efs/fs-00000001/team"
     (victim / "etc").mkdir(parents=True)
     (victim / "etc/passwd").write_bytes(b"x" * 9000)
@@ -254,7 +254,7 @@ async def nested(directory: Path) -> AsyncIterator[Nested]:
         path.chmod(0o755)
         os.chown(path, 0, 0)
     (team / "data").mkdir(parents=True)
-    driver = Whole(shares, "n", host, NodePaths(str(directory / "node")))
+    driver = EfsAllInOneDriver(shares, "n", host, NodePaths(str(directory / "node")))
     await driver.start()
     try:
         yield Nested(Local(driver), team, victim)

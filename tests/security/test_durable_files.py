@@ -19,7 +19,7 @@ WRITERS = {
         "write_private(Path(path), b'x')"
     ),
     "cluster": (
-        "from pathlib import Path; from volplane.cluster.layout import Layout, Memory; "
+        "from pathlib import Path; from volplane.cluster.data_directory import Layout, Memory; "
         "Layout(Path(path).parent).write(Path(path), Memory())"
     ),
     "place": (

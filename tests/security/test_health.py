@@ -25,7 +25,7 @@ MAPS = "/api/v1/namespaces/default/configmaps"
 
 @asynccontextmanager
 async def serving(directory: Path, store: Store) -> AsyncIterator[Api]:
-    server = await apiserver.run(apiserver.Settings(data_dir=str(directory)), store)
+    server = await apiserver.run(apiserver.ApiServerOptions(data_dir=str(directory)), store)
     http = client_of(server)
     try:
         yield Api(server, store, http)  # type: ignore[arg-type]  # only the tests of memory look into it
@@ -114,7 +114,7 @@ async def test_a_server_whose_disk_is_full_is_not_ready_until_there_is_space(
 async def test_a_store_that_stopped_after_a_disk_error_is_named_in_the_answer(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "state.db")
     async with serving(tmp_path, store) as api:
-        store._writer._judge(OSError("Input/output error"))
+        store._writer._classify_error(OSError("Input/output error"))
         await check_not_ready(api)
         why = (await api.get("/readyz/etcd")).body.decode()
         assert "disk error (Input/output error)" in why

@@ -15,7 +15,7 @@ import pytest
 
 from tests.containers.conftest import Room
 from tests.loops.inprocess import until
-from tests.node.nodeworld import node_world
+from tests.node.node_env import node_env
 from volplane.api.core import Pod
 from volplane.host import devices, filesystems, mounts
 from volplane.host.processes import start_time
@@ -107,17 +107,17 @@ def hanging(room: Room, disk: Disk, other: str, **more: Any) -> Any:
     return room.shell("echo ran; touch /data/ran; sync; exec sleep 1000", mounts=volumes, **more)
 
 
-async def stuck(room: Room, id: str = "one") -> records.Begun:
+async def stuck(room: Room, id: str = "one") -> records.StartRecord:
     """Wait until its first process waits in the kernel."""
     return await await_stuck(str(room.containers / id))
 
 
-async def await_stuck(directory: str) -> records.Begun:
+async def await_stuck(directory: str) -> records.StartRecord:
     looks = 0  # at which it waited: everybody does so for a moment now and then
     async with asyncio.timeout(30):
         while True:
             found = records.find_unfinished(directory)
-            start = found.begun if found is not None else None
+            start = found.processes if found is not None else None
             looks = looks + 1 if start is not None and state_of(start.pid) == "D" else 0
             if start is not None and looks == LOOKS:
                 return start
@@ -131,8 +131,8 @@ def state_of(pid: int) -> str:
         return ""
 
 
-async def is_quiet(room: Room, start: records.Begun) -> None:
-    assert start.living == []
+async def is_quiet(room: Room, start: records.StartRecord) -> None:
+    assert start.live_pids == []
     assert [p.name for p in room.containers.iterdir() if p.name != "launcher.log"] == []
     assert "ran" not in room.output()
 
@@ -152,7 +152,7 @@ async def test_a_start_that_is_given_up_never_runs(
         removing = asyncio.create_task(runtime.remove("one"))
         await asyncio.wait({removing}, timeout=0.2)
         assert not removing.done()  # its volumes are not free
-        assert start.pid in start.living
+        assert start.pid in start.live_pids
         disk.thaw()
         async with asyncio.timeout(20):
             await removing
@@ -205,7 +205,7 @@ async def test_a_container_starts_anew_once_the_start_that_was_given_up_is_gone(
 async def test_a_restarted_node_ends_a_start_that_hangs(
     room: Room, disk: Disk, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "PATIENCE", 0.1)
+    monkeypatch.setattr(records, "START_TIMEOUT", 0.1)
     async with room.runtime() as runtime:
         disk.freeze()
         starting = asyncio.create_task(runtime.start(hanging(room, disk, other)))
@@ -234,7 +234,7 @@ async def test_a_supervisor_whose_node_is_gone_ends_the_start_itself(
         await starting
     disk.thaw()
     async with asyncio.timeout(20):
-        while start.living:  # noqa: ASYNC110
+        while start.live_pids:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await is_quiet(room, start)
     assert not disk.holds("ran")
@@ -244,7 +244,7 @@ async def test_a_container_that_hangs_in_its_start_is_not_running_and_its_pod_ca
     tmp_path: Path,
 ) -> None:
     with made_disk(tmp_path) as disk:
-        async with node_world() as here:
+        async with node_env() as here:
             role = await here.start()
             disk.freeze()
             shell = {
@@ -273,7 +273,7 @@ async def test_a_container_that_hangs_in_its_start_is_not_running_and_its_pod_ca
             assert await here.phase() == "Pending"  # nobody says that its volumes are free
             assert start_time(pid)
             disk.thaw()
-            await here.until_phase("gone")
+            await here.wait_for_phase("gone")
             assert not start_time(pid)
             assert await role.runtimes.states() == []
         assert not disk.holds("ran")

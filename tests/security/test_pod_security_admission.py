@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.serving import keys
+from tests.support.https_apiserver import key_directory
 from volplane import apiserver
 from volplane.api.core import Pod
 from volplane.apiserver.podsecurity.policy import LevelVersion, read_policy
@@ -323,7 +323,9 @@ class Api:
 @asynccontextmanager
 async def serving(audit: str = "") -> AsyncIterator[Api]:
     store = MemoryStore()
-    server = await apiserver.run(apiserver.Settings(data_dir=keys(), audit_log_path=audit), store)
+    server = await apiserver.run(
+        apiserver.ApiServerOptions(data_dir=key_directory(), audit_log_path=audit), store
+    )
     api = Api(server)
     try:
         yield api

@@ -14,24 +14,24 @@ import msgspec
 import pytest
 
 from tests.loops.inprocess import until
-from tests.node.nodeworld import NodeWorld, node_world, read, write
+from tests.node.node_env import NodeEnv, node_env, read, write
 from volplane.api import kinds
 from volplane.api.core import Pod
 from volplane.apiserver import strategies
 from volplane.node.containers import seccomp
 from volplane.node.containers.base import DEFAULT_CAPABILITIES
-from volplane.node.pods.environment import ConfigError
+from volplane.node.options import NodeOptions
+from volplane.node.pods.environment import ContainerConfigError
 from volplane.node.pods.security_context import (
     CAPABILITIES,
     NO_APP_ARMOR,
-    NOT_BY_US,
-    Security,
+    NO_APP_ARMOR_SUPPORT,
+    ContainerSecurity,
     check_pod,
     check_user,
-    refuse_sandbox,
-    resolve,
+    find_sandbox_problem,
+    resolve_security,
 )
-from volplane.node.settings import NodeSettings
 from volplane.rules import sysctls
 
 RULES = strategies.of(kinds.of(Pod))
@@ -187,9 +187,11 @@ def test_what_upstream_accepts_is_accepted() -> None:
 # --- what a container gets
 
 
-def asked(context: dict[str, Any] | None = None, *, seccomp_default: bool = False, **spec: Any) -> Security:
+def asked(
+    context: dict[str, Any] | None = None, *, seccomp_default: bool = False, **spec: Any
+) -> ContainerSecurity:
     made = pod(context, **spec)
-    return resolve(made, made.spec.containers[0], seccomp_default=seccomp_default)
+    return resolve_security(made, made.spec.containers[0], seccomp_default=seccomp_default)
 
 
 def capabilities(**asked_for: list[str]) -> set[str]:
@@ -212,9 +214,9 @@ def test_capabilities_are_added_to_and_dropped_from_the_usual_set() -> None:
 
 
 def test_an_unknown_capability_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r'unknown capability "CAP_FLY" in .*add$'):
+    with pytest.raises(ContainerConfigError, match=r'unknown capability "CAP_FLY" in .*add$'):
         capabilities(add=["FLY"])
-    with pytest.raises(ConfigError, match=r"drop$"):
+    with pytest.raises(ContainerConfigError, match=r"drop$"):
         capabilities(drop=["CAP_FLY"])
 
 
@@ -255,7 +257,7 @@ def test_the_other_fields_arrive_as_they_are() -> None:
 
 def test_who_must_not_be_root_needs_a_user() -> None:
     made = pod({"runAsNonRoot": True})
-    with pytest.raises(ConfigError, match="container has runAsNonRoot and image will run as root"):
+    with pytest.raises(ContainerConfigError, match="container has runAsNonRoot and image will run as root"):
         check_user(made, made.spec.containers[0])
 
 
@@ -286,9 +288,9 @@ def test_sysctls_that_are_not_safe_are_refused_unless_the_node_allows_them() -> 
 
 def test_a_node_cannot_allow_sysctls_of_the_whole_machine() -> None:
     with pytest.raises(ValueError, match="--allowed-unsafe-sysctls: the sysctl 'vm'"):
-        NodeSettings(allowed_unsafe_sysctls=("vm",))
+        NodeOptions(allowed_unsafe_sysctls=("vm",))
     with pytest.raises(ValueError, match="must have at most 253 characters"):
-        NodeSettings(allowed_unsafe_sysctls=("kernel msg",))
+        NodeOptions(allowed_unsafe_sysctls=("kernel msg",))
 
 
 def test_app_armor_profiles_are_refused_where_they_cannot_be_enforced() -> None:
@@ -311,35 +313,35 @@ def test_pods_for_another_system_and_user_namespaces_are_refused() -> None:
         "Failed to admit pod as the OS field doesn't match node OS",
     )
     assert refused(pod(os={"name": "linux"})) is None
-    assert "no user namespaces" in refuse_sandbox(pod(hostUsers=False))
-    assert refuse_sandbox(pod(hostUsers=True)) == refuse_sandbox(pod()) == ""
+    assert "no user namespaces" in find_sandbox_problem(pod(hostUsers=False))
+    assert find_sandbox_problem(pod(hostUsers=True)) == find_sandbox_problem(pod()) == ""
 
 
-async def _status(here: NodeWorld) -> Any:
+async def _status(here: NodeEnv) -> Any:
     return (await here.client.get(Pod, "app", "default")).status
 
 
 @pytest.mark.root
 async def test_a_pod_with_a_forbidden_sysctl_fails_and_says_why() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(securityContext=sysctl("kernel.msgmax"))
-        await here.until_phase("Failed")
+        await here.wait_for_phase("Failed")
         status = await _status(here)
         assert status.reason == "SysctlForbidden"
         assert status.container_statuses == ()  # kubectl would show those instead of the reason
         assert status.message == 'Pod was rejected: forbidden sysctl: "kernel.msgmax" not allowlisted'
-        await here.until_told('forbidden sysctl: "kernel.msgmax" not allowlisted')
+        await here.wait_for_event('forbidden sysctl: "kernel.msgmax" not allowlisted')
         await here.delete()
-        await here.until_phase("gone")
+        await here.wait_for_phase("gone")
 
 
 @pytest.mark.root
 async def test_a_pod_that_wants_a_user_namespace_gets_no_sandbox() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(hostUsers=False, container={"image": "i", "command": ["/bin/true"]})
-        told = await here.until_told("user namespaces")
+        told = await here.wait_for_event("user namespaces")
         assert told.startswith("Failed to create pod sandbox: hostUsers is false")
         assert await here.phase() == "Pending"
 
@@ -351,14 +353,14 @@ async def test_a_status_that_says_that_a_pod_has_begun_admits_it_nowhere(context
     began = "2026-01-02T03:04:05Z"
     told = {"name": "main", "containerID": "process://x", "image": "i", "imageID": "", "restartCount": 0}
     main = {**told, "ready": True, "state": {"running": {"startedAt": began}}}
-    async with node_world() as here:
+    async with node_env() as here:
         await here.pod(securityContext=asked_for)
         status = {"phase": "Running", "startTime": began, "containerStatuses": [main]}
         await here.client.patch(Pod, "app", "default", merge={"status": status}, subresource="status")
         await here.start()
-        await here.until_phase("Failed")
+        await here.wait_for_phase("Failed")
         assert (await _status(here)).reason == ("SysctlForbidden" if context == "sysctl" else "AppArmor")
-        await here.until_told("forbidden sysctl" if context == "sysctl" else "Cannot enforce AppArmor")
+        await here.wait_for_event("forbidden sysctl" if context == "sysctl" else "Cannot enforce AppArmor")
 
 
 @pytest.mark.root
@@ -369,14 +371,14 @@ async def test_an_ephemeral_container_with_an_app_armor_profile_is_refused_and_i
         "command": ["/bin/true"],
         "securityContext": {"appArmorProfile": RUNTIME_DEFAULT},
     }
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(hostNetwork=True)  # beside a built-in image, so in the node's network
-        await here.until_ready()
+        await here.wait_until_ready()
         patch = {"spec": {"ephemeralContainers": [bad]}}
         await here.client.patch(Pod, "app", "default", merge=patch, subresource="ephemeralcontainers")
-        told = await here.until_told("Cannot enforce AppArmor")
-        assert told == f"Error: Cannot enforce AppArmor: {NOT_BY_US}"
+        told = await here.wait_for_event("Cannot enforce AppArmor")
+        assert told == f"Error: Cannot enforce AppArmor: {NO_APP_ARMOR_SUPPORT}"
         (refusal,) = (await _status(here)).ephemeral_container_statuses
         assert refusal.state.waiting.reason == "CreateContainerError"
         await here.stop()
@@ -386,7 +388,7 @@ async def test_an_ephemeral_container_with_an_app_armor_profile_is_refused_and_i
             (main,) = (await _status(here)).container_statuses
             return bool(main.restart_count and main.ready)
 
-        await until(runs_again, here.patience)
+        await until(runs_again, here.timeout)
 
 
 REFUSED_CONTAINERS: dict[str, tuple[dict[str, Any], str]] = {
@@ -407,7 +409,7 @@ REFUSED_CONTAINERS: dict[str, tuple[dict[str, Any], str]] = {
 async def test_a_container_that_cannot_be_confined_is_not_started(case: str, place: str) -> None:
     context, told = REFUSED_CONTAINERS[case]
     bad = {"name": "bad", "image": "i", "command": ["/bin/true"], "securityContext": context}
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         if place == "containers":
             await here.pod(container=bad)
@@ -415,10 +417,10 @@ async def test_a_container_that_cannot_be_confined_is_not_started(case: str, pla
             await here.pod(initContainers=[bad])
         else:  # beside a built-in image, so in the node's network
             await here.pod(hostNetwork=True)
-            await here.until_ready()
+            await here.wait_until_ready()
             patch = {"spec": {"ephemeralContainers": [bad]}}
             await here.client.patch(Pod, "app", "default", merge=patch, subresource="ephemeralcontainers")
-        assert (await here.until_told(told)).startswith("Error: ")
+        assert (await here.wait_for_event(told)).startswith("Error: ")
         status = await _status(here)
         statuses = (
             *status.init_container_statuses,
@@ -439,10 +441,10 @@ async def test_a_container_that_makes_device_nodes_cannot_follow_mounts_of_the_m
         "securityContext": {"capabilities": {"add": ["MKNOD"]}},
         "volumeMounts": [{"name": "data", "mountPath": "/data", "mountPropagation": "HostToContainer"}],
     }
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(container=bad, volumes=[{"name": "data", "emptyDir": {}}])
-        told = await here.until_told("MKNOD")
+        told = await here.wait_for_event("MKNOD")
         assert told.startswith('Error: volume mount "data" of container "bad" has mountPropagation')
         (status,) = (await _status(here)).container_statuses
         assert status.state.waiting is not None
@@ -458,10 +460,10 @@ async def test_built_in_images_run_whatever_limits_their_manifests_ask_for() -> 
         "capabilities": {"drop": ["ALL"]},
         "seccompProfile": {"type": "RuntimeDefault"},
     }
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await here.pod(container={"securityContext": usual})
-        await here.until_ready()
+        await here.wait_until_ready()
 
 
 # --- what the kernel says of a running container
@@ -469,7 +471,7 @@ async def test_built_in_images_run_whatever_limits_their_manifests_ask_for() -> 
 STATUS = "grep -E '^(Uid|Groups|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status"
 
 
-async def run(here: NodeWorld, script: str, context: dict[str, Any], **spec: Any) -> dict[str, str]:
+async def run(here: NodeEnv, script: str, context: dict[str, Any], **spec: Any) -> dict[str, str]:
     """What a container with this security context prints, as `key: value` lines."""
     main = {"image": "busybox", "command": ["/bin/sh", "-c", script], "securityContext": context}
     made = await here.pod(container=main, restartPolicy="Never", **spec)
@@ -477,11 +479,11 @@ async def run(here: NodeWorld, script: str, context: dict[str, Any], **spec: Any
     async def ended() -> bool:
         return await here.phase() in ("Succeeded", "Failed")
 
-    await until(ended, here.patience)
+    await until(ended, here.timeout)
     path = here.paths.real(here.paths.log_file("default", "app", made.uid, "main", 0))
     lines = [line.split(" ", 3)[3] for line in read(path).splitlines()]
     await here.delete(grace=0)
-    await here.until_phase("gone")
+    await here.wait_for_phase("gone")
     return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
@@ -491,7 +493,7 @@ def held(mask: str) -> set[str]:
 
 @pytest.mark.root
 async def test_a_container_has_the_capabilities_that_are_left() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         told = await run(here, STATUS, {})
         assert held(told["CapEff"]) == held(told["CapBnd"]) == USUAL
@@ -509,7 +511,7 @@ async def test_no_privileges_are_gained_and_calls_are_filtered() -> None:
     script = f"{STATUS}; unshare -m true 2>/dev/null && echo unshare: yes || echo unshare: no"
     default = {"seccompProfile": {"type": "RuntimeDefault"}}
     admin = {"capabilities": {"add": ["SYS_ADMIN"]}}
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         told = await run(here, script, {"allowPrivilegeEscalation": False, "runAsUser": 1000, **default})
         assert (told["NoNewPrivs"], told["Seccomp"], told["Uid"].split()[0]) == ("1", "2", "1000")
@@ -527,7 +529,7 @@ async def test_no_privileges_are_gained_and_calls_are_filtered() -> None:
 
 @pytest.mark.root
 async def test_a_node_may_filter_all_containers() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start(seccomp_default=True)
         assert (await run(here, STATUS, {}))["Seccomp"] == "2"
         assert (await run(here, STATUS, {"seccompProfile": {"type": "Unconfined"}}))["Seccomp"] == "0"
@@ -545,7 +547,7 @@ async def test_a_read_only_root_cannot_be_written_and_volumes_can() -> None:
         "volumes": [{"name": "data", "emptyDir": {}}],
         "mounts": [{"name": "data", "mountPath": "/data"}],
     }
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         told = await run(here, script, {"readOnlyRootFilesystem": True}, **volume)
         assert told == {"/root-file": "no", "/etc/file": "no", "/usr/file": "no", "/data/file": "yes"}
@@ -566,7 +568,7 @@ async def test_sysctls_are_set_for_the_pod_alone() -> None:
             {"name": "kernel.shm_rmid_forced", "value": "1"},
         ]
     }
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         told = await run(here, script, {}, securityContext=context)
         assert told == {"port": "81", "shm": "1"}
@@ -575,11 +577,11 @@ async def test_sysctls_are_set_for_the_pod_alone() -> None:
 
 @pytest.mark.root
 async def test_sysctls_of_a_network_that_is_the_nodes_are_not_set() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start(pod_network="host")
         context = sysctl("net.ipv4.ip_unprivileged_port_start")
         await here.pod(container={"image": "i", "command": ["/bin/true"]}, securityContext=context)
-        await here.until_told("cannot be set: the pod shares the network of its node")
+        await here.wait_for_event("cannot be set: the pod shares the network of its node")
 
 
 @pytest.mark.root
@@ -595,10 +597,10 @@ async def test_an_ephemeral_container_is_confined_as_any_other() -> None:
         "command": ["/bin/sh", "-c", STATUS],
         "securityContext": context,
     }
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         made = await here.pod(hostNetwork=True)  # it is beside a built-in image
-        await here.until_ready()
+        await here.wait_until_ready()
         patch = {"spec": {"ephemeralContainers": [debugger]}}
         await here.client.patch(Pod, "app", "default", merge=patch, subresource="ephemeralcontainers")
 
@@ -606,7 +608,7 @@ async def test_an_ephemeral_container_is_confined_as_any_other() -> None:
             statuses = (await _status(here)).ephemeral_container_statuses
             return bool(statuses and statuses[0].state.terminated)
 
-        await until(ended, here.patience)
+        await until(ended, here.timeout)
         path = here.paths.real(here.paths.log_file("default", "app", made.uid, "debug", 0))
         log = read(path)
         assert "CapBnd:\t0000000000000000" in log
@@ -737,7 +739,7 @@ BAD_PROFILES = {
 def test_a_profile_that_cannot_be_understood_is_refused(case: str, tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
     file.write_text(BAD_PROFILES[case])
-    with pytest.raises(seccomp.CannotCompile):
+    with pytest.raises(seccomp.SeccompCompileError):
         seccomp.compile_file(str(file), ())
 
 
@@ -753,7 +755,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seccomp, "LIBRARY", "libseccomp.so.0")
     seccomp._library.cache_clear()
     try:
-        with pytest.raises(seccomp.CannotCompile, match="install the package libseccomp2"):
+        with pytest.raises(seccomp.SeccompCompileError, match="install the package libseccomp2"):
             seccomp.compile_profile(seccomp.runtime_default(), ())
     finally:
         seccomp._library.cache_clear()

@@ -16,15 +16,15 @@ import pytest
 
 from volplane.api.core import ConfigMap
 from volplane.client.cache import Cache
-from volplane.client.https import Https
+from volplane.client.https import HttpsTransport
 from volplane.host import Host
 from volplane.node.api import portforward
-from volplane.node.api.logs import LONGEST, LogRequest, _Reader
-from volplane.node.api.refusal import Refusal
+from volplane.node.api.errors import KubeletApiError
+from volplane.node.api.logs import LONGEST, LogRequest, _LogReader
 from volplane.node.network import relay
-from volplane.store import Overrun
+from volplane.store import WatchOverrun
 from volplane.store.memory import MemoryStore
-from volplane.web import Headers, Http, Query, Request, Response, Server, Stream, Upgraded, serve
+from volplane.web import Headers, HttpClient, HttpServer, Query, Request, Response, Stream, Upgraded, serve
 from volplane.web import client as client_module
 from volplane.web.spdy import frames, session
 from volplane.web.spdy.dictionary import DICTIONARY
@@ -55,7 +55,7 @@ def header(name: bytes, value: bytes) -> bytes:
 def test_headers_that_unpack_into_much_end_the_session(block: bytes) -> None:
     wire = syn_stream(block)
     assert len(wire) < frames.MAX_CONTROL
-    with pytest.raises(frames.Broken, match=r"too (large|many)"):
+    with pytest.raises(frames.SpdyError, match=r"too (large|many)"):
         list(frames.Decoder().feed(wire))
 
 
@@ -74,10 +74,10 @@ def test_a_data_frame_is_handed_on_as_it_comes() -> None:
 
 
 @asynccontextmanager
-async def upgraded(handler: Any) -> AsyncIterator[tuple[Stream, Server]]:
+async def upgraded(handler: Any) -> AsyncIterator[tuple[Stream, HttpServer]]:
     """The client's end of a connection that `handler` takes over."""
     server = await serve(handler)
-    http = Http(f"http://127.0.0.1:{server.port}")
+    http = HttpClient(f"http://127.0.0.1:{server.port}")
     try:
         _, stream = await http.upgrade("/", {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}, method="POST")
         assert stream is not None
@@ -93,7 +93,7 @@ async def test_streams_that_are_opened_and_reset_do_not_pile_up() -> None:
 
     async def handler(request: Request) -> Upgraded:
         below: ByteStream = await request.upgrade({"Upgrade": "SPDY/3.1"})
-        made = session.Session(below, first_id=2)
+        made = session.SpdySession(below, first_id=2)
         await made._run()  # nobody takes what comes
         waiting.append(made._incoming.qsize())
         return Upgraded()
@@ -101,8 +101,8 @@ async def test_streams_that_are_opened_and_reset_do_not_pile_up() -> None:
     encoder = frames.Encoder()
     async with asyncio.timeout(30), upgraded(handler) as (stream, _):
         for id in range(1, 2 * 3000, 2):
-            stream.put(encoder.open(id, {"streamtype": "data"}) + frames.reset(id, frames.CANCEL))
-        stream.put(frames.ping(1))
+            stream.write_nowait(encoder.open(id, {"streamtype": "data"}) + frames.reset(id, frames.CANCEL))
+        stream.write_nowait(frames.ping(1))
         decoder = frames.Decoder()
         while frames.Ping(1) not in list(decoder.feed(await stream.read())):
             pass  # everything before it has been worked
@@ -113,7 +113,7 @@ async def test_streams_that_are_opened_and_reset_do_not_pile_up() -> None:
 
 
 async def test_a_port_forward_keeps_few_streams_without_their_other_half() -> None:
-    async def dial(port: int) -> portforward.Ends:
+    async def dial(port: int) -> portforward.StreamPair:
         raise OSError("nobody is there")
 
     async def handler(request: Request) -> Upgraded:
@@ -123,7 +123,7 @@ async def test_a_port_forward_keeps_few_streams_without_their_other_half() -> No
     async with asyncio.timeout(30), upgraded(handler) as (stream, _), session.client(stream) as made:
         channels = [
             await made.open({"streamtype": "data", "port": "80", "requestid": str(number)})
-            for number in range(portforward.UNPAIRED + 10)
+            for number in range(portforward.MAX_UNPAIRED + 10)
         ]
         for channel in channels[:10]:
             assert await channel.read() == b""
@@ -161,7 +161,7 @@ async def test_a_watcher_that_does_not_read_keeps_a_bounded_amount_of_memory() -
         for number in range(100):
             value = large + bytes([number])
             revision = await store.update("/registry/configmaps/a/b", value, revision=revision)
-        with pytest.raises(Overrun, match="bytes behind"):
+        with pytest.raises(WatchOverrun, match="bytes behind"):
             await anext(aiter(watch))
     await store.close()
 
@@ -173,7 +173,7 @@ async def test_a_line_of_a_log_that_never_ends_is_shown_in_parts(tmp_path: Path)
         for _ in range(5):
             file.write(b"a" * (1 << 20))
     try:
-        pieces = [piece async for piece in _Reader(LogRequest(), str(path), host).read(None)]
+        pieces = [piece async for piece in _LogReader(LogRequest(), str(path), host).read(None)]
     finally:
         await host.close()
     assert len(pieces) > 1
@@ -182,7 +182,7 @@ async def test_a_line_of_a_log_that_never_ends_is_shown_in_parts(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["tailLines", "sinceSeconds", "limitBytes"])
 def test_a_number_of_a_thousand_digits_is_just_a_large_one(name: str) -> None:
-    asked = LogRequest.of(Query(f"{name}={'9' * 5000}"))
+    asked = LogRequest.from_query(Query(f"{name}={'9' * 5000}"))
     assert asked.tail or asked.since or asked.limit
 
 
@@ -191,7 +191,7 @@ async def test_a_client_keeps_few_connections_that_it_does_not_need() -> None:
         return Response(200, body=b"x")
 
     server = await serve(answer)
-    http = Http(f"http://127.0.0.1:{server.port}")
+    http = HttpClient(f"http://127.0.0.1:{server.port}")
     count = client_module.MAX_IDLE + 20
     everybody = asyncio.Barrier(count)
 
@@ -220,8 +220,8 @@ async def test_a_cache_comes_back_when_the_server_has_asked_it_to() -> None:
         return Response(429, {"Retry-After": "20", "Content-Type": "text/plain"}, b"too many requests\n")
 
     server = await serve(busy)
-    http = Http(f"http://127.0.0.1:{server.port}")
-    following = asyncio.create_task(Cache(Https(http), ConfigMap).run())
+    http = HttpClient(f"http://127.0.0.1:{server.port}")
+    following = asyncio.create_task(Cache(HttpsTransport(http), ConfigMap).run())
     try:
         await asyncio.sleep(100)
     finally:
@@ -246,17 +246,17 @@ async def test_a_port_forward_refuses_ports_that_cannot_be(query: str) -> None:
         "Sec-WebSocket-Protocol": portforward.PLAIN,
     }
 
-    async def dial(port: int) -> portforward.Ends:
+    async def dial(port: int) -> portforward.StreamPair:
         raise AssertionError("nobody is dialled")
 
-    with pytest.raises(Refusal, match=r"port") as refused:
+    with pytest.raises(KubeletApiError, match=r"port") as refused:
         await portforward.forward(Request("GET", f"/portForward?{query}", Headers.of(headers)), dial)
     assert refused.value.status == 400
 
 
 async def test_a_host_port_hands_on_a_bounded_number_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes two descriptors of the node's process, and whoever connects is known to nobody."""
-    monkeypatch.setattr(relay, "SHARE", 1 << 30)
+    monkeypatch.setattr(relay, "DESCRIPTOR_SHARE", 1 << 30)
     behind = await asyncio.start_server(_echo, "127.0.0.1", 0)
     port = behind.sockets[0].getsockname()[1]
     listening = socket.create_server(("127.0.0.1", 0))
@@ -266,7 +266,7 @@ async def test_a_host_port_hands_on_a_bounded_number_of_connections(monkeypatch:
     wires = []
     try:
         async with asyncio.timeout(20):
-            for _ in range(relay.FEWEST):
+            for _ in range(relay.MIN_LINKS):
                 wires.append(await asyncio.open_connection(*address))
                 assert await _is_echoed(wires[-1])
             wires.append(await asyncio.open_connection(*address))
@@ -290,7 +290,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def _is_echoed(wire: portforward.Ends) -> bool:
+async def _is_echoed(wire: portforward.StreamPair) -> bool:
     wire[1].write(b"x")
     try:
         return await wire[0].read(1) == b"x"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.loops.inprocess import until
-from tests.node.nodeworld import NODE, NodeWorld, node_world
+from tests.node.node_env import NODE, NodeEnv, node_env
 from volplane.api.core import Node
 
 pytestmark = pytest.mark.root
@@ -65,19 +65,19 @@ def shown(node: Node) -> tuple[Any, ...]:
     )
 
 
-async def vandalise(here: NodeWorld, status: dict[str, Any]) -> None:
+async def vandalise(here: NodeEnv, status: dict[str, Any]) -> None:
     await here.client.patch(Node, NODE, merge={"status": status}, subresource="status")
     await here.client.patch(Node, NODE, merge={"metadata": {"labels": LABELS}})
 
 
-async def is_ready(here: NodeWorld) -> bool:
+async def is_ready(here: NodeEnv) -> bool:
     node = await here.client.get(Node, NODE)
     return any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
 
 
 @pytest.mark.parametrize("name", STATUS)
 async def test_a_node_that_starts_restores_its_addresses_ports_and_labels(name: str) -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await until(lambda: is_ready(here))
         good = await here.client.get(Node, NODE)
@@ -99,7 +99,7 @@ async def test_a_node_that_starts_restores_its_addresses_ports_and_labels(name: 
 
 
 async def test_a_node_that_runs_restores_its_addresses_and_its_port_at_once() -> None:
-    async with node_world() as here:
+    async with node_env() as here:
         await here.start()
         await until(lambda: is_ready(here))
         good = (await here.client.get(Node, NODE)).status

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.loops.inprocess import World, running, until, world
+from tests.loops.inprocess import InProcessEnv, running, until, world
 from tests.support import scripted
-from tests.support.scripted import NAME, Driver, Fail, Hold, Lose
+from tests.support.scripted import NAME, Fail, Hold, Lose, ScriptedDriver
 from volplane import sdk
 from volplane.api import names
 from volplane.api.coordination import Lease
@@ -33,29 +33,29 @@ from volplane.api.storage import (
     VolumeAttachmentSpec,
 )
 from volplane.csi import v1
-from volplane.csi.client import Channel
+from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import Code
 from volplane.sidecars import attacher
-from volplane.sidecars.attacher import Settings
+from volplane.sidecars.attacher import AttacherOptions
 from volplane.sidecars.attacher.plan import NODE_ID
 
 FINALIZER = "external-attacher/test-csi-example-com"
-VA = names.attachment("vol-1", NAME, "worker-1")
+VA = names.attachment_name("vol-1", NAME, "worker-1")
 
 
 @asynccontextmanager
-async def attaching(driver: Driver, **settings: Any) -> AsyncIterator[World]:
+async def attaching(driver: ScriptedDriver, **settings: Any) -> AsyncIterator[InProcessEnv]:
     """A server, a registered node, a volume, and the attacher in virtual time."""
     async with world() as w:
-        await furnish(w)
+        await create_objects(w)
         caller = sdk.Local(driver, component="csi-attacher")
-        async with running(attacher.run(w.role("csi-attacher"), Settings(**settings), caller=caller)):
+        async with running(attacher.run(w.role("csi-attacher"), AttacherOptions(**settings), caller=caller)):
             await asyncio.sleep(1)
             yield w
         await caller.close()
 
 
-async def furnish(w: World, **csi: Any) -> None:
+async def create_objects(w: InProcessEnv, **csi: Any) -> None:
     await register(w, "worker-1", "i-1")
     await w.client.create(volume("pv1", "vol-1", **csi))
 
@@ -71,20 +71,20 @@ def volume(name: str, handle: str, **csi: Any) -> PersistentVolume:
     return PersistentVolume(metadata=ObjectMeta(name=name), spec=spec)
 
 
-async def register(w: World, node: str, node_id: str) -> None:
+async def register(w: InProcessEnv, node: str, node_id: str) -> None:
     drivers = (CSINodeDriver(name=NAME, node_id=node_id),)
     await w.client.create(CSINode(metadata=ObjectMeta(name=node), spec=CSINodeSpec(drivers=drivers)))
 
 
 async def attach(
-    w: World, pv: str = "pv1", name: str = VA, node: str = "worker-1", driver: str = NAME
+    w: InProcessEnv, pv: str = "pv1", name: str = VA, node: str = "worker-1", driver: str = NAME
 ) -> None:
     source = VolumeAttachmentSource(persistent_volume_name=pv)
     spec = VolumeAttachmentSpec(attacher=driver, source=source, node_name=node)
     await w.client.create(VolumeAttachment(metadata=ObjectMeta(name=name), spec=spec))
 
 
-async def get(w: World, name: str = VA) -> VolumeAttachment:
+async def get(w: InProcessEnv, name: str = VA) -> VolumeAttachment:
     return await w.client.get(VolumeAttachment, name)
 
 
@@ -282,7 +282,7 @@ async def test_a_missing_secret_is_named_and_nothing_is_called() -> None:
 async def test_an_intent_that_the_server_refuses_is_told_and_nothing_is_called() -> None:
     driver = scripted.driver("attach")
     async with world() as w:
-        await furnish(w)
+        await create_objects(w)
         client, caller = w.role("csi-attacher"), sdk.Local(driver, component="csi-attacher")
         patch = client.transport.patch
 
@@ -292,7 +292,7 @@ async def test_an_intent_that_the_server_refuses_is_told_and_nothing_is_called()
             return await patch(type, *rest, **options)
 
         client.transport.patch = without_the_right  # type: ignore[method-assign]
-        async with running(attacher.run(client, Settings(), caller=caller)):
+        async with running(attacher.run(client, AttacherOptions(), caller=caller)):
             await attach(w)
             await asyncio.sleep(1.5)
             error = (await get(w)).status.attach_error
@@ -380,9 +380,9 @@ async def test_another_drivers_attachment_is_not_touched() -> None:
 async def test_of_two_only_the_leader_calls_and_the_other_follows() -> None:
     driver = scripted.driver("attach", "readonly")
     async with world() as w:
-        await furnish(w)
+        await create_objects(w)
         await w.client.create(volume("pv2", "vol-2"))
-        settings = Settings(leader_election=True, leader_election_namespace="kube-system")
+        settings = AttacherOptions(leader_election=True, leader_election_namespace="kube-system")
         callers = [sdk.Local(driver, component=name) for name in ("one", "two")]
         second = attacher.run(w.role("two"), settings, caller=callers[1], identity="two")
 
@@ -408,13 +408,13 @@ async def test_of_two_only_the_leader_calls_and_the_other_follows() -> None:
 async def test_a_restarted_attacher_finishes_what_the_first_began_over_a_real_socket() -> None:
     driver = scripted.driver("attach", "readonly")
     driver.script("ControllerPublishVolume", hold := Hold())
-    settings = Settings(retry_interval_start=0.01)
+    settings = AttacherOptions(retry_interval_start=0.01)
     async with (
         world() as w,
         scripted.on_socket(driver) as socket,
-        Channel(socket.path, component="csi-attacher") as channel,
+        CsiChannel(socket.path, component="csi-attacher") as channel,
     ):
-        await furnish(w)
+        await create_objects(w)
         async with running(attacher.run(w.role("csi-attacher"), settings, caller=channel)):
             await attach(w)
 

@@ -24,19 +24,19 @@ from volplane.api.storage import (
 )
 from volplane.sidecars.attacher.plan import (
     NODE_ID,
-    Driver,
+    AttacherDriverInfo,
+    ControllerPublish,
+    ControllerUnpublish,
     MarkAttached,
-    Publish,
-    Refuse,
+    ReportAttachError,
     Step,
-    Unpublish,
-    has_news,
     is_disputed,
+    is_relevant_change,
     may_release,
     plan,
 )
 
-DRIVER = Driver("hostpath.csi.k8s.io")
+DRIVER = AttacherDriverInfo("hostpath.csi.k8s.io")
 FINALIZER = "external-attacher/hostpath-csi-k8s-io"
 NOW = "2026-01-01T00:00:00Z"
 
@@ -82,7 +82,7 @@ def node(driver: str = DRIVER.name) -> CSINode:
     return CSINode(metadata=ObjectMeta(name="worker-1"), spec=CSINodeSpec(drivers=(registered,)))
 
 
-PUBLISH = Publish("vol-1", "i-1", ("ReadWriteOnce",), mount_options=("noatime",))
+PUBLISH = ControllerPublish("vol-1", "i-1", ("ReadWriteOnce",), mount_options=("noatime",))
 SECRET = SecretReference(name="s", namespace="ns")
 INLINE = VolumeAttachmentSource(inline_volume_spec=volume().spec)
 NOTHING: list[Step] = []
@@ -126,23 +126,23 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
     ),
     "a volume that is to go is not attached": (
         list(plan(attachment(), volume(deleting=True), node(), DRIVER)),
-        [Refuse('PersistentVolume "pv1" is marked for deletion')],
+        [ReportAttachError('PersistentVolume "pv1" is marked for deletion')],
     ),
     "a volume that is not there": (
         list(plan(attachment(), None, node(), DRIVER)),
-        [Refuse('persistentvolume "pv1" not found')],
+        [ReportAttachError('persistentvolume "pv1" not found')],
     ),
     "a node where the driver is not registered": (
         list(plan(attachment(), volume(held=True), node("other.example.com"), DRIVER)),
-        [Refuse("CSINode worker-1 does not contain driver hostpath.csi.k8s.io")],
+        [ReportAttachError("CSINode worker-1 does not contain driver hostpath.csi.k8s.io")],
     ),
     "a node without a CSINode": (
         list(plan(attachment(), volume(held=True), None, DRIVER)),
-        [Refuse('csinode.storage.k8s.io "worker-1" not found')],
+        [ReportAttachError('csinode.storage.k8s.io "worker-1" not found')],
     ),
     "the annotation alone does not attach": (
         list(plan(attachment(node_id="i-1"), volume(held=True), None, DRIVER)),
-        [Refuse('csinode.storage.k8s.io "worker-1" not found')],
+        [ReportAttachError('csinode.storage.k8s.io "worker-1" not found')],
     ),
     "read-only needs PUBLISH_READONLY": (
         list(plan(attachment(), volume(held=True, read_only=True), node(), DRIVER)),
@@ -154,7 +154,7 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
                 attachment(),
                 volume(held=True, read_only=True),
                 node(),
-                Driver(DRIVER.name, publishes_readonly=True),
+                AttacherDriverInfo(DRIVER.name, publishes_readonly=True),
             )
         ),
         [structs.replace(PUBLISH, read_only=True)],
@@ -181,7 +181,7 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
     ),
     "no source at all": (
         list(plan(attachment(source=VolumeAttachmentSource()), None, node(), DRIVER)),
-        [Refuse("neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source")],
+        [ReportAttachError("neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source")],
     ),
     "two sources": (
         list(
@@ -192,21 +192,21 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
                 DRIVER,
             )
         ),
-        [Refuse("both InlineCSIVolumeSource and PersistentVolumeName specified in VA source")],
+        [ReportAttachError("both InlineCSIVolumeSource and PersistentVolumeName specified in VA source")],
     ),
     "deleting: unpublished": (
         list(
             plan(attachment(deleting=True, finalizer=True, attached=True), volume(held=True), node(), DRIVER)
         ),
-        [Unpublish("vol-1", "i-1")],
+        [ControllerUnpublish("vol-1", "i-1")],
     ),
     "deleting, driver no longer registered: the annotation knows the node": (
         list(plan(attachment(deleting=True, finalizer=True, node_id="i-9"), volume(), None, DRIVER)),
-        [Unpublish("vol-1", "i-9")],
+        [ControllerUnpublish("vol-1", "i-9")],
     ),
     "deleting, nothing knows the node": (
         list(plan(attachment(deleting=True, finalizer=True), volume(), None, DRIVER)),
-        [Refuse('csinode.storage.k8s.io "worker-1" not found')],
+        [ReportAttachError('csinode.storage.k8s.io "worker-1" not found')],
     ),
     "deleting without our finalizer: nothing was ever attached": (
         list(plan(attachment(deleting=True), volume(), node(), DRIVER)),
@@ -214,14 +214,14 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
     ),
     "deleting without a volume": (
         list(plan(attachment(deleting=True, finalizer=True), None, node(), DRIVER)),
-        [Refuse('persistentvolume "pv1" not found')],
+        [ReportAttachError('persistentvolume "pv1" not found')],
     ),
     "a driver that does not attach: trusted": (
-        list(plan(attachment(), None, None, Driver(DRIVER.name, attaches=False))),
+        list(plan(attachment(), None, None, AttacherDriverInfo(DRIVER.name, attaches=False))),
         [MarkAttached()],
     ),
     "and let go at once": (
-        list(plan(attachment(deleting=True), None, None, Driver(DRIVER.name, attaches=False))),
+        list(plan(attachment(deleting=True), None, None, AttacherDriverInfo(DRIVER.name, attaches=False))),
         NOTHING,
     ),
 }
@@ -234,7 +234,7 @@ def test_plan(case: str) -> None:
 
 
 def test_a_finalizer_never_ends_in_a_dash() -> None:
-    assert Driver("a.b.").finalizer == "external-attacher/a-b-X"
+    assert AttacherDriverInfo("a.b.").finalizer == "external-attacher/a-b-X"
     assert DRIVER.finalizer == FINALIZER
 
 
@@ -244,11 +244,11 @@ def test_a_change_that_only_tells_of_an_error_keeps_the_backoff() -> None:
         before, status=VolumeAttachmentStatus(attach_error=VolumeError(time=NOW, message="no"))
     )
     deleted = structs.replace(before, metadata=structs.replace(before.metadata, deletion_timestamp=NOW))
-    assert not has_news(before, failed)
-    assert not has_news(failed, before)
-    assert has_news(failed, deleted)
-    assert has_news(before, before)  # a resync
-    assert has_news(None, before)
+    assert not is_relevant_change(before, failed)
+    assert not is_relevant_change(failed, before)
+    assert is_relevant_change(failed, deleted)
+    assert is_relevant_change(before, before)  # a resync
+    assert is_relevant_change(None, before)
 
 
 def test_a_volume_is_released_when_it_is_to_go_and_nothing_attaches_it() -> None:

@@ -8,28 +8,28 @@ import asyncio
 
 import pytest
 
-from tests.loops.inprocess import World, running, world
+from tests.loops.inprocess import InProcessEnv, running, world
 from tests.sidecars import test_attacher as attaching
 from tests.sidecars import test_provisioner as provisioning
-from tests.sidecars.crashing import Doom, DoomedCaller, DoomedTransport
+from tests.sidecars.stop_points import StoppingCaller, StoppingTransport, StopPoint
 from tests.support import scripted
 from volplane import sdk
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.api.storage import VolumeAttachment
 from volplane.client.client import Client
 from volplane.sidecars import attacher, provisioner
-from volplane.sidecars.provisioner.order import INTENT
+from volplane.sidecars.provisioner.provision_request import INTENT
 
 pytestmark = pytest.mark.virtual
 
 WHEN = pytest.mark.parametrize("when", ["before", "after"])
 
 
-def doomed(w: World, doom: Doom) -> Client:
-    return Client(DoomedTransport(w.core.local(), doom), caches=w.caches, component="doomed")
+def stopping_client(w: InProcessEnv, doom: StopPoint) -> Client:
+    return Client(StoppingTransport(w.core.in_process_transport(), doom), caches=w.caches, component="doomed")
 
 
-async def struck(doom: Doom, seconds: float = 20.0) -> None:
+async def wait_for_stop(doom: StopPoint, seconds: float = 20.0) -> None:
     async with asyncio.timeout(seconds):
         await doom.struck.wait()
 
@@ -46,10 +46,14 @@ MAKING = [
 
 async def test_these_are_the_effects_of_making_a_volume() -> None:
     async with world() as w:
-        doom, driver = Doom(99, "after"), sdk.Local(scripted.driver("attach", "readonly"))
+        doom, driver = StopPoint(99, "after"), sdk.Local(scripted.driver("attach", "readonly"))
         await w.client.create(provisioning.storage_class())
         async with running(
-            provisioner.run(doomed(w, doom), provisioner.Settings(), caller=DoomedCaller(driver, doom))
+            provisioner.run(
+                stopping_client(w, doom),
+                provisioner.ProvisionerOptions(),
+                caller=StoppingCaller(driver, doom),
+            )
         ):
             await provisioning.claim(w)
             await asyncio.sleep(5)
@@ -61,17 +65,21 @@ async def test_these_are_the_effects_of_making_a_volume() -> None:
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_stop_while_a_volume_is_made_leaks_nothing(at: int, when: str, deleted: bool) -> None:
     async with world() as w:
-        doom, driver = Doom(at, when), scripted.driver("attach", "readonly")
+        doom, driver = StopPoint(at, when), scripted.driver("attach", "readonly")
         caller = sdk.Local(driver)
         await w.client.create(provisioning.storage_class())
         async with running(
-            provisioner.run(doomed(w, doom), provisioner.Settings(), caller=DoomedCaller(caller, doom))
+            provisioner.run(
+                stopping_client(w, doom),
+                provisioner.ProvisionerOptions(),
+                caller=StoppingCaller(caller, doom),
+            )
         ):
             made = await provisioning.claim(w)
-            await struck(doom)
+            await wait_for_stop(doom)
         if deleted:
             await provisioning.drop_claim(w)
-        async with running(provisioner.run(w.role("next"), provisioner.Settings(), caller=caller)):
+        async with running(provisioner.run(w.role("next"), provisioner.ProvisionerOptions(), caller=caller)):
             await asyncio.sleep(10)
             found = [v.name for v in await provisioning.volumes(w)]
             if not deleted:
@@ -97,20 +105,24 @@ async def test_a_stop_while_a_volume_is_deleted_is_made_good(at: int, when: str)
         driver = scripted.driver("attach", "readonly")
         caller = sdk.Local(driver)
         await w.client.create(provisioning.storage_class())
-        async with running(provisioner.run(w.role("first"), provisioner.Settings(), caller=caller)):
+        async with running(provisioner.run(w.role("first"), provisioner.ProvisionerOptions(), caller=caller)):
             await provisioning.claim(w)
             await asyncio.sleep(5)
         (volume,) = await provisioning.volumes(w)
         await provisioning.drop_claim(w)
-        doom = Doom(at, when)
+        doom = StopPoint(at, when)
         async with running(
-            provisioner.run(doomed(w, doom), provisioner.Settings(), caller=DoomedCaller(caller, doom))
+            provisioner.run(
+                stopping_client(w, doom),
+                provisioner.ProvisionerOptions(),
+                caller=StoppingCaller(caller, doom),
+            )
         ):
             await asyncio.sleep(1)
             await provisioning.release(w, volume.name)
-            await struck(doom)
+            await wait_for_stop(doom)
             assert doom.effects == DELETING[:at]
-        async with running(provisioner.run(w.role("next"), provisioner.Settings(), caller=caller)):
+        async with running(provisioner.run(w.role("next"), provisioner.ProvisionerOptions(), caller=caller)):
             await asyncio.sleep(10)
         assert await w.client.find(PersistentVolume, volume.name) is None
         assert driver.volumes == {}
@@ -133,18 +145,20 @@ DETACHING = ["ControllerUnpublishVolume", "patch VolumeAttachment"]
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_stop_while_attaching_is_made_good(at: int, when: str, deleted: bool) -> None:
     async with world() as w:
-        doom, driver = Doom(at, when), scripted.driver("attach", "readonly")
+        doom, driver = StopPoint(at, when), scripted.driver("attach", "readonly")
         caller = sdk.Local(driver)
-        await attaching.furnish(w)
+        await attaching.create_objects(w)
         async with running(
-            attacher.run(doomed(w, doom), attacher.Settings(), caller=DoomedCaller(caller, doom))
+            attacher.run(
+                stopping_client(w, doom), attacher.AttacherOptions(), caller=StoppingCaller(caller, doom)
+            )
         ):
             await attaching.attach(w)
-            await struck(doom)
+            await wait_for_stop(doom)
             assert doom.effects == ATTACHING[:at]
         if deleted:
             await w.client.delete(VolumeAttachment, attaching.VA)
-        async with running(attacher.run(w.role("next"), attacher.Settings(), caller=caller)):
+        async with running(attacher.run(w.role("next"), attacher.AttacherOptions(), caller=caller)):
             await asyncio.sleep(10)
         if deleted:
             assert await w.client.find(VolumeAttachment, attaching.VA) is None
@@ -162,19 +176,21 @@ async def test_a_stop_while_detaching_is_made_good(at: int, when: str) -> None:
     async with world() as w:
         driver = scripted.driver("attach", "readonly")
         caller = sdk.Local(driver)
-        await attaching.furnish(w)
-        async with running(attacher.run(w.role("first"), attacher.Settings(), caller=caller)):
+        await attaching.create_objects(w)
+        async with running(attacher.run(w.role("first"), attacher.AttacherOptions(), caller=caller)):
             await attaching.attach(w)
             await asyncio.sleep(5)
-        doom = Doom(at, when)
+        doom = StopPoint(at, when)
         async with running(
-            attacher.run(doomed(w, doom), attacher.Settings(), caller=DoomedCaller(caller, doom))
+            attacher.run(
+                stopping_client(w, doom), attacher.AttacherOptions(), caller=StoppingCaller(caller, doom)
+            )
         ):
             await asyncio.sleep(1)
             await w.client.delete(VolumeAttachment, attaching.VA)
-            await struck(doom)
+            await wait_for_stop(doom)
             assert doom.effects == DETACHING[:at]
-        async with running(attacher.run(w.role("next"), attacher.Settings(), caller=caller)):
+        async with running(attacher.run(w.role("next"), attacher.AttacherOptions(), caller=caller)):
             await asyncio.sleep(10)
         assert await w.client.find(VolumeAttachment, attaching.VA) is None
         assert not driver.published["vol-1"]

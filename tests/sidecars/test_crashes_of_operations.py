@@ -14,12 +14,12 @@ import pytest
 from tests.contract.provisioning import snapping
 from tests.contract.provisioning.scene import Role, Stage, sizes, virtual
 from tests.loops.inprocess import running
-from tests.sidecars.crashing import Doom, DoomedCaller, DoomedTransport
+from tests.sidecars.stop_points import StoppingCaller, StoppingTransport, StopPoint
 from volplane import sdk
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.client.client import Client
 from volplane.controllers.snapshot import role
-from volplane.controllers.snapshot.controller import Snapshots
+from volplane.controllers.snapshot.controller import VolumeSnapshots
 from volplane.rules import snapshots
 from volplane.sidecars import resizer, snapshotter
 
@@ -29,17 +29,17 @@ WHEN = pytest.mark.parametrize("when", ["before", "after"])
 
 
 @asynccontextmanager
-async def doomed(stage: Stage, doom: Doom, run: Role, settings: Any) -> AsyncIterator[None]:
+async def run_until_stop(stage: Stage, doom: StopPoint, run: Role, settings: Any) -> AsyncIterator[None]:
     """A role whose effects go through the doom; it hangs where it struck, and is gone after the block."""
     caller = sdk.Local(stage.driver, component="doomed")
-    client = Client(DoomedTransport(stage.client.transport, doom), component="doomed")
-    async with running(run(client, settings, caller=DoomedCaller(caller, doom))):
+    client = Client(StoppingTransport(stage.client.transport, doom), component="doomed")
+    async with running(run(client, settings, caller=StoppingCaller(caller, doom))):
         yield
     await client.close()
     await caller.close()
 
 
-async def struck(doom: Doom) -> None:
+async def wait_for_stop(doom: StopPoint) -> None:
     async with asyncio.timeout(30):
         await doom.struck.wait()
 
@@ -61,8 +61,8 @@ GROWING = [
 async def test_these_are_the_effects_of_growing() -> None:
     async with virtual("expand") as stage:
         await stage.bound()
-        doom = Doom(99, "after")
-        async with doomed(stage, doom, resizer.run, resizer.Settings()):
+        doom = StopPoint(99, "after")
+        async with run_until_stop(stage, doom, resizer.run, resizer.ResizerOptions()):
             await stage.ask(size="2Gi")
             await asyncio.sleep(5)
         assert doom.effects == GROWING
@@ -74,13 +74,13 @@ async def test_these_are_the_effects_of_growing() -> None:
 async def test_a_stop_while_a_volume_grows_is_made_up_for(at: int, when: str, lowered: bool) -> None:
     async with virtual("expand") as stage:
         await stage.bound()
-        doom = Doom(at, when)
-        async with doomed(stage, doom, resizer.run, resizer.Settings()):
+        doom = StopPoint(at, when)
+        async with run_until_stop(stage, doom, resizer.run, resizer.ResizerOptions()):
             await stage.ask(size="3Gi")
-            await struck(doom)
+            await wait_for_stop(doom)
         if lowered:
             await stage.ask(size="2Gi")
-        async with stage.sidecar(resizer.run, resizer.Settings()):
+        async with stage.sidecar(resizer.run, resizer.ResizerOptions()):
             claim = await stage.until_claim(lambda c: sizes(c)["state"] == "NodeResizePending")
         # What was written down is finished, whatever is asked for since; what was not, was never begun.
         wanted = "2Gi" if lowered and (at, when) == (1, "before") else "3Gi"
@@ -99,11 +99,11 @@ TAKING = [
 
 
 async def test_these_are_the_effects_of_taking_a_snapshot() -> None:
-    async with virtual("snapshots") as stage, stage.controllers(Snapshots):
+    async with virtual("snapshots") as stage, stage.controllers(VolumeSnapshots):
         await snapping.snapshot_class(stage)
         await stage.bound()
-        doom = Doom(99, "after")
-        async with doomed(stage, doom, snapshotter.run, snapshotter.Settings()):
+        doom = StopPoint(99, "after")
+        async with run_until_stop(stage, doom, snapshotter.run, snapshotter.SnapshotterOptions()):
             await snapping.take(stage)
             await snapping.ready(stage)
             await asyncio.sleep(5)
@@ -114,18 +114,18 @@ async def test_these_are_the_effects_of_taking_a_snapshot() -> None:
 @pytest.mark.parametrize("at", range(1, len(TAKING) + 1))
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_stop_while_a_snapshot_is_taken_leaks_nothing(at: int, when: str, deleted: bool) -> None:
-    async with virtual("snapshots") as stage, stage.controllers(Snapshots):
+    async with virtual("snapshots") as stage, stage.controllers(VolumeSnapshots):
         await snapping.snapshot_class(stage)
         await stage.bound()
-        doom = Doom(at, when)
-        async with doomed(stage, doom, snapshotter.run, snapshotter.Settings()):
+        doom = StopPoint(at, when)
+        async with run_until_stop(stage, doom, snapshotter.run, snapshotter.SnapshotterOptions()):
             made = await snapping.take(stage)
-            await struck(doom)
+            await wait_for_stop(doom)
         if deleted:
             await snapping.drop(stage)
-        async with stage.sidecar(snapshotter.run, snapshotter.Settings()):
+        async with stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
             if deleted:
-                await gone(stage, made)
+                await wait_until_gone(stage, made)
             else:
                 await snapping.ready(stage)
                 assert len(stage.driver.snapshots) == 1
@@ -134,7 +134,7 @@ async def test_a_stop_while_a_snapshot_is_taken_leaks_nothing(at: int, when: str
                 assert snapshots.BEING_CREATED not in content.metadata.annotations
 
 
-async def gone(stage: Stage, made: VolumeSnapshot) -> None:
+async def wait_until_gone(stage: Stage, made: VolumeSnapshot) -> None:
     await snapping.gone(stage)
     await stage.gone(VolumeSnapshotContent, snapshots.content_name(made))
     assert stage.driver.snapshots == {}
@@ -149,20 +149,20 @@ ENDING = ["DeleteSnapshot", "patch VolumeSnapshotContent", "patch VolumeSnapshot
 @WHEN
 @pytest.mark.parametrize("at", range(1, len(ENDING) + 1))
 async def test_a_stop_while_a_snapshot_goes_is_made_up_for(at: int, when: str) -> None:
-    async with virtual("snapshots") as stage, stage.controllers(Snapshots):
+    async with virtual("snapshots") as stage, stage.controllers(VolumeSnapshots):
         await snapping.snapshot_class(stage)
         await stage.bound()
-        async with stage.sidecar(snapshotter.run, snapshotter.Settings()):
+        async with stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
             made = await snapping.take(stage)
             await snapping.ready(stage)
             await asyncio.sleep(1)
-        doom = Doom(at, when)
-        async with doomed(stage, doom, snapshotter.run, snapshotter.Settings()):
+        doom = StopPoint(at, when)
+        async with run_until_stop(stage, doom, snapshotter.run, snapshotter.SnapshotterOptions()):
             await snapping.drop(stage)
-            await struck(doom)
+            await wait_for_stop(doom)
         assert doom.effects == ENDING[:at]
-        async with stage.sidecar(snapshotter.run, snapshotter.Settings()):
-            await gone(stage, made)
+        async with stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
+            await wait_until_gone(stage, made)
 
 
 # --- the snapshot controller: finalizer and class, claim held, content, status; then the content's news
@@ -172,10 +172,10 @@ async def effects_of_controlling() -> list[str]:
     async with virtual("snapshots") as stage:
         await snapping.snapshot_class(stage)
         await stage.bound()
-        doom = Doom(99, "after")
+        doom = StopPoint(99, "after")
         async with (
-            doomed(stage, doom, controller, role.Settings()),
-            stage.sidecar(snapshotter.run, snapshotter.Settings()),
+            run_until_stop(stage, doom, controller, role.SnapshotControllerOptions()),
+            stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()),
         ):
             await snapping.take(stage)
             await snapping.ready(stage)
@@ -201,16 +201,16 @@ async def test_a_stop_of_the_snapshot_controller_is_made_up_for(at: int, when: s
     async with virtual("snapshots") as stage:
         await snapping.snapshot_class(stage)
         await stage.bound()
-        async with stage.sidecar(snapshotter.run, snapshotter.Settings()):
-            doom = Doom(at, when)
-            async with doomed(stage, doom, controller, role.Settings()):
+        async with stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
+            doom = StopPoint(at, when)
+            async with run_until_stop(stage, doom, controller, role.SnapshotControllerOptions()):
                 made = await snapping.take(stage)
-                await struck(doom)
+                await wait_for_stop(doom)
             if deleted:
                 await snapping.drop(stage)
-            async with stage.controllers(Snapshots):
+            async with stage.controllers(VolumeSnapshots):
                 if deleted:
-                    await gone(stage, made)
+                    await wait_until_gone(stage, made)
                 else:
                     await snapping.ready(stage)
                     await asyncio.sleep(5)

@@ -15,8 +15,8 @@ from volplane.api.storage import CSINode
 from volplane.rules.steps import UNTIL_CHANGED, Wait
 from volplane.sidecars.fencer.controller import Fencer
 from volplane.sidecars.fencer.plan import (
-    PERIOD,
-    PROVEN,
+    CHECK_INTERVAL,
+    FENCE_TAINT,
     AddFenceTaint,
     CheckInstance,
     FencerView,
@@ -25,33 +25,45 @@ from volplane.sidecars.fencer.plan import (
 )
 
 OTHER = Taint(key="node.kubernetes.io/unreachable", effect="NoExecute")
-BY_HAND = Taint(key=PROVEN.key, value="by-hand", effect="NoExecute")
+BY_HAND = Taint(key=FENCE_TAINT.key, value="by-hand", effect="NoExecute")
 
 
-def tainted(ready: bool, *taints: Taint) -> Node:
+def node_with_taints(ready: bool, *taints: Taint) -> Node:
     made = node("a", ready=ready)
     return structs.replace(made, spec=structs.replace(made.spec, taints=taints))
 
 
-RUNNING = Wait(PERIOD, "a does not answer, but its instance i-1 is not known to be off")
+RUNNING = Wait(CHECK_INTERVAL, "a does not answer, but its instance i-1 is not known to be off")
 UNKNOWN = Wait(UNTIL_CHANGED, "a does not answer, and nobody knows which instance it is")
 
 
 @pytest.mark.parametrize(
     ("found", "instance", "off", "steps"),
     [
-        pytest.param(tainted(True), "i-1", False, [], id="it answers"),
+        pytest.param(node_with_taints(True), "i-1", False, [], id="it answers"),
         pytest.param(
-            tainted(False, OTHER), "i-1", True, [AddFenceTaint((OTHER, PROVEN))], id="silent and off"
+            node_with_taints(False, OTHER),
+            "i-1",
+            True,
+            [AddFenceTaint((OTHER, FENCE_TAINT))],
+            id="silent and off",
         ),
-        pytest.param(tainted(False), "i-1", False, [RUNNING], id="silent, but on"),
-        pytest.param(tainted(False), "", False, [UNKNOWN], id="silent, and nobody knows its instance"),
-        pytest.param(tainted(False, PROVEN), "i-1", True, [], id="fenced already"),
-        pytest.param(tainted(False, BY_HAND), "i-1", True, [], id="an operator was faster"),
+        pytest.param(node_with_taints(False), "i-1", False, [RUNNING], id="silent, but on"),
         pytest.param(
-            tainted(True, PROVEN, OTHER), "i-1", False, [RemoveFenceTaint((OTHER,))], id="back again"
+            node_with_taints(False), "", False, [UNKNOWN], id="silent, and nobody knows its instance"
         ),
-        pytest.param(tainted(True, BY_HAND), "i-1", False, [], id="an operator's taint is the operator's"),
+        pytest.param(node_with_taints(False, FENCE_TAINT), "i-1", True, [], id="fenced already"),
+        pytest.param(node_with_taints(False, BY_HAND), "i-1", True, [], id="an operator was faster"),
+        pytest.param(
+            node_with_taints(True, FENCE_TAINT, OTHER),
+            "i-1",
+            False,
+            [RemoveFenceTaint((OTHER,))],
+            id="back again",
+        ),
+        pytest.param(
+            node_with_taints(True, BY_HAND), "i-1", False, [], id="an operator's taint is the operator's"
+        ),
     ],
 )
 def test_plan(found: Node, instance: str, off: bool, steps: list[Any]) -> None:
@@ -59,9 +71,9 @@ def test_plan(found: Node, instance: str, off: bool, steps: list[Any]) -> None:
 
 
 def test_the_cloud_is_asked_only_about_a_node_that_is_not_ready_and_whose_instance_is_known() -> None:
-    assert list(plan(FencerView(tainted(False), "i-1"))) == [CheckInstance("i-1")]
-    assert list(plan(FencerView(tainted(True), "i-1"))) == []
-    assert not any(isinstance(step, CheckInstance) for step in plan(FencerView(tainted(False), "")))
+    assert list(plan(FencerView(node_with_taints(False), "i-1"))) == [CheckInstance("i-1")]
+    assert list(plan(FencerView(node_with_taints(True), "i-1"))) == []
+    assert not any(isinstance(step, CheckInstance) for step in plan(FencerView(node_with_taints(False), "")))
 
 
 @pytest.mark.virtual
@@ -84,7 +96,7 @@ async def test_a_silent_node_is_fenced_when_its_instance_is_off_and_released_whe
         await client.create(codec.convert(CSINode, whole))
 
         async def fenced() -> bool:
-            return PROVEN.key in {t.key for t in (await client.get(Node, "a")).spec.taints}
+            return FENCE_TAINT.key in {t.key for t in (await client.get(Node, "a")).spec.taints}
 
         fencer = Fencer(around.role("node-fencer"), driver=DRIVER, is_off=is_off)
         async with running(fencer.run()):
@@ -92,7 +104,7 @@ async def test_a_silent_node_is_fenced_when_its_instance_is_off_and_released_whe
             with pytest.raises(TimeoutError):
                 await until(fenced, 600.0)
             off.add("i-1")
-            await until(fenced, 2 * PERIOD)
+            await until(fenced, 2 * CHECK_INTERVAL)
             await ready(client, "True")
 
             async def free() -> bool:

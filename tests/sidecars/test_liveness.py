@@ -10,15 +10,15 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.loops.inprocess import running
-from tests.support.scripted import Driver
+from tests.support.scripted import ScriptedDriver
 from volplane import sdk
 from volplane.csi.outcome import CallError, Code
 from volplane.sidecars import liveness
-from volplane.sidecars.liveness import Settings
-from volplane.web import Http
+from volplane.sidecars.liveness import LivenessOptions
+from volplane.web import HttpClient
 
 
-class Moody(Driver):
+class UnreadyDriver(ScriptedDriver):
     mood: bool | CallError = True
 
     async def probe(self) -> bool:
@@ -34,14 +34,14 @@ def place() -> Iterator[Path]:
 
 
 async def test_healthz_says_what_the_driver_says(place: Path) -> None:
-    driver, address = Moody(), str(place / "csi.sock")
+    driver, address = UnreadyDriver(), str(place / "csi.sock")
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    settings = Settings(csi_address=address, health_port=0, probe_timeout=1.0)
+    settings = LivenessOptions(csi_address=address, health_port=0, probe_timeout=1.0)
     async with running(liveness.run(settings, started=port.set_result)):
         await asyncio.sleep(0.05)
         assert not port.done()  # waits for the driver
-        async with sdk.Server(driver, address, grace=0.1):
-            http = Http(f"http://127.0.0.1:{await port}")
+        async with sdk.DriverServer(driver, address, grace=0.1):
+            http = HttpClient(f"http://127.0.0.1:{await port}")
             try:
                 assert await ask(http) == (200, "ok")
                 driver.mood = False
@@ -55,13 +55,13 @@ async def test_healthz_says_what_the_driver_says(place: Path) -> None:
                 assert (await http.request("GET", "/other")).status == 404
             finally:
                 await http.close()
-        http = Http(f"http://127.0.0.1:{await port}")
+        http = HttpClient(f"http://127.0.0.1:{await port}")
         try:
             assert (await ask(http))[0] == 500  # the driver is gone
         finally:
             await http.close()
 
 
-async def ask(http: Http) -> tuple[int, str]:
+async def ask(http: HttpClient) -> tuple[int, str]:
     answer = await http.request("GET", "/healthz")
     return answer.status, answer.body.decode()

@@ -7,7 +7,7 @@ import pytest
 from volplane.api.core import PersistentVolumeClaim, SecretReference
 from volplane.api.meta import ObjectMeta
 from volplane.sidecars.provisioner import parameters as p
-from volplane.sidecars.provisioner.parameters import BadParameters, BadTemplate
+from volplane.sidecars.provisioner.parameters import BadParameters, InvalidTemplate
 
 CLAIM = PersistentVolumeClaim(
     metadata=ObjectMeta(name="data", namespace="team-a", annotations={"key": "from-annotation"})
@@ -39,7 +39,7 @@ def test_two_spellings_of_the_file_system_are_one_too_many() -> None:
 def test_the_driver_gets_what_is_not_ours() -> None:
     given = {"type": "gp3", "fstype": "xfs", "csiProvisionerSecretName": "s", p.FS_TYPE: "xfs"}
     given |= both("provisioner-", "a", "b") | both("", "a", "b")
-    assert p.for_driver(given) == {"type": "gp3", "fstype": "xfs", "csiProvisionerSecretName": "s"}
+    assert p.driver_parameters(given) == {"type": "gp3", "fstype": "xfs", "csiProvisionerSecretName": "s"}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_driver_gets_what_is_not_ours() -> None:
     ],
 )
 def test_templates(name: str, namespace: str, expected: tuple[str, str]) -> None:
-    found = p.secret(p.NODE_STAGE, both("node-stage-", name, namespace), "pvc-1", CLAIM)
+    found = p.secret_reference(p.NODE_STAGE, both("node-stage-", name, namespace), "pvc-1", CLAIM)
     assert found == SecretReference(name=expected[0], namespace=expected[1])
 
 
@@ -68,16 +68,18 @@ def test_templates(name: str, namespace: str, expected: tuple[str, str]) -> None
     ],
 )
 def test_templates_that_cannot_be_resolved(name: str, namespace: str) -> None:
-    with pytest.raises(BadTemplate):
-        p.secret(p.PROVISIONER, both("provisioner-", name, namespace), "pvc-1", CLAIM)
+    with pytest.raises(InvalidTemplate):
+        p.secret_reference(p.PROVISIONER, both("provisioner-", name, namespace), "pvc-1", CLAIM)
 
 
 def test_the_general_secret_stands_in_for_the_missing() -> None:
     given = both("", "general", "default") | both("node-stage-", "own", "default")
     general = SecretReference(name="general", namespace="default")
-    assert p.secret(p.CONTROLLER_EXPAND, given, "pvc-1", CLAIM) == general
-    assert p.secret(p.NODE_STAGE, given, "pvc-1", CLAIM) == SecretReference(name="own", namespace="default")
-    assert p.secret(p.PROVISIONER, {}, "pvc-1", CLAIM) is None
+    assert p.secret_reference(p.CONTROLLER_EXPAND, given, "pvc-1", CLAIM) == general
+    assert p.secret_reference(p.NODE_STAGE, given, "pvc-1", CLAIM) == SecretReference(
+        name="own", namespace="default"
+    )
+    assert p.secret_reference(p.PROVISIONER, {}, "pvc-1", CLAIM) is None
 
 
 @pytest.mark.parametrize(
@@ -92,4 +94,4 @@ def test_the_general_secret_stands_in_for_the_missing() -> None:
 )
 def test_half_a_secret_or_two_are_refused(given: dict[str, str]) -> None:
     with pytest.raises(BadParameters):
-        p.secret(p.PROVISIONER, given, "pvc-1", CLAIM)
+        p.secret_reference(p.PROVISIONER, given, "pvc-1", CLAIM)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.loops.inprocess import World, running, until, world
+from tests.loops.inprocess import InProcessEnv, running, until, world
 from tests.support import scripted
-from tests.support.scripted import NAME, ZONE, Driver, Fail, Hold, Lose
+from tests.support.scripted import NAME, ZONE, Fail, Hold, Lose, ScriptedDriver
 from volplane import sdk
 from volplane.api.core import (
     Event,
@@ -36,18 +36,18 @@ from volplane.api.storage import (
     VolumeAttachmentSpec,
 )
 from volplane.client.client import Client
-from volplane.csi.client import Channel
+from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import Code
 from volplane.rules import binding
 from volplane.sidecars import provisioner
-from volplane.sidecars.provisioner import Settings
-from volplane.sidecars.provisioner.order import INTENT
+from volplane.sidecars.provisioner import ProvisionerOptions
+from volplane.sidecars.provisioner.provision_request import INTENT
 
 PROTECTION = "kubernetes.io/pvc-protection"
 
 
 @asynccontextmanager
-async def provisioning(driver: Driver, **settings: Any) -> AsyncIterator[World]:
+async def provisioning(driver: ScriptedDriver, **settings: Any) -> AsyncIterator[InProcessEnv]:
     """A server with a class, and the provisioner in virtual time."""
     async with world() as w:
         await w.client.create(storage_class())
@@ -57,12 +57,12 @@ async def provisioning(driver: Driver, **settings: Any) -> AsyncIterator[World]:
 
 @asynccontextmanager
 async def provisioner_of(
-    w: World, driver: Driver | sdk.Local, client: Client | None = None, **settings: Any
+    w: InProcessEnv, driver: ScriptedDriver | sdk.Local, client: Client | None = None, **settings: Any
 ) -> AsyncIterator[None]:
     """Given a caller instead of a driver, the driver outlives the provisioner."""
     caller = driver if isinstance(driver, sdk.Local) else sdk.Local(driver, component="csi-provisioner")
     role = client or w.role("csi-provisioner")
-    async with running(provisioner.run(role, Settings(**settings), caller=caller, identity="me")):
+    async with running(provisioner.run(role, ProvisionerOptions(**settings), caller=caller, identity="me")):
         await asyncio.sleep(0.1)
         yield
     if caller is not driver:
@@ -80,7 +80,7 @@ def storage_class(name: str = "fast", mode: str = "Immediate", **parameters: str
 
 
 async def claim(
-    w: World, name: str = "data", node: str = "", storage_class: str = "fast"
+    w: InProcessEnv, name: str = "data", node: str = "", storage_class: str = "fast"
 ) -> PersistentVolumeClaim:
     notes = {binding.STORAGE_PROVISIONER: NAME}
     if node:
@@ -96,27 +96,27 @@ async def claim(
     return await w.client.create(made)
 
 
-async def get(w: World, name: str = "data") -> PersistentVolumeClaim:
+async def get(w: InProcessEnv, name: str = "data") -> PersistentVolumeClaim:
     return await w.client.get(PersistentVolumeClaim, name, "default")
 
 
-async def volumes(w: World) -> list[PersistentVolume]:
+async def volumes(w: InProcessEnv) -> list[PersistentVolume]:
     return await w.client.list(PersistentVolume)
 
 
-async def reasons(w: World, name: str = "data") -> list[tuple[str, str, str]]:
+async def reasons(w: InProcessEnv, name: str = "data") -> list[tuple[str, str, str]]:
     found = await w.client.list(Event, "default", fields=f"involvedObject.name={name}")
     return [(e.type, e.reason, e.message) for e in found]
 
 
-async def drop_claim(w: World, name: str = "data") -> None:
+async def drop_claim(w: InProcessEnv, name: str = "data") -> None:
     """Delete as a user does; the protection controller's part is done at once."""
     await w.client.delete(PersistentVolumeClaim, name, "default")
     removal = {"metadata": {"$deleteFromPrimitiveList/finalizers": [PROTECTION]}}
     await w.client.patch(PersistentVolumeClaim, name, "default", strategic=removal, missing_ok=True)
 
 
-async def release(w: World, name: str) -> None:
+async def release(w: InProcessEnv, name: str) -> None:
     """The binder's part: the claim is gone."""
     await w.client.patch(
         PersistentVolume, name, merge={"status": {"phase": "Released"}}, subresource="status"
@@ -438,12 +438,12 @@ async def test_a_secret_goes_to_the_driver_and_its_absence_is_told() -> None:
 # --- topology
 
 
-async def node(w: World, name: str, zone: str) -> None:
+async def node(w: InProcessEnv, name: str, zone: str) -> None:
     await w.client.create(Node(metadata=ObjectMeta(name=name, labels={ZONE: zone})))
     await register(w, name)
 
 
-async def register(w: World, name: str) -> None:
+async def register(w: InProcessEnv, name: str) -> None:
     drivers = (CSINodeDriver(name=NAME, node_id=f"i-{name}", topology_keys=(ZONE,)),)
     await w.client.create(CSINode(metadata=ObjectMeta(name=name), spec=CSINodeSpec(drivers=drivers)))
 
@@ -603,10 +603,10 @@ async def test_two_hundred_claims_over_a_real_socket_and_back() -> None:
     async with (
         world() as w,
         scripted.on_socket(driver) as socket,
-        Channel(socket.path, component="csi-provisioner") as channel,
+        CsiChannel(socket.path, component="csi-provisioner") as channel,
     ):
         await w.client.create(storage_class())
-        async with running(provisioner.run(w.role("csi-provisioner"), Settings(), caller=channel)):
+        async with running(provisioner.run(w.role("csi-provisioner"), ProvisionerOptions(), caller=channel)):
             await asyncio.gather(*(claim(w, f"data-{n}") for n in range(200)))
 
             async def made() -> bool:

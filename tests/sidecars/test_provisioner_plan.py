@@ -27,27 +27,27 @@ from volplane.api.storage import (
     VolumeAttributesClass,
 )
 from volplane.rules import binding
-from volplane.rules.steps import Say, Wait
-from volplane.sidecars.provisioner import order as orders
-from volplane.sidecars.provisioner.order import INTENT, Made, Order
+from volplane.rules.steps import RecordEvent, Wait
+from volplane.sidecars.provisioner import provision_request as orders
 from volplane.sidecars.provisioner.plan import (
-    Create,
-    Delete,
-    Driver,
-    Fail,
-    Hold,
+    AddReclaimFinalizer,
+    CreateVolume,
+    DeleteVolume,
+    ProvisionerDriverInfo,
     ProvisionInputs,
-    Refuse,
-    Release,
+    RefuseDeletion,
     RemoveIntent,
+    RemoveReclaimFinalizer,
+    ReportProvisionError,
     plan,
-    reclaim,
+    plan_reclaim,
     relevant_claim_fields,
 )
-from volplane.sidecars.provisioner.topology import Requirement
+from volplane.sidecars.provisioner.provision_request import INTENT, CreatedVolume, ProvisionRequest
+from volplane.sidecars.provisioner.topology import TopologyTerms
 
 NAME = "test.csi.example.com"
-DRIVER = Driver(NAME)
+DRIVER = ProvisionerDriverInfo(NAME)
 NOW = "2026-01-01T00:00:00Z"
 ASKED = {binding.STORAGE_PROVISIONER: NAME}
 
@@ -89,7 +89,7 @@ def storage_class(provisioner: str = NAME, mode: str = "Immediate", **parameters
 
 
 FAST = ProvisionInputs(storage_class=storage_class())
-ORDER = Order(
+ORDER = ProvisionRequest(
     driver=NAME,
     name="pvc-1234-5678",
     size=1 << 30,
@@ -99,18 +99,18 @@ ORDER = Order(
     provisioner=NAME,
 )
 VOLUME = PersistentVolume(metadata=ObjectMeta(name="pvc-1234-5678"))
-NOTED = {**ASKED, INTENT: orders.written(ORDER)}
+NOTED = {**ASKED, INTENT: orders.encode_request(ORDER)}
 DELAYED = ProvisionInputs(storage_class=storage_class(mode="WaitForFirstConsumer"))
 SNAPSHOT = TypedLocalObjectReference(api_group="snapshot.storage.k8s.io", kind="VolumeSnapshot", name="s")
 POPULATED = TypedLocalObjectReference(api_group="populator.example.com", kind="Seed", name="s")
 
-CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, Order | None, list[object]]] = {
-    "asked by the annotation": (claim(), FAST, None, [Create(ORDER)]),
+CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, ProvisionRequest | None, list[object]]] = {
+    "asked by the annotation": (claim(), FAST, None, [CreateVolume(ORDER)]),
     "asked by the old annotation": (
         claim(annotations={binding.BETA_STORAGE_PROVISIONER: NAME}),
         FAST,
         None,
-        [Create(ORDER)],
+        [CreateVolume(ORDER)],
     ),
     "the old annotation loses against the new": (
         claim(annotations={binding.BETA_STORAGE_PROVISIONER: NAME, binding.STORAGE_PROVISIONER: "other"}),
@@ -122,7 +122,7 @@ CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, Order | None, lis
         claim(annotations={binding.STORAGE_PROVISIONER: "kubernetes.io/x", binding.MIGRATED_TO: NAME}),
         FAST,
         None,
-        [Create(ORDER)],
+        [CreateVolume(ORDER)],
     ),
     "not asked yet": (claim(annotations={}), FAST, None, []),
     "has a volume already": (claim(volume_name="pv"), FAST, None, []),
@@ -130,7 +130,7 @@ CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, Order | None, lis
         claim(),
         ProvisionInputs(),
         None,
-        [Fail('storageclass.storage.k8s.io "fast" not found', quiet=True)],
+        [ReportProvisionError('storageclass.storage.k8s.io "fast" not found', quiet=True)],
     ),
     "its class is another's": (claim(), ProvisionInputs(storage_class=storage_class("other")), None, []),
     "waits for its first consumer": (claim(), DELAYED, None, []),
@@ -138,7 +138,7 @@ CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, Order | None, lis
         claim(annotations={**ASKED, binding.SELECTED_NODE: "worker-1"}),
         DELAYED,
         None,
-        [Create(structs.replace(ORDER, node="worker-1"))],
+        [CreateVolume(structs.replace(ORDER, node="worker-1"))],
     ),
     "its volume exists": (claim(), ProvisionInputs(storage_class=storage_class(), volume=VOLUME), None, []),
     "its volume exists and the order is still there: settled": (
@@ -151,45 +151,45 @@ CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, Order | None, lis
         claim(annotations=NOTED, finalizers=(INTENT,)),
         FAST,
         ORDER,
-        [Create(ORDER)],
+        [CreateVolume(ORDER)],
     ),
     "also when the claim is being deleted": (
         claim(annotations=NOTED, finalizers=(INTENT,), deleting=True),
         FAST,
         ORDER,
-        [Create(ORDER)],
+        [CreateVolume(ORDER)],
     ),
     "also when the class is gone": (
         claim(annotations=NOTED, finalizers=(INTENT,)),
         ProvisionInputs(),
         ORDER,
-        [Create(ORDER)],
+        [CreateVolume(ORDER)],
     ),
     "also when the claim took another volume": (
         claim(annotations=NOTED, finalizers=(INTENT,), volume_name="other"),
         FAST,
         ORDER,
-        [Create(ORDER)],
+        [CreateVolume(ORDER)],
     ),
     "a claim being deleted starts nothing": (claim(deleting=True), FAST, None, []),
     "unless it carries our finalizer without a legible order": (
         claim(finalizers=(INTENT,), deleting=True),
         FAST,
         None,
-        [Create(ORDER)],
+        [CreateVolume(ORDER)],
     ),
     "a selector": (
         claim(selector=LabelSelector(match_labels={"a": "b"})),
         FAST,
         None,
-        [Fail("claim Selector is not supported")],
+        [ReportProvisionError("claim Selector is not supported")],
     ),
     "a parameter that only looks like ours": (
         claim(),
         ProvisionInputs(storage_class=storage_class(**{"csi.storage.k8s.io/foo": "x"})),
         None,
         [
-            Fail(
+            ReportProvisionError(
                 'found unknown parameter key "csi.storage.k8s.io/foo" with reserved namespace '
                 "csi.storage.k8s.io/"
             )
@@ -205,25 +205,33 @@ CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, Order | None, lis
         claim(),
         ProvisionInputs(storage_class=storage_class(), infeasible=("class-0", 120.0)),
         None,
-        [Create(ORDER)],
+        [CreateVolume(ORDER)],
     ),
     "a populator's business": (
         claim(data_source=POPULATED),
         FAST,
         None,
-        [Say("Normal", "Provisioning", "Assuming an external populator will provision the volume")],
+        [RecordEvent("Normal", "Provisioning", "Assuming an external populator will provision the volume")],
     ),
     "a snapshot is not a populator's business": (
         claim(data_source=SNAPSHOT),
         FAST,
         None,
-        [Fail("CSI driver does not support VolumeSnapshot as a source: CREATE_DELETE_SNAPSHOT is missing")],
+        [
+            ReportProvisionError(
+                "CSI driver does not support VolumeSnapshot as a source: CREATE_DELETE_SNAPSHOT is missing"
+            )
+        ],
     ),
     "attributes that the driver cannot modify": (
         claim(volume_attributes_class_name="gold"),
         FAST,
         None,
-        [Fail("CSI driver does not support VolumeAttributesClass: controller MODIFY_VOLUME is missing")],
+        [
+            ReportProvisionError(
+                "CSI driver does not support VolumeAttributesClass: controller MODIFY_VOLUME is missing"
+            )
+        ],
     ),
 }
 
@@ -237,35 +245,37 @@ def test_claims(case: str) -> None:
 @pytest.mark.parametrize(("node", "goes_on"), [("worker-1", True), ("worker-2", False)])
 def test_beside_a_driver_on_every_node_an_order_is_that_nodes_own(node: str, goes_on: bool) -> None:
     order = structs.replace(ORDER, node="worker-1")
-    notes = {**ASKED, binding.SELECTED_NODE: "worker-1", INTENT: orders.written(order)}
+    notes = {**ASKED, binding.SELECTED_NODE: "worker-1", INTENT: orders.encode_request(order)}
     noted = claim(annotations=notes, finalizers=(INTENT,))
     here = structs.replace(DRIVER, node=node)
     made = ProvisionInputs(storage_class=storage_class(), volume=VOLUME)
-    assert list(plan(noted, FAST, order, here)) == ([Create(order)] if goes_on else [])
+    assert list(plan(noted, FAST, order, here)) == ([CreateVolume(order)] if goes_on else [])
     assert list(plan(noted, made, order, here)) == ([RemoveIntent()] if goes_on else [])
 
 
 @pytest.mark.parametrize(
     ("driver", "missing"),
     [
-        (Driver(NAME, plugin=frozenset()), "plugin CONTROLLER_SERVICE"),
-        (Driver(NAME, controller=frozenset()), "controller CREATE_DELETE_VOLUME"),
+        (ProvisionerDriverInfo(NAME, plugin=frozenset()), "plugin CONTROLLER_SERVICE"),
+        (ProvisionerDriverInfo(NAME, controller=frozenset()), "controller CREATE_DELETE_VOLUME"),
     ],
 )
-def test_a_driver_without_the_calls_is_refused(driver: Driver, missing: str) -> None:
+def test_a_driver_without_the_calls_is_refused(driver: ProvisionerDriverInfo, missing: str) -> None:
     (step,) = plan(claim(), FAST, None, driver)
-    assert isinstance(step, Fail)
+    assert isinstance(step, ReportProvisionError)
     assert missing in step.why
 
 
-def ordered(driver: Driver = DRIVER, world: ProvisionInputs = FAST, **spec: Any) -> Order:
+def build(
+    driver: ProvisionerDriverInfo = DRIVER, world: ProvisionInputs = FAST, **spec: Any
+) -> ProvisionRequest:
     (step,) = plan(claim(**spec), world, None, driver)
-    assert isinstance(step, Create), step
-    return step.order
+    assert isinstance(step, CreateVolume), step
+    return step.request
 
 
 def test_the_order_carries_what_the_class_and_the_flags_say() -> None:
-    driver = Driver(
+    driver = ProvisionerDriverInfo(
         NAME,
         prefix="disk",
         uuid_length=6,
@@ -278,7 +288,7 @@ def test_the_order_carries_what_the_class_and_the_flags_say() -> None:
     world = ProvisionInputs(
         storage_class=structs.replace(storage_class(**parameters), mount_options=("noatime",))
     )
-    order = ordered(driver, world, access_modes=("ReadOnlyMany",))
+    order = build(driver, world, access_modes=("ReadOnlyMany",))
     assert order.name == "disk-123456"
     assert order.fs_type == "xfs"
     assert order.mount_options == ("noatime",)
@@ -292,35 +302,35 @@ def test_the_order_carries_what_the_class_and_the_flags_say() -> None:
         "csi.storage.k8s.io/pv/name": "disk-123456",
     }
     assert order.secrets.node_stage == SecretReference(name="x", namespace="y")
-    assert ordered(driver).fs_type == "ext4"
-    assert ordered(volume_mode="Block").block
+    assert build(driver).fs_type == "ext4"
+    assert build(volume_mode="Block").block
 
 
 def test_a_volumes_attributes_come_from_their_class() -> None:
-    modifying = Driver(NAME, controller=frozenset({"CREATE_DELETE_VOLUME", "MODIFY_VOLUME"}))
+    modifying = ProvisionerDriverInfo(NAME, controller=frozenset({"CREATE_DELETE_VOLUME", "MODIFY_VOLUME"}))
     gold = VolumeAttributesClass(metadata=ObjectMeta(name="gold"), driver_name=NAME, parameters={"iops": "9"})
     world = structs.replace(FAST, attributes=gold)
-    assert ordered(modifying, world, volume_attributes_class_name="gold").mutable_parameters == {"iops": "9"}
+    assert build(modifying, world, volume_attributes_class_name="gold").mutable_parameters == {"iops": "9"}
     for attributes in (None, structs.replace(gold, driver_name="other")):
         world = structs.replace(FAST, attributes=attributes)
         (step,) = plan(claim(volume_attributes_class_name="gold"), world, None, modifying)
-        assert isinstance(step, Fail)
+        assert isinstance(step, ReportProvisionError)
 
 
 def test_an_order_is_found_again_on_its_claim_as_it_was_written() -> None:
-    requirement = Requirement(((("zone", "a"),), (("zone", "b"),)), ((("zone", "b"),), (("zone", "a"),)))
+    requirement = TopologyTerms(((("zone", "a"),), (("zone", "b"),)), ((("zone", "b"),), (("zone", "a"),)))
     order = structs.replace(ORDER, topology=requirement, topological=True, parameters={"type": "gp3"})
-    noted = claim(annotations={INTENT: orders.written(order)}, finalizers=(INTENT,))
-    assert orders.noted_on(noted, NAME) == order
-    assert orders.noted_on(noted, "other") is None
-    assert orders.noted_on(claim(annotations={INTENT: "{"}, finalizers=(INTENT,)), NAME) is None
-    assert orders.noted_on(claim(annotations={INTENT: orders.written(order)}), NAME) is None
+    noted = claim(annotations={INTENT: orders.encode_request(order)}, finalizers=(INTENT,))
+    assert orders.read_request(noted, NAME) == order
+    assert orders.read_request(noted, "other") is None
+    assert orders.read_request(claim(annotations={INTENT: "{"}, finalizers=(INTENT,)), NAME) is None
+    assert orders.read_request(claim(annotations={INTENT: orders.encode_request(order)}), NAME) is None
 
 
 def test_the_volume_is_what_was_ordered_and_what_was_answered() -> None:
     order = structs.replace(ORDER, topological=True, fs_type="ext4", mount_options=("noatime",))
-    made = Made("vol-1", 3 << 30, {"a": "b"}, ({"zone": "b"}, {"zone": "a"}))
-    volume = orders.volume(claim(), order, made, "me")
+    made = CreatedVolume("vol-1", 3 << 30, {"a": "b"}, ({"zone": "b"}, {"zone": "a"}))
+    volume = orders.build_volume(claim(), order, made, "me")
     assert volume.name == "pvc-1234-5678"
     assert volume.metadata.annotations == {
         "pv.kubernetes.io/provisioned-by": NAME,
@@ -353,22 +363,22 @@ def test_the_volume_is_what_was_ordered_and_what_was_answered() -> None:
 
 
 def test_a_volume_of_unknown_size_has_the_size_that_was_asked_for() -> None:
-    volume = orders.volume(claim(), ORDER, Made("vol-1"), "me")
+    volume = orders.build_volume(claim(), ORDER, CreatedVolume("vol-1"), "me")
     assert volume.spec.capacity == {"storage": "1Gi"}
     assert volume.spec.node_affinity is None
 
 
 def test_a_block_volume_has_no_file_system() -> None:
     order = structs.replace(ORDER, block=True, fs_type="ext4")
-    volume = orders.volume(claim(volume_mode="Block"), order, Made("vol-1"), "me")
+    volume = orders.build_volume(claim(volume_mode="Block"), order, CreatedVolume("vol-1"), "me")
     assert volume.spec.csi is not None
     assert volume.spec.csi.fs_type == ""
 
 
 def test_secrets_are_named_on_the_volume() -> None:
     one = SecretReference(name="n", namespace="ns")
-    order = structs.replace(ORDER, secrets=orders.Secrets(one, one, one, one, one, one, one))
-    volume = orders.volume(claim(), order, Made("vol-1"), "me")
+    order = structs.replace(ORDER, secrets=orders.VolumeSecrets(one, one, one, one, one, one, one))
+    volume = orders.build_volume(claim(), order, CreatedVolume("vol-1"), "me")
     notes = volume.metadata.annotations
     assert notes["volume.kubernetes.io/provisioner-deletion-secret-name"] == "n"
     assert notes["volume.kubernetes.io/controller-modify-secret-namespace"] == "ns"
@@ -413,7 +423,9 @@ ATTACHED = VolumeAttachment(
         attacher=NAME, node_name="worker-1", source=VolumeAttachmentSource(persistent_volume_name="pv1")
     )
 )
-ATTACHER = Driver(NAME, controller=frozenset({"CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"}))
+ATTACHER = ProvisionerDriverInfo(
+    NAME, controller=frozenset({"CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"})
+)
 SECRET_NOTES = {
     binding.PROVISIONED_BY: NAME,
     orders.DELETION_SECRET + "name": "n",
@@ -421,32 +433,40 @@ SECRET_NOTES = {
 }
 
 VOLUMES: dict[str, tuple[PersistentVolume, list[VolumeAttachment], list[object]]] = {
-    "released": (pv(), [], [Delete("vol-1")]),
+    "released": (pv(), [], [DeleteVolume("vol-1")]),
     "bound": (pv("Bound"), [], []),
-    "bound without our finalizer": (pv("Bound", held=False), [], [Hold()]),
-    "bound, static, ours by its driver": (pv("Bound", held=False, annotations={}), [], [Hold()]),
+    "bound without our finalizer": (pv("Bound", held=False), [], [AddReclaimFinalizer()]),
+    "bound, static, ours by its driver": (
+        pv("Bound", held=False, annotations={}),
+        [],
+        [AddReclaimFinalizer()],
+    ),
     "static of another driver": (pv("Bound", held=False, annotations={}, driver="other"), [], []),
     "made by another": (pv(annotations={binding.PROVISIONED_BY: "other"}), [], []),
     "migrated to us": (
         pv(annotations={binding.PROVISIONED_BY: "kubernetes.io/x", binding.MIGRATED_TO: NAME}),
         [],
-        [Delete("vol-1", None, False)],
+        [DeleteVolume("vol-1", None, False)],
     ),
     "available": (pv("Available"), [], []),
     "failed": (pv("Failed"), [], []),
-    "retained": (pv(policy="Retain"), [], [Release()]),
+    "retained": (pv(policy="Retain"), [], [RemoveReclaimFinalizer()]),
     "retained and let go": (pv(policy="Retain", held=False), [], []),
-    "recycled": (pv("Bound", policy="Recycle"), [], [Release()]),
-    "still attached": (pv(), [ATTACHED], [Refuse("persistentvolume pv1 is still attached to node worker-1")]),
+    "recycled": (pv("Bound", policy="Recycle"), [], [RemoveReclaimFinalizer()]),
+    "still attached": (
+        pv(),
+        [ATTACHED],
+        [RefuseDeletion("persistentvolume pv1 is still attached to node worker-1")],
+    ),
     "being deleted, claim still there": (pv("Bound", deleting=True), [], []),
     "being deleted, bound, without our finalizer": (pv("Bound", held=False, deleting=True), [], []),
-    "being deleted and released": (pv(deleting=True), [], [Delete("vol-1")]),
+    "being deleted and released": (pv(deleting=True), [], [DeleteVolume("vol-1")]),
     "being deleted, and we let go already": (pv(held=False, deleting=True), [], []),
-    "being deleted and retained": (pv(policy="Retain", deleting=True), [], [Release()]),
+    "being deleted and retained": (pv(policy="Retain", deleting=True), [], [RemoveReclaimFinalizer()]),
     "with a secret": (
         pv(annotations=SECRET_NOTES),
         [],
-        [Delete("vol-1", SecretReference(name="n", namespace="ns"))],
+        [DeleteVolume("vol-1", SecretReference(name="n", namespace="ns"))],
     ),
 }
 
@@ -454,11 +474,11 @@ VOLUMES: dict[str, tuple[PersistentVolume, list[VolumeAttachment], list[object]]
 @pytest.mark.parametrize("case", VOLUMES)
 def test_volumes(case: str) -> None:
     volume, attachments, expected = VOLUMES[case]
-    assert list(reclaim(volume, attachments, ATTACHER)) == expected
+    assert list(plan_reclaim(volume, attachments, ATTACHER)) == expected
 
 
 def test_a_driver_that_does_not_attach_does_not_wait_for_attachments() -> None:
-    assert list(reclaim(pv(), [ATTACHED], DRIVER)) == [Delete("vol-1")]
+    assert list(plan_reclaim(pv(), [ATTACHED], DRIVER)) == [DeleteVolume("vol-1")]
 
 
 def test_our_own_notes_are_no_news() -> None:

@@ -11,15 +11,17 @@ from volplane.api import codec
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.rules.steps import Wait
 from volplane.sidecars.resizer.expand import plan as plans
-from volplane.sidecars.resizer.expand.plan import Driver, LastAttempt, plan, target
+from volplane.sidecars.resizer.expand.plan import LastExpansion, ResizerDriverInfo, plan, target_size
 
 DRIVER = "ebs.csi.aws.com"
-OURS, NODE_ONLY = Driver(DRIVER), Driver(DRIVER, expands=False)
-FINAL = LastAttempt(final=True)
+OURS, NODE_ONLY = ResizerDriverInfo(DRIVER), ResizerDriverInfo(DRIVER, has_controller_expand=False)
+FINAL = LastExpansion(is_final=True)
 
 
-def asking(request: int, state: str = "", allocated: int = 0, **status: Any) -> PersistentVolumeClaim:
-    made = codec.builtins(claim("data", f"{request}Gi", volumeName="v"))
+def claim_requesting(
+    request: int, state: str = "", allocated: int = 0, **status: Any
+) -> PersistentVolumeClaim:
+    made = codec.to_dict(claim("data", f"{request}Gi", volumeName="v"))
     made["metadata"]["uid"] = "u"
     made["status"] = {"phase": "Bound", "capacity": {"storage": "1Gi"}, **status}
     if state:
@@ -29,24 +31,24 @@ def asking(request: int, state: str = "", allocated: int = 0, **status: Any) -> 
     return codec.convert(PersistentVolumeClaim, made)
 
 
-def sized(size: int, **spec: Any) -> PersistentVolume:
+def volume_of_size(size: int, **spec: Any) -> PersistentVolume:
     ref = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "data", "uid": "u"}
     return volume("v", f"{size}Gi", claimRef=ref, **spec)
 
 
 # state, allocated, what is remembered → asked for; the claim asks for 5, its volume has 1.
 SMALL = [
-    ("", 0, LastAttempt(), 5),
-    ("", 3, LastAttempt(), 5),
-    ("ControllerResizeInProgress", 3, LastAttempt(), 3),  # open: finished first
+    ("", 0, LastExpansion(), 5),
+    ("", 3, LastExpansion(), 5),
+    ("ControllerResizeInProgress", 3, LastExpansion(), 3),  # open: finished first
     ("ControllerResizeInProgress", 3, FINAL, 5),
-    ("ControllerResizeInProgress", 9, LastAttempt(), 9),  # the request was lowered
+    ("ControllerResizeInProgress", 9, LastExpansion(), 9),  # the request was lowered
     ("ControllerResizeInProgress", 9, FINAL, 5),
-    ("ControllerResizeInfeasible", 9, LastAttempt(), 5),
-    ("NodeResizePending", 3, LastAttempt(), 3),
-    ("NodeResizeInProgress", 3, LastAttempt(), 3),
-    ("NodeResizeInfeasible", 3, LastAttempt(), 3),
-    ("NewerWord", 3, LastAttempt(), 5),
+    ("ControllerResizeInfeasible", 9, LastExpansion(), 5),
+    ("NodeResizePending", 3, LastExpansion(), 3),
+    ("NodeResizeInProgress", 3, LastExpansion(), 3),
+    ("NodeResizeInfeasible", 3, LastExpansion(), 3),
+    ("NewerWord", 3, LastExpansion(), 5),
 ]
 # The same where the volume has the 5 already.
 GROWN = [
@@ -63,52 +65,74 @@ GROWN = [
 
 @pytest.mark.parametrize(("state", "allocated", "last", "expected"), SMALL)
 def test_the_volume_is_smaller_than_the_request(
-    state: str, allocated: int, last: LastAttempt, expected: int
+    state: str, allocated: int, last: LastExpansion, expected: int
 ) -> None:
-    assert target(asking(5, state, allocated), sized(1), OURS, last) == expected << 30
+    assert target_size(claim_requesting(5, state, allocated), volume_of_size(1), OURS, last) == expected << 30
 
 
 @pytest.mark.parametrize(("state", "allocated", "driver", "expected"), GROWN)
-def test_the_volume_has_grown(state: str, allocated: int, driver: Driver, expected: int | None) -> None:
+def test_the_volume_has_grown(
+    state: str, allocated: int, driver: ResizerDriverInfo, expected: int | None
+) -> None:
     wanted = None if expected is None else expected << 30
-    assert target(asking(5, state, allocated), sized(5), driver, LastAttempt()) == wanted
+    assert (
+        target_size(claim_requesting(5, state, allocated), volume_of_size(5), driver, LastExpansion())
+        == wanted
+    )
 
 
 def test_a_node_that_has_its_size_is_left_alone() -> None:
-    assert target(asking(5, "NodeResizePending", 3), sized(3), OURS, LastAttempt()) is None
+    assert (
+        target_size(claim_requesting(5, "NodeResizePending", 3), volume_of_size(3), OURS, LastExpansion())
+        is None
+    )
 
 
 def test_an_older_resizer_handed_it_to_the_node_without_a_note() -> None:
     pending = [{"type": "FileSystemResizePending", "status": "True"}]
-    assert target(asking(5, conditions=pending), sized(5), OURS, LastAttempt()) is None
+    assert (
+        target_size(claim_requesting(5, conditions=pending), volume_of_size(5), OURS, LastExpansion()) is None
+    )
 
 
 def test_an_infeasible_size_is_not_asked_for_again_before_its_time() -> None:
-    claim = asking(5, "ControllerResizeInfeasible", 5)
-    (step,) = plan(claim, sized(1), OURS, LastAttempt(final=True, slow=100.0))
+    claim = claim_requesting(5, "ControllerResizeInfeasible", 5)
+    (step,) = plan(claim, volume_of_size(1), OURS, LastExpansion(is_final=True, retry_after=100.0))
     assert isinstance(step, Wait)
     assert step.seconds == 100.0
-    smaller = asking(4, "ControllerResizeInfeasible", 5)
-    assert not isinstance(next(plan(smaller, sized(1), OURS, LastAttempt(final=True, slow=100.0))), Wait)
+    smaller = claim_requesting(4, "ControllerResizeInfeasible", 5)
+    assert not isinstance(
+        next(plan(smaller, volume_of_size(1), OURS, LastExpansion(is_final=True, retry_after=100.0))), Wait
+    )
 
 
 def test_only_our_own_bound_claims_grow() -> None:
-    assert list(plan(asking(5, phase="Lost"), sized(1), OURS, LastAttempt())) == []
-    assert list(plan(asking(1), sized(1), OURS, LastAttempt())) == []
+    assert list(plan(claim_requesting(5, phase="Lost"), volume_of_size(1), OURS, LastExpansion())) == []
+    assert list(plan(claim_requesting(1), volume_of_size(1), OURS, LastExpansion())) == []
     other = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "data", "uid": "another"}
-    assert list(plan(asking(5), volume("v", claimRef=other), OURS, LastAttempt())) == []
-    assert list(plan(asking(5), sized(1), Driver("other.example.com"), LastAttempt())) == []
+    assert list(plan(claim_requesting(5), volume("v", claimRef=other), OURS, LastExpansion())) == []
+    assert (
+        list(
+            plan(
+                claim_requesting(5),
+                volume_of_size(1),
+                ResizerDriverInfo("other.example.com"),
+                LastExpansion(),
+            )
+        )
+        == []
+    )
 
 
 def test_a_volume_that_is_not_seen_yet_is_waited_for() -> None:
-    (step,) = plan(asking(5), None, OURS, LastAttempt())
+    (step,) = plan(claim_requesting(5), None, OURS, LastExpansion())
     assert isinstance(step, Wait)
-    assert list(plan(asking(1), None, OURS, LastAttempt())) == []
+    assert list(plan(claim_requesting(1), None, OURS, LastExpansion())) == []
 
 
 def test_what_we_write_is_no_news_and_what_the_node_writes_is() -> None:
     facts = plans.relevant_fields
-    assert facts(asking(5)) == facts(asking(5, "ControllerResizeInProgress", 5))
-    assert facts(asking(5)) == facts(asking(5, "ControllerResizeInfeasible", 5))
-    assert facts(asking(5)) != facts(asking(5, "NodeResizeInfeasible", 5))
-    assert facts(asking(5)) != facts(asking(6))
+    assert facts(claim_requesting(5)) == facts(claim_requesting(5, "ControllerResizeInProgress", 5))
+    assert facts(claim_requesting(5)) == facts(claim_requesting(5, "ControllerResizeInfeasible", 5))
+    assert facts(claim_requesting(5)) != facts(claim_requesting(5, "NodeResizeInfeasible", 5))
+    assert facts(claim_requesting(5)) != facts(claim_requesting(6))

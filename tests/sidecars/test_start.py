@@ -9,10 +9,10 @@ import pytest
 from tests.support import scripted
 from volplane import sdk
 from volplane.csi.outcome import CallError, Code
-from volplane.sidecars import learn
+from volplane.sidecars import discover_driver
 
 
-class Stalling:
+class StallingCaller:
     """The way to a driver on which the first call of every method fails."""
 
     def __init__(self, caller: sdk.Local, code: Code) -> None:
@@ -33,8 +33,8 @@ class Stalling:
 @pytest.mark.parametrize("code", [Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE])
 async def test_a_driver_that_does_not_answer_is_asked_again(code: Code) -> None:
     local = sdk.Local(scripted.driver("expand"), component="test")
-    stalling: Any = Stalling(local, code)
-    found = await learn(stalling)
+    stalling: Any = StallingCaller(local, code)
+    found = await discover_driver(stalling)
     assert found.name == scripted.NAME
     assert "EXPAND_VOLUME" in found.controller
     assert {"Probe", "GetPluginInfo", "GetPluginCapabilities", "ControllerGetCapabilities"} <= stalling.failed
@@ -44,7 +44,7 @@ async def test_a_driver_that_does_not_answer_is_asked_again(code: Code) -> None:
 @pytest.mark.virtual
 async def test_an_answer_that_is_no_is_taken_for_one() -> None:
     local = sdk.Local(scripted.driver(), component="test")
-    stalling: Any = Stalling(local, Code.INTERNAL)
+    stalling: Any = StallingCaller(local, Code.INTERNAL)
     with pytest.raises(CallError, match="not now"):
-        await learn(stalling)
+        await discover_driver(stalling)
     await local.close()

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.etcd import Etcd, cluster, etcd
-from volplane.apiserver.auth.certificates import Authority
-from volplane.store import Events, Failed, Record, Stale, Uncertain
-from volplane.store.etcd import EtcdStore, Tls, follower, members
+from volplane.apiserver.auth.certificates import CertificateAuthority
+from volplane.store import StaleRevision, StoreEvents, StoreFailed, StoreRecord, WriteUncertain
+from volplane.store.etcd import EtcdStore, EtcdTls, follower, members
 
 pytestmark = pytest.mark.peer("etcd")
 
@@ -25,7 +25,7 @@ def three(tmp_path: Path) -> Iterator[list[Etcd]]:
 
 
 @asynccontextmanager
-async def opened(*servers: Etcd, tls: Tls | None = None) -> AsyncIterator[EtcdStore]:
+async def open_store(*servers: Etcd, tls: EtcdTls | None = None) -> AsyncIterator[EtcdStore]:
     store = await EtcdStore.open([server.url for server in servers], prefix="/p", tls=tls, backlog=100_000)
     try:
         yield store
@@ -44,9 +44,9 @@ class Load:
 
     def __init__(self, store: EtcdStore) -> None:
         self.store = store
-        self.acknowledged: list[Record] = []
+        self.acknowledged: list[StoreRecord] = []
         self.uncertain = 0
-        self.told: Events = []
+        self.told: StoreEvents = []
         self.stop = False
 
     async def write(self, name: str) -> None:
@@ -60,14 +60,14 @@ class Load:
                     revision = await self.store.create(key, value)
                 else:
                     revision = await self.store.update(key, value, revision=record.revision)
-            except Uncertain:
+            except WriteUncertain:
                 self.uncertain += 1
                 record = await self.store.get(key)
-            except Stale as stale:  # an uncertain one was on its way
+            except StaleRevision as stale:  # an uncertain one was on its way
                 assert self.uncertain
                 record = stale.current
             else:
-                record = Record(key, value, revision, record.created if record else revision)
+                record = StoreRecord(key, value, revision, record.created if record else revision)
                 self.acknowledged.append(record)
 
     async def watch(self, revision: int) -> None:
@@ -106,7 +106,7 @@ async def current(store: EtcdStore, servers: list[Etcd]) -> Etcd:
 
 
 async def test_a_cluster_loses_a_member_under_load(three: list[Etcd]) -> None:
-    async with opened(*three) as store:
+    async with open_store(*three) as store:
         async with load(store) as work:
             for _ in range(3):  # each of them once, so that the leader is among them
                 await work.until_more(100)
@@ -117,7 +117,7 @@ async def test_a_cluster_loses_a_member_under_load(three: list[Etcd]) -> None:
                 lost.wait()
         assert work.acknowledged
         state = {record.key: record for record in store.scan("/")}
-    async with opened(*three) as fresh:  # what the members agree on, not what we remember
+    async with open_store(*three) as fresh:  # what the members agree on, not what we remember
         assert {record.key: record for record in fresh.scan("/")} == state
 
 
@@ -126,7 +126,7 @@ async def test_a_member_that_hangs_is_left(three: list[Etcd], monkeypatch: pytes
     monkeypatch.setattr(members, "PATIENCE", 4.0)
     monkeypatch.setattr(members, "READ_PATIENCE", 0.5)
     monkeypatch.setattr(follower, "STALL", 0.5)
-    async with opened(*three) as store, load(store, writers=4) as work:
+    async with open_store(*three) as store, load(store, writers=4) as work:
         await work.until_more(20)
         hung = await current(store, three)
         hung.freeze()
@@ -139,14 +139,14 @@ async def test_a_member_that_hangs_is_left(three: list[Etcd], monkeypatch: pytes
 async def test_without_a_majority_nothing_is_written_and_everything_goes_on_after(
     three: list[Etcd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(*three) as store:
+    async with open_store(*three) as store:
         revision = await store.create("/a", b"1")
         monkeypatch.setattr(members, "PATIENCE", 2.0)
         for server in three[1:]:
             server.kill()
-        with pytest.raises((Failed, Uncertain)):
+        with pytest.raises((StoreFailed, WriteUncertain)):
             await store.update("/a", b"2", revision=revision)
-        with pytest.raises(Failed, match="no etcd server answers"):
+        with pytest.raises(StoreFailed, match="no etcd server answers"):
             await store.get("/a")
         found = store.peek("/a")
         assert found is not None  # at once, from memory, however old
@@ -162,11 +162,11 @@ async def test_a_write_that_was_not_answered_is_uncertain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with etcd(tmp_path) as server:
-        async with opened(server) as store:
+        async with open_store(server) as store:
             await store.create("/a", b"")
             monkeypatch.setattr(members, "PATIENCE", 0.5)
             server.freeze()
-            with pytest.raises(Uncertain, match="did not say whether the write was stored"):
+            with pytest.raises(WriteUncertain, match="did not say whether the write was stored"):
                 await store.create("/b", b"")
             monkeypatch.setattr(members, "PATIENCE", 20.0)
             server.thaw()
@@ -177,7 +177,7 @@ async def test_a_write_that_was_not_answered_is_uncertain(
 
 async def test_a_write_that_was_not_sent_is_sent_again(tmp_path: Path) -> None:
     with etcd(tmp_path) as server:
-        async with opened(server) as store:
+        async with open_store(server) as store:
             await store.create("/a", b"")
             server.kill()
             await asyncio.sleep(0.1)  # until the connection is known to be gone
@@ -191,15 +191,15 @@ async def test_members_of_two_clusters_are_refused(tmp_path: Path) -> None:
     with (
         etcd(tmp_path / "one") as one,
         etcd(tmp_path / "two", "--initial-cluster-token", "two") as two,
-        pytest.raises(Failed, match="not of one cluster"),
+        pytest.raises(StoreFailed, match="not of one cluster"),
     ):
-        async with opened(one, two):
+        async with open_store(one, two):
             pass
 
 
 async def test_nobody_there_is_said_with_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members, "PATIENCE", 0.3)
-    with pytest.raises(Failed, match=r"no etcd server answers \(http://127\.0\.0\.1:1\): .*[Rr]efused"):
+    with pytest.raises(StoreFailed, match=r"no etcd server answers \(http://127\.0\.0\.1:1\): .*[Rr]efused"):
         await EtcdStore.open(["http://127.0.0.1:1"])
 
 
@@ -207,12 +207,12 @@ async def test_nobody_there_is_said_with_the_address(monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "pki")
+def authority(tmp_path: Path) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path / "pki")
 
 
 @pytest.fixture
-def secure(tmp_path: Path, authority: Authority) -> Iterator[Etcd]:
+def secure(tmp_path: Path, authority: CertificateAuthority) -> Iterator[Etcd]:
     pair = authority.server("etcd", ("127.0.0.1",))
     server = Etcd(tmp_path)
     server.scheme = "https"
@@ -228,30 +228,30 @@ def secure(tmp_path: Path, authority: Authority) -> Iterator[Etcd]:
         server.kill()
 
 
-async def test_both_sides_show_a_certificate(secure: Etcd, authority: Authority) -> None:
+async def test_both_sides_show_a_certificate(secure: Etcd, authority: CertificateAuthority) -> None:
     mine = authority.client("store", "store", ())
-    tls = Tls(ca=str(authority.pair.cert_path), cert=str(mine.cert_path), key=str(mine.key_path))
-    async with opened(secure, tls=tls) as store, store.watch("/", revision=store.revision) as watch:
+    tls = EtcdTls(ca=str(authority.pair.cert_path), cert=str(mine.cert_path), key=str(mine.key_path))
+    async with open_store(secure, tls=tls) as store, store.watch("/", revision=store.revision) as watch:
         await store.create("/a", b"")
         assert len(await anext(aiter(watch))) == 1
 
 
 async def test_a_server_of_another_authority_is_not_trusted(
-    secure: Etcd, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secure: Etcd, authority: CertificateAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(members, "PATIENCE", 0.5)
-    stranger = Authority(tmp_path / "stranger")
+    stranger = CertificateAuthority(tmp_path / "stranger")
     mine = authority.client("store", "store", ())
-    tls = Tls(ca=str(stranger.pair.cert_path), cert=str(mine.cert_path), key=str(mine.key_path))
-    with pytest.raises(Failed, match="CERTIFICATE_VERIFY_FAILED"):
-        async with opened(secure, tls=tls):
+    tls = EtcdTls(ca=str(stranger.pair.cert_path), cert=str(mine.cert_path), key=str(mine.key_path))
+    with pytest.raises(StoreFailed, match="CERTIFICATE_VERIFY_FAILED"):
+        async with open_store(secure, tls=tls):
             pass
 
 
 async def test_without_a_client_certificate_there_is_no_way_in(
-    secure: Etcd, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    secure: Etcd, authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(members, "PATIENCE", 0.5)
-    with pytest.raises(Failed, match="no etcd server answers"):
-        async with opened(secure, tls=Tls(ca=str(authority.pair.cert_path))):
+    with pytest.raises(StoreFailed, match="no etcd server answers"):
+        async with open_store(secure, tls=EtcdTls(ca=str(authority.pair.cert_path))):
             pass

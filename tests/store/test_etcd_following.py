@@ -12,8 +12,16 @@ import grpc
 import pytest
 
 from tests.support.etcd import Etcd, etcd, version
-from volplane.store import Compacted, Event, Events, Failed, Overrun, Record, Watch
-from volplane.store.etcd import EtcdStore, copy, follower, stream
+from volplane.store import (
+    RevisionCompacted,
+    StoreEvent,
+    StoreEvents,
+    StoreFailed,
+    StoreRecord,
+    StoreWatch,
+    WatchOverrun,
+)
+from volplane.store.etcd import EtcdStore, follower, local_copy, stream
 from volplane.store.etcd.proto import rpc_pb2 as pb
 
 pytestmark = pytest.mark.peer("etcd")
@@ -28,7 +36,7 @@ def server(tmp_path: Path) -> Iterator[Etcd]:
 
 
 @asynccontextmanager
-async def opened(server: Etcd, **more: Any) -> AsyncIterator[EtcdStore]:
+async def open_store(server: Etcd, **more: Any) -> AsyncIterator[EtcdStore]:
     store = await EtcdStore.open([server.url], prefix=PREFIX, **more)
     try:
         yield store
@@ -77,8 +85,8 @@ def other(server: Etcd) -> Iterator[Other]:
     program.close()
 
 
-async def take(watch: Watch, count: int) -> Events:
-    got: Events = []
+async def take(watch: StoreWatch, count: int) -> StoreEvents:
+    got: StoreEvents = []
     async with asyncio.timeout(20):
         while len(got) < count:
             got += await watch.__anext__()
@@ -100,7 +108,7 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 async def test_revisions_of_other_programs_are_reached_without_events_of_ours(
     server: Etcd, other: Other
 ) -> None:
-    async with opened(server) as store, store.watch("/", revision=store.revision) as watch:
+    async with open_store(server) as store, store.watch("/", revision=store.revision) as watch:
         await store.create("/a", b"1")
         foreign = other.write(_other_x=b"1")
         async with asyncio.timeout(10):
@@ -116,7 +124,7 @@ async def test_revisions_of_other_programs_are_reached_without_events_of_ours(
 
 @pytest.mark.usefixtures("either_way")
 async def test_what_comes_and_goes_at_once_is_told_all_the_same(server: Etcd, other: Other) -> None:
-    async with opened(server) as store, store.watch("/", revision=store.revision) as watch:
+    async with open_store(server) as store, store.watch("/", revision=store.revision) as watch:
         for n in range(50):
             other.write(_p_brief=b"")
             gone = other.delete_all(b"/p/brief")
@@ -128,7 +136,7 @@ async def test_what_comes_and_goes_at_once_is_told_all_the_same(server: Etcd, ot
 
 
 async def test_many_events_of_one_revision_stay_together(server: Etcd, other: Other) -> None:
-    async with opened(server) as store, store.watch("/", revision=store.revision) as watch:
+    async with open_store(server) as store, store.watch("/", revision=store.revision) as watch:
         before = await store.create("/a", b"old")
         once = other.write(_p_a=b"new", _p_b=b"new", _p_c=b"new", _pq_d=b"not ours")
         batch = await take(watch, 4)
@@ -151,18 +159,18 @@ async def test_fragments_are_put_together(tmp_path: Path) -> None:
     """etcd cuts what is larger than a request plus 512 KiB, in the middle of a revision if need be."""
     with etcd(tmp_path, "--max-request-bytes", "150000") as server:
         program = Other(server)
-        async with opened(server) as store:
+        async with open_store(server) as store:
             start = store.revision
         for n in range(20):
             program.write(**{f"_p_{n}_{m}": b"x" * 28_000 for m in range(5)})
         program.close()
-        async with opened(server) as store, store.watch("/", revision=start) as watch:
+        async with open_store(server) as store, store.watch("/", revision=start) as watch:
             assert len(store.scan("/")) == 100
             assert [e.revision for e in await take(watch, 100)] == [start + 1 + n // 5 for n in range(100)]
 
 
 async def test_a_broken_watch_goes_on_without_loss_or_repetition(server: Etcd) -> None:
-    async with opened(server) as store, store.watch("/", revision=store.revision) as watch:
+    async with open_store(server) as store, store.watch("/", revision=store.revision) as watch:
         start = store.revision
         for n in range(5):
             await store.create(f"/before/{n}", b"")
@@ -179,17 +187,17 @@ async def test_a_broken_watch_goes_on_without_loss_or_repetition(server: Etcd) -
 async def test_a_store_away_for_longer_than_history_reaches_starts_over(
     server: Etcd, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(server) as store, store.watch("/", revision=store.revision) as watch:
+    async with open_store(server) as store, store.watch("/", revision=store.revision) as watch:
         await store.create("/stays", b"")
         await store.create("/goes", b"")
         away = asyncio.Event()
 
-        class Away(stream.Stream):
-            async def __aenter__(self) -> stream.Stream:
+        class Away(stream.EtcdWatchStream):
+            async def __aenter__(self) -> stream.EtcdWatchStream:
                 await away.wait()
                 return await super().__aenter__()
 
-        monkeypatch.setattr(follower, "Stream", Away)
+        monkeypatch.setattr(follower, "EtcdWatchStream", Away)
         assert store._follower._stream is not None
         store._follower._stream.cancel()
         await asyncio.sleep(0)
@@ -198,28 +206,28 @@ async def test_a_store_away_for_longer_than_history_reaches_starts_over(
         away.set()
         assert [r.key for r in (await store.list("/")).records] == ["/new", "/stays"]
         await take(watch, 2)
-        with pytest.raises(Overrun):
+        with pytest.raises(WatchOverrun):
             await anext(aiter(watch))
-        with pytest.raises(Compacted):
+        with pytest.raises(RevisionCompacted):
             async with store.watch("/", revision=watch.progress - 3):
                 pass
         await store.create("/and/on", b"")
 
 
 async def test_an_event_that_does_not_fit_makes_the_copy_anew(server: Etcd) -> None:
-    async with opened(server) as store, store.watch("/", revision=store.revision) as watch:
+    async with open_store(server) as store, store.watch("/", revision=store.revision) as watch:
         revision = await store.create("/a", b"1")
         store._state.drop("/a", revision)  # as if the watch had kept something from us
         store._state.put("/ghost", b"", revision)
         await store.update("/a", b"2", revision=revision)
         await take(watch, 1)
-        with pytest.raises(Overrun):
+        with pytest.raises(WatchOverrun):
             await anext(aiter(watch))
         assert [(r.key, r.value) for r in (await store.list("/")).records] == [("/a", b"2")]
 
 
 async def test_keys_of_somebody_else_that_are_no_text_do_no_harm(server: Etcd, other: Other) -> None:
-    async with opened(server) as store, store.watch("/", revision=store.revision) as watch:
+    async with open_store(server) as store, store.watch("/", revision=store.revision) as watch:
         await store.create("/a", b"")
         other.put(b"/p/\xff", b"odd")
         await store.create("/b", b"")
@@ -230,7 +238,7 @@ async def test_keys_of_somebody_else_that_are_no_text_do_no_harm(server: Etcd, o
 async def test_an_unforeseen_failure_does_not_end_the_following(
     server: Etcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(server) as store:
+    async with open_store(server) as store:
         revision = await store.create("/a", b"1")
         with monkeypatch.context() as broken:
             broken.setattr(store._copy, "apply", lambda events: 1 / 0)
@@ -245,10 +253,10 @@ async def test_an_unforeseen_failure_does_not_end_the_following(
 async def test_an_etcd_restored_from_an_older_backup_is_read_anew(
     server: Etcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(server) as store:
+    async with open_store(server) as store:
         await store.create("/a", b"")
         store._copy.advance(store.revision + 1000)  # what etcd has never had
-        with pytest.raises(Failed, match="went back from"):
+        with pytest.raises(StoreFailed, match="went back from"):
             await store.get("/a")
         for _ in range(200):
             await asyncio.sleep(0.01)
@@ -267,8 +275,8 @@ async def test_what_memory_has_forgotten_is_read_from_etcd(
     server: Etcd, monkeypatch: pytest.MonkeyPatch, window: dict[str, int]
 ) -> None:
     for name, value in window.items():
-        monkeypatch.setattr(copy, name, value)
-    async with opened(server) as store:
+        monkeypatch.setattr(local_copy, name, value)
+    async with open_store(server) as store:
         start = store.revision
         for n in range(20):
             await store.create(f"/{n:02}", b"x" * 100)
@@ -279,26 +287,30 @@ async def test_what_memory_has_forgotten_is_read_from_etcd(
         assert (await store.list("/", after="/99", revision=start + 10)).records == []
         assert (await store.list("/0", after="/1", revision=start + 10)).records == []
         record = await store.get("/03", revision=start + 5)
-        assert record == Record("/03", b"x" * 100, start + 4, start + 4)
+        assert record == StoreRecord("/03", b"x" * 100, start + 4, start + 4)
         assert await store.get("/09", revision=start + 5) is None
         async with store.watch("/1", revision=start + 2) as watch:
             assert [e.revision for e in await take(watch, 10)] == list(range(start + 11, start + 21))
 
 
 async def test_watchers_and_readers_go_back_beyond_a_restart(server: Etcd) -> None:
-    async with opened(server) as store:
+    async with open_store(server) as store:
         first = await store.create("/p/a", b"1")
         await store.update("/p/a", b"2", revision=first)
         await store.create("/q/b", b"1")
         await store.delete("/p/a")
-    async with opened(server) as store:
+    async with open_store(server) as store:
         assert store.revision == first + 3
         async with store.watch("/p/", revision=first) as watch:
             await store.create("/p/c", b"1")
             assert await take(watch, 3) == [
-                Event(first + 1, Record("/p/a", b"2", first + 1, first), Record("/p/a", b"1", first, first)),
-                Event(first + 3, None, Record("/p/a", b"2", first + 1, first)),
-                Event(first + 4, Record("/p/c", b"1", first + 4, first + 4), None),
+                StoreEvent(
+                    first + 1,
+                    StoreRecord("/p/a", b"2", first + 1, first),
+                    StoreRecord("/p/a", b"1", first, first),
+                ),
+                StoreEvent(first + 3, None, StoreRecord("/p/a", b"2", first + 1, first)),
+                StoreEvent(first + 4, StoreRecord("/p/c", b"1", first + 4, first + 4), None),
             ]
         old = await store.list("/", revision=first + 2, limit=1)
         assert [(r.key, r.value, r.created) for r in old.records] == [("/p/a", b"2", first)]
@@ -309,41 +321,41 @@ async def test_a_watch_older_than_memory_tells_the_state_before(
     server: Etcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follower, "HISTORY", 1)
-    async with opened(server) as store:
+    async with open_store(server) as store:
         first = await store.create("/a", b"1")
         second = await store.update("/a", b"2", revision=first)
         await store.delete("/a")
         await store.create("/b", b"")
-    async with opened(server) as store:
+    async with open_store(server) as store:
         assert store._state.horizon == first + 2
         async with store.watch("/", revision=first) as watch:
             events = await take(watch, 3)
     assert events[:2] == [
-        Event(second, Record("/a", b"2", second, first), Record("/a", b"1", first, first)),
-        Event(second + 1, None, Record("/a", b"2", second, first)),
+        StoreEvent(second, StoreRecord("/a", b"2", second, first), StoreRecord("/a", b"1", first, first)),
+        StoreEvent(second + 1, None, StoreRecord("/a", b"2", second, first)),
     ]
 
 
 async def test_the_floor_is_known_after_a_restart_and_learnt_from_others(
     server: Etcd, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy, "WINDOW_EVENTS", 1)
-    async with opened(server) as store:
+    monkeypatch.setattr(local_copy, "WINDOW_EVENTS", 1)
+    async with open_store(server) as store:
         start = store.revision
         for n in range(10):
             await store.create(f"/{n}", b"")
         await store.compact(start + 3)
         assert store.floor == start + 3
-    async with opened(server) as store:
+    async with open_store(server) as store:
         assert store.floor == start + 3
-        with pytest.raises(Compacted):
+        with pytest.raises(RevisionCompacted):
             await store.list("/", revision=start + 2)
         other.compact(start + 6)
-        with pytest.raises(Compacted) as compacted:
+        with pytest.raises(RevisionCompacted) as compacted:
             await store.get("/0", revision=start + 5)
         assert (compacted.value.floor, store.floor) == (start + 6, start + 6)
         other.compact(start + 8)
-        with pytest.raises(Compacted):
+        with pytest.raises(RevisionCompacted):
             async with store.watch("/", revision=start + 6):
                 pass
         await store.compact(start + 7)  # somebody was faster: nothing to do
@@ -354,16 +366,16 @@ async def test_the_floor_is_known_after_a_restart_and_learnt_from_others(
 async def test_a_delete_at_the_compacted_revision_is_not_missed(
     server: Etcd, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(server) as store:
+    async with open_store(server) as store:
         await store.create("/a", b"")
         away = asyncio.Event()
 
-        class Away(stream.Stream):
-            async def __aenter__(self) -> stream.Stream:
+        class Away(stream.EtcdWatchStream):
+            async def __aenter__(self) -> stream.EtcdWatchStream:
                 await away.wait()
                 return await super().__aenter__()
 
-        monkeypatch.setattr(follower, "Stream", Away)
+        monkeypatch.setattr(follower, "EtcdWatchStream", Away)
         assert store._follower._stream is not None
         store._follower._stream.cancel()
         await asyncio.sleep(0)

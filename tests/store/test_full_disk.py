@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.small_disk import SmallDisk, small_disk
-from volplane.store import Event, Exists, Failed, Full, Missing, Stale
+from volplane.store import KeyExists, KeyMissing, StaleRevision, StoreEvent, StoreFailed, StoreFull
 from volplane.store.sqlite import SqliteStore, space, writer
 
 pytestmark = pytest.mark.root
@@ -39,7 +39,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 async def until_full(store: SqliteStore) -> None:
     """Write until the log has taken what is left."""
     async with asyncio.timeout(PATIENCE):
-        with suppress(Full):
+        with suppress(StoreFull):
             while True:
                 await store.create(f"/until-full/{store.revision}", b"x" * 10_000)
 
@@ -47,7 +47,7 @@ async def until_full(store: SqliteStore) -> None:
 async def until_stored(store: SqliteStore, key: str) -> int:
     async with asyncio.timeout(PATIENCE):
         while True:
-            with suppress(Full):
+            with suppress(StoreFull):
                 return await store.create(key, b"")
 
 
@@ -57,15 +57,15 @@ async def test_a_full_disk_refuses_creates_and_stores_deletes_and_small_changes(
     disk.fill()
     await until_full(store)
     before = store.revision
-    with pytest.raises(Full, match=r"no space left on the disk of .*; objects can be deleted"):
+    with pytest.raises(StoreFull, match=r"no space left on the disk of .*; objects can be deleted"):
         await store.create("/new", b"")
-    with pytest.raises(Full):
+    with pytest.raises(StoreFull):
         await store.update("/old/0", b"x" * 100_000, revision=first[0])
-    with pytest.raises(Exists):
+    with pytest.raises(KeyExists):
         await store.create("/old/0", b"")
-    with pytest.raises(Missing):
+    with pytest.raises(KeyMissing):
         await store.update("/new", b"", revision=1)
-    with pytest.raises(Stale):
+    with pytest.raises(StaleRevision):
         await store.delete("/old/0", revision=1 << 40)
     assert store.revision == before
     changed = await store.update("/old/0", b"x" * 1000 + b"deletionTimestamp", revision=first[0])
@@ -87,24 +87,24 @@ async def test_no_watcher_sees_a_write_that_was_refused_and_revisions_have_no_ga
             store.delete("/a"),
             return_exceptions=True,
         )
-        refused = [o for o in outcomes if isinstance(o, Full)]
+        refused = [o for o in outcomes if isinstance(o, StoreFull)]
         assert refused
-        assert all(isinstance(o, int | Event | Full) for o in outcomes)
-        seen: list[Event] = []
+        assert all(isinstance(o, int | StoreEvent | StoreFull) for o in outcomes)
+        seen: list[StoreEvent] = []
         async with asyncio.timeout(PATIENCE):
             while len(seen) < store.revision:
                 seen += await anext(aiter(watch))
-    assert isinstance(outcomes[-1], Event)  # of one batch, the delete is stored and the others are not
+    assert isinstance(outcomes[-1], StoreEvent)  # of one batch, the delete is stored and the others are not
     assert [e.revision for e in seen] == list(range(1, store.revision + 1))
     assert len(seen) == 2 + sum(isinstance(o, int) for o in outcomes)
     await store.close()
-    store = await _reopened(disk)
+    store = await _reopen(disk)
     assert store.revision == len(seen)
     assert store.peek("/a") is None
     await store.close()
 
 
-async def _reopened(disk: Disk) -> SqliteStore:
+async def _reopen(disk: Disk) -> SqliteStore:
     disk.empty()
     return await SqliteStore.open(disk.database)
 
@@ -120,7 +120,7 @@ async def test_it_goes_on_by_itself_when_there_is_space_and_makes_the_reserve_ag
         disk.fill()
         await until_full(store)
         assert not reserve.exists()
-        with pytest.raises(Full, match="no space left"):
+        with pytest.raises(StoreFull, match="no space left"):
             await store.check()
         disk.empty()
         before = store.revision
@@ -173,7 +173,7 @@ async def test_changes_and_deletes_go_on_for_long_from_the_reserve(disk: Disk) -
             await store.compact(store.revision - 100)
     await store.delete("/lease")
     await store.close()
-    store = await _reopened(disk)
+    store = await _reopen(disk)
     assert store.peek("/lease") is None
     await store.close()
 
@@ -181,7 +181,7 @@ async def test_changes_and_deletes_go_on_for_long_from_the_reserve(disk: Disk) -
 async def test_a_store_is_not_opened_on_a_disk_with_too_little_space(disk: Disk) -> None:
     disk.fill(leave=2 << 20)
     with pytest.raises(
-        Full, match=rf"cannot open .*store\.db: \d(\.\d)? MiB are free in {disk.path}, at least 20 MiB"
+        StoreFull, match=rf"cannot open .*store\.db: \d(\.\d)? MiB are free in {disk.path}, at least 20 MiB"
     ):
         await SqliteStore.open(disk.database)
     assert sorted(p.name for p in disk.path.iterdir()) == ["filler", "lost+found"]
@@ -236,9 +236,9 @@ async def test_another_error_of_the_disk_is_not_taken_for_a_full_one(
 
     with monkeypatch.context() as broken:
         broken.setattr(store._disk, "append", fail)
-        with pytest.raises(Failed, match="Input/output error") as refused:
+        with pytest.raises(StoreFailed, match="Input/output error") as refused:
             await store.create("/a", b"")
-    assert not isinstance(refused.value, Full)
+    assert not isinstance(refused.value, StoreFull)
     await store.close()
 
 
@@ -250,7 +250,7 @@ async def test_changes_of_large_objects_leave_the_rest_of_the_reserve_to_deletes
     disk.fill()
     await until_full(store)
     stored = 0
-    with suppress(Full):
+    with suppress(StoreFull):
         while stored <= writer.CHANGES:
             revision = await store.update("/large", b"y" * 60_000, revision=revision)
             stored += 60_000
@@ -269,12 +269,12 @@ async def test_an_error_while_the_reserve_is_spent_is_answered_and_nobody_waits(
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(space.Reserve, "spend", fail)
+    monkeypatch.setattr(space.SpaceReserve, "spend", fail)
     disk.fill()
-    with suppress(Failed):
+    with suppress(StoreFailed):
         for n in range(10_000):
             await store.create(f"/new/{n}", b"x" * 10_000)
-    with pytest.raises(Failed, match="the store stopped after a disk error"):
+    with pytest.raises(StoreFailed, match="the store stopped after a disk error"):
         await store.create("/new", b"")
     await store.close()
 
@@ -295,6 +295,6 @@ async def test_a_write_in_doubt_is_not_written_again_from_the_reserve(
 
     monkeypatch.setattr(store._disk, "append", fail)
     done = await asyncio.gather(*(store.delete(f"/old/{n}") for n in range(3)), return_exceptions=True)
-    assert [type(error) for error in done] == [Failed] * 3
+    assert [type(error) for error in done] == [StoreFailed] * 3
     assert len(calls) == 1
     await store.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from volplane.store import Compacted, Event, Failed, InUse, Record, Stale
+from volplane.store import RevisionCompacted, StaleRevision, StoreEvent, StoreFailed, StoreInUse, StoreRecord
 from volplane.store import sqlite as keeper
 from volplane.store.sqlite import SqliteStore, checkpoints
 
@@ -75,9 +75,9 @@ async def test_the_floor_is_remembered(path: Path) -> None:
 
     store = await SqliteStore.open(path)
     assert store.floor == 3
-    with pytest.raises(Compacted):
+    with pytest.raises(RevisionCompacted):
         await store.list("/", revision=2)
-    with pytest.raises(Compacted):
+    with pytest.raises(RevisionCompacted):
         async with store.watch("/", revision=2):
             pass
     await store.close()
@@ -98,9 +98,9 @@ async def test_watchers_and_readers_go_back_beyond_a_restart(path: Path) -> None
         if len(events) == 2:
             events += await anext(aiter(watch))
     assert events == [
-        Event(2, Record("/p/a", b"2", 2, 1), Record("/p/a", b"1", 1, 1)),
-        Event(4, None, Record("/p/a", b"2", 2, 1)),
-        Event(5, Record("/p/c", b"1", 5, 5), None),
+        StoreEvent(2, StoreRecord("/p/a", b"2", 2, 1), StoreRecord("/p/a", b"1", 1, 1)),
+        StoreEvent(4, None, StoreRecord("/p/a", b"2", 2, 1)),
+        StoreEvent(5, StoreRecord("/p/c", b"1", 5, 5), None),
     ]
     old = await store.list("/", revision=3, limit=1)
     assert [(r.key, r.value, r.created) for r in old.records] == [("/p/a", b"2", 1)]
@@ -150,7 +150,7 @@ async def test_compaction_drops_the_rows_that_nobody_can_see(
 
 async def test_a_second_process_is_told_who_has_the_store(path: Path) -> None:
     store = await SqliteStore.open(path)
-    with pytest.raises(InUse, match=rf"store\.db is in use by process {os.getpid()}"):
+    with pytest.raises(StoreInUse, match=rf"store\.db is in use by process {os.getpid()}"):
         await SqliteStore.open(path)
     await store.close()
     await (await SqliteStore.open(path)).close()
@@ -172,7 +172,9 @@ def letter(tmp_path: Path) -> Path:
 
 
 async def test_what_is_no_database_is_refused_with_its_path(letter: Path) -> None:
-    with pytest.raises(Failed, match=r"cannot open .*letter\.db: it is damaged \(file is not a database"):
+    with pytest.raises(
+        StoreFailed, match=r"cannot open .*letter\.db: it is damaged \(file is not a database"
+    ):
         await SqliteStore.open(letter)
 
 
@@ -181,7 +183,7 @@ async def test_a_newer_format_is_refused(path: Path) -> None:
     raw = sqlite3.connect(path)
     raw.execute("PRAGMA user_version = 99")
     raw.close()
-    with pytest.raises(Failed, match="format 99 is of a newer version"):
+    with pytest.raises(StoreFailed, match="format 99 is of a newer version"):
         await SqliteStore.open(path)
 
 
@@ -200,7 +202,7 @@ async def test_the_log_on_disk_does_not_grow_without_end(path: Path, monkeypatch
     store = await SqliteStore.open(path)
     for n in range(20):
         await asyncio.gather(*(store.create(f"/{n}/{m}", b"x" * 10_000) for m in range(100)))
-    await store._checkpoints.idle()
+    await store._checkpoints.wait_idle()
     assert os.stat(f"{path}-wal").st_size < 16 << 20  # of 20 MB of values
     await store.close()
     assert sorted(os.listdir(path.parent)) == ["store.db", "store.db.lock", "store.db.reserve"]
@@ -210,9 +212,9 @@ async def test_a_revision_out_of_this_world_is_stale_and_harms_nobody(path: Path
     store = await SqliteStore.open(path)
     await store.create("/a", b"")
     for absurd in (1 << 70, -7):
-        with pytest.raises(Stale):
+        with pytest.raises(StaleRevision):
             await store.update("/a", b"", revision=absurd)
-        with pytest.raises(Stale):
+        with pytest.raises(StaleRevision):
             await store.delete("/a", revision=absurd)
     with pytest.raises(UnicodeEncodeError):
         await store.create("/\ud800", b"")
@@ -233,9 +235,9 @@ async def test_after_a_disk_error_nothing_more_is_accepted(
 
     with monkeypatch.context() as broken:
         broken.setattr(store._disk, "append", fail)
-        with pytest.raises(Failed, match="disk I/O error"):
+        with pytest.raises(StoreFailed, match="disk I/O error"):
             await store.create("/b", b"")
-    with pytest.raises(Failed, match="restart to go on"):
+    with pytest.raises(StoreFailed, match="restart to go on"):
         await store.create("/c", b"")
     assert store.peek("/a") is not None
     assert store.revision == 1

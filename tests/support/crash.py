@@ -28,8 +28,8 @@ from tests.support.journey import PATIENCE, Journey, journey
 from tests.support.up import Up
 from volplane.api import codec
 from volplane.api.storage import VolumeAttachment
-from volplane.cloud.model import Volume, VolumeState
-from volplane.host.processes import exited
+from volplane.cloud.model import CloudVolume, VolumeState
+from volplane.host.processes import wait_for_exit
 
 CLEANING, LOOK = 400, 0.05  # looks, and seconds between two
 
@@ -60,7 +60,7 @@ class Outcome(Struct):
     log: str = ""
 
 
-class Crashing:
+class CrashRun:
     """One run of the journey with a death in it: at a point, or when the user waits for `kill_at`.
 
     With more than one death, the next life is killed at the same point, which it may meet while it recovers.
@@ -86,11 +86,11 @@ class Crashing:
                     problems += await self._end(await user.pods())
                 except (Exception, asyncio.CancelledError) as error:
                     problems.append(f"{user.step}: {type(error).__name__}: {error}")
-            passed = list(self.passed())
+            passed = list(self.passed_points())
             died = self.point in passed
             problems += list(Audit(self.directory).problems()) if not problems else []
             if problems:
-                log = evidence(self.up)
+                log = collect_logs(self.up)
             return Outcome(self.point, passed, time.monotonic() - began, died, problems, log)
         finally:
             await asyncio.to_thread(self.remove)
@@ -134,7 +134,7 @@ class Crashing:
         while True:
             process = self.up.process
             assert process is not None
-            await exited(process.pid)
+            await wait_for_exit(process.pid)
             code = process.wait()
             expected = (-signal.SIGKILL, 0) if self.stopping.exists() else (-signal.SIGKILL,)
             if not self.deaths or code not in expected:
@@ -166,7 +166,7 @@ class Crashing:
             case Phase.STOP:
                 return str(self.stopping)
 
-    def passed(self) -> Iterator[Point]:
+    def passed_points(self) -> Iterator[Point]:
         for log in self.logs.iterdir():
             counts: dict[str, int] = {}
             for name in log.read_text().splitlines():
@@ -194,9 +194,11 @@ class Crashing:
         remove(self.up)
 
 
-async def learn(phase: Phase, *, separate: bool = False, expected: Set[str] = frozenset()) -> list[Point]:
+async def list_points(
+    phase: Phase, *, separate: bool = False, expected: Set[str] = frozenset()
+) -> list[Point]:
     """Every point that a run without a crash meets in this phase; a start may be ready before it is done."""
-    run = Crashing(Point(phase, "none"), separate=separate)
+    run = CrashRun(Point(phase, "none"), separate=separate)
     if phase is not Phase.START:
         outcome = await run.run()
         assert not outcome.problems, f"{outcome.problems}\n{outcome.log}"
@@ -206,14 +208,14 @@ async def learn(phase: Phase, *, separate: bool = False, expected: Set[str] = fr
         await run.ready()
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
-                while expected - {point.name for point in run.passed()}:  # noqa: ASYNC110 (a file tells)
+                while expected - {point.name for point in run.passed_points()}:  # noqa: ASYNC110 (a file tells)
                     await asyncio.sleep(0.1)
-        return sorted(set(run.passed()))
+        return sorted(set(run.passed_points()))
     finally:
         await asyncio.to_thread(run.remove)
 
 
-def evidence(up: Up) -> str:
+def collect_logs(up: Up) -> str:
     shown = up.log(200)
     for log in sorted((up.directory / "run").glob("*.log")):
         shown += f"\n--- {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-60:])
@@ -275,8 +277,8 @@ class Audit:
         self._read = {log: log.stat().st_size for log in self.logs if log.exists()}
 
     def problems(self) -> Iterator[str]:
-        yield from _ledger(self.cloud, self._revisions[self.cloud])
-        yield from _attachments(self.state, self._revisions[self.state])
+        yield from _disk_problems(self.cloud, self._revisions[self.cloud])
+        yield from _attachment_problems(self.state, self._revisions[self.state])
         for log in filter(Path.exists, self.logs):
             text = log.read_bytes()[self._read.get(log, 0) :].decode(errors="replace")
             yield from (f"in {log.name}: {line}" for line in text.splitlines() if _BAD.search(line))
@@ -307,7 +309,7 @@ def _rows(database: Path, query: str, *arguments: object) -> list[Any]:
         connection.close()
 
 
-def _ledger(database: Path, since: int) -> Iterator[str]:
+def _disk_problems(database: Path, since: int) -> Iterator[str]:
     """One disk was ever given out, and it left a node before it came to the next."""
     given, holder = set(), ""
     live = set()
@@ -316,7 +318,7 @@ def _ledger(database: Path, since: int) -> Iterator[str]:
             live.discard(key)
             continue
         live.add(key)
-        volume = msgspec.json.decode(value, type=Volume)
+        volume = msgspec.json.decode(value, type=CloudVolume)
         if volume.state not in (VolumeState.CREATING, VolumeState.DELETING):
             given.add(key)
         now = volume.attachment.instance if volume.attachment else ""
@@ -329,7 +331,7 @@ def _ledger(database: Path, since: int) -> Iterator[str]:
         yield f"disks left in the ledger: {sorted(live)}"
 
 
-def _attachments(database: Path, since: int) -> Iterator[str]:
+def _attachment_problems(database: Path, since: int) -> Iterator[str]:
     """No two nodes had the volume attached at the same revision, and one volume was made."""
     attached: set[str] = set()
     prefix = "/registry/volumeattachments.storage.k8s.io/"

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from volplane.cloud import Instance, Settings, serving
+from volplane.cloud import CloudInstance, CloudOptions, serve_endpoint
 from volplane.csi import convert, v1
-from volplane.csi.client import Caller, Channel
+from volplane.csi.client import Caller, CsiChannel
 from volplane.csi.outcome import CallError, Code
-from volplane.drivers.ebs import Account, Controller, Node, Place, connect
+from volplane.drivers.ebs import AwsAccount, EbsController, EbsNode, EbsNodeConfig, connect_ec2
 from volplane.host import Host, NodePaths
-from volplane.sdk import Server
+from volplane.sdk import DriverServer
 from volplane.store.memory import MemoryStore
 
 GIB = 1 << 30
@@ -24,10 +24,10 @@ EXT4 = convert.capability(MODE.SINGLE_NODE_MULTI_WRITER, fs_type="ext4")
 BLOCK = convert.capability(MODE.SINGLE_NODE_WRITER, block=True)
 
 
-class World(Struct):
-    account: Account
+class EbsEnvironment(Struct):
+    account: AwsAccount
     controller: Caller
-    nodes: dict[str, Channel]
+    nodes: dict[str, CsiChannel]
     paths: dict[str, NodePaths]
     host: Host
 
@@ -105,24 +105,28 @@ class World(Struct):
 
 
 @asynccontextmanager
-async def world(directory: Path) -> AsyncIterator[World]:
+async def ebs_environment(directory: Path) -> AsyncIterator[EbsEnvironment]:
     host = Host()
     paths = {f"i-{n}": NodePaths(str(directory / f"n{n}")) for n in (1, 2)}
-    instances = tuple(Instance(i, "us-east-1a", p.dev) for i, p in paths.items())
-    settings = Settings(data_dir=str(directory), access_key="key", secret_key="secret", instances=instances)
-    async with serving(settings, host, MemoryStore()) as address:
-        account = Account(address, access_key="key", secret_key="secret")
-        ec2 = await connect(account, host)
+    instances = tuple(CloudInstance(i, "us-east-1a", p.dev) for i, p in paths.items())
+    settings = CloudOptions(
+        data_dir=str(directory), access_key="key", secret_key="secret", instances=instances
+    )
+    async with serve_endpoint(settings, host, MemoryStore()) as address:
+        account = AwsAccount(address, access_key="key", secret_key="secret")
+        ec2 = await connect_ec2(account, host)
         sockets = {i: str(directory / f"{i}.sock") for i in ("controller", *paths)}
-        drivers = [Server(Controller(ec2), sockets["controller"])]
+        drivers = [DriverServer(EbsController(ec2), sockets["controller"])]
         for i, p in paths.items():
-            node = Node(Place(i, "us-east-1a"), host, p, connect=lambda: connect(account, host))
-            drivers.append(Server(node, sockets[i]))
+            node = EbsNode(
+                EbsNodeConfig(i, "us-east-1a"), host, p, connect=lambda: connect_ec2(account, host)
+            )
+            drivers.append(DriverServer(node, sockets[i]))
         for driver in drivers:
             await driver.start()
-        channels = {i: Channel(socket) for i, socket in sockets.items()}
+        channels = {i: CsiChannel(socket) for i, socket in sockets.items()}
         try:
-            yield World(account, channels["controller"], channels, paths, host)
+            yield EbsEnvironment(account, channels["controller"], channels, paths, host)
         finally:
             for channel in channels.values():
                 await channel.close()
@@ -131,7 +135,7 @@ async def world(directory: Path) -> AsyncIterator[World]:
     await host.close()
 
 
-async def refused(code: Code, call: object) -> str:
+async def expect_error(code: Code, call: object) -> str:
     with pytest.raises(CallError) as caught:
         await call  # type: ignore[misc]
     assert caught.value.code is code, caught.value

@@ -70,7 +70,7 @@ class Journey:
     async def move(self) -> None:
         await self._remove("writer")
         await self._until("its attachment is gone", self._none(VolumeAttachment))
-        await self._say("cordon", lambda c: c.patch(Node, self.nodes[0], merge=_cordoned(True)))
+        await self._say("cordon", lambda c: c.patch(Node, self.nodes[0], merge=_cordon_patch(True)))
         await self._run("reader", READ)
         assert self.nodes[0] != self.nodes[1], "the pod did not move"
 
@@ -83,7 +83,7 @@ class Journey:
         )
         for kind in (PersistentVolumeClaim, PersistentVolume, VolumeAttachment):
             await self._until(f"no {kind.__name__} is left", self._none(kind))
-        await self._say("uncordon", lambda c: c.patch(Node, self.nodes[0], merge=_cordoned(False)))
+        await self._say("uncordon", lambda c: c.patch(Node, self.nodes[0], merge=_cordon_patch(False)))
         await self._until("no node speaks of volumes", self._no_volumes_on_nodes)
 
     async def run(self) -> None:
@@ -111,10 +111,10 @@ class Journey:
     async def _remove(self, name: str) -> None:
         await self._say(f"delete pod {name}", lambda c: c.delete(Pod, name, "default", missing_ok=True))
 
-        async def gone(client: Client) -> bool:
+        async def is_gone(client: Client) -> bool:
             return await client.find(Pod, name, "default") is None
 
-        await self._until(f"pod {name} is gone", gone)
+        await self._until(f"pod {name} is gone", is_gone)
 
     @staticmethod
     def _none(kind: type) -> Callable[[Client], Awaitable[bool]]:
@@ -205,5 +205,5 @@ def pod(name: str, command: str) -> Pod:
     )
 
 
-def _cordoned(value: bool) -> dict[str, object]:
+def _cordon_patch(value: bool) -> dict[str, object]:
     return {"spec": {"unschedulable": value or None}}

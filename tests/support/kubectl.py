@@ -40,8 +40,8 @@ class Program(Struct, frozen=True):
 @functools.cache
 def programs() -> tuple[Program, ...]:
     """Debian's and the newest; one of them, or none, where no other is to be had."""
-    seen = [program for path in _candidates() if (program := _asked(path))]
-    old = [p for p in seen if p.minor == DEBIAN] or _unpacked()
+    seen = [program for path in _candidates() if (program := _probe(path))]
+    old = [p for p in seen if p.minor == DEBIAN] or _unpack_debian()
     newest = max(seen, key=lambda program: program.minor, default=None)
     return tuple({p.minor: p for p in [*old[:1], *([newest] if newest else [])]}.values())
 
@@ -51,13 +51,13 @@ def _candidates() -> list[str]:
     return [*built, *([found] if (found := shutil.which("kubectl")) else [])]
 
 
-def _asked(path: str) -> Program | None:
+def _probe(path: str) -> Program | None:
     told = subprocess.run([path, "version", "--client"], capture_output=True, text=True, check=False)
     match = re.search(r"v1\.(\d+)\.", told.stdout) or re.search(r'Minor:"(\d+)', told.stdout)
     return Program(path, int(match[1])) if match else None
 
 
-def _unpacked() -> list[Program]:
+def _unpack_debian() -> list[Program]:
     """Debian's package without installing it: another kubectl may be in its place."""
     place = CACHE / f"kubectl-1.{DEBIAN}"
     if not (place / "kubectl").exists():
@@ -73,11 +73,11 @@ def _unpacked() -> list[Program]:
             subprocess.run(["dpkg-deb", "-x", str(package), f"{directory}/x"], check=True)
             place.mkdir(parents=True, exist_ok=True)
             shutil.move(f"{directory}/x/usr/bin/kubectl", place / "kubectl")
-    found = _asked(str(place / "kubectl"))
+    found = _probe(str(place / "kubectl"))
     return [found] if found and found.minor == DEBIAN else []
 
 
-class Failed(AssertionError):
+class KubectlFailed(AssertionError):
     """kubectl ended otherwise than the test expects."""
 
 
@@ -113,14 +113,14 @@ class Kubectl:
         """What it says on standard output; `code` is the exit code that must come."""
         done = self.run(*words, stdin=stdin, **env)
         if done.returncode != code:
-            raise Failed(f"kubectl {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}")
+            raise KubectlFailed(f"kubectl {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
     def fails(self, *words: str, stdin: str = "", code: int = 1) -> str:
         """What it complains about."""
         done = self.run(*words, stdin=stdin)
         if done.returncode != code:
-            raise Failed(f"kubectl {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}")
+            raise KubectlFailed(f"kubectl {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stderr
 
     def apply(self, manifest: str, *words: str) -> str:
@@ -130,19 +130,19 @@ class Kubectl:
         return self("get", *what, "-o", f"jsonpath={{{path}}}")
 
     @contextmanager
-    def start(self, *words: str) -> Iterator[Following]:
+    def start(self, *words: str) -> Iterator[RunningCommand]:
         """A command that goes on: its lines as they come; ended by its pid."""
         process = subprocess.Popen(
             self.argv(words), env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         try:
-            yield Following(process)
+            yield RunningCommand(process)
         finally:
             process.kill()
             process.communicate()
 
     @contextmanager
-    def terminal(self, *words: str) -> Iterator[Typing]:
+    def terminal(self, *words: str) -> Iterator[TerminalSession]:
         """A command on a terminal of 100 x 30, with somebody who types; ended by its pid."""
         ours, theirs = os.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 30, 100, 0, 0))
@@ -151,14 +151,14 @@ class Kubectl:
         )
         os.close(theirs)
         try:
-            yield Typing(process, ours)
+            yield TerminalSession(process, ours)
         finally:
             process.kill()
             process.wait()
             os.close(ours)
 
 
-class Typing:
+class TerminalSession:
     def __init__(self, process: subprocess.Popen[bytes], terminal: int) -> None:
         self.process, self._terminal = process, terminal
         self.seen = ""
@@ -176,14 +176,14 @@ class Typing:
             except OSError:  # nobody has the other end any more
                 data = b""
             if not data:
-                raise Failed(f"no {wanted!r} in {self.seen!r}")
+                raise KubectlFailed(f"no {wanted!r} in {self.seen!r}")
             self.seen += data.decode(errors="replace")
 
-    def ended(self) -> int:
+    def wait(self) -> int:
         return self.process.wait(PATIENCE)
 
 
-class Following:
+class RunningCommand:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.seen: list[str] = []
@@ -192,7 +192,7 @@ class Following:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise Failed(f"it ended with {self.process.wait()}: {''.join(self.seen)}")
+            raise KubectlFailed(f"it ended with {self.process.wait()}: {''.join(self.seen)}")
         self.seen.append(line)
         return line.rstrip("\n")
 
@@ -201,11 +201,11 @@ class Following:
         end = time.monotonic() + 60
         while text not in (line := self.line()):
             if time.monotonic() > end:
-                raise Failed(f"no {text!r} in {''.join(self.seen)}")
+                raise KubectlFailed(f"no {text!r} in {''.join(self.seen)}")
         return line
 
     def has_more(self) -> bool:
         return bool(select.select([self.process.stdout], [], [], 0.2)[0])
 
-    def ended(self) -> Any:
+    def wait(self) -> Any:
         return self.process.wait(60)

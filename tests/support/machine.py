@@ -25,10 +25,10 @@ def mounts(directory: Path) -> list[str]:
 
 
 def loop_devices(directory: Path) -> list[str]:
-    return [f"{device} {file}" for device, file in _bound(directory)]
+    return [f"{device} {file}" for device, file in _bound_files(directory)]
 
 
-def _bound(directory: Path) -> list[tuple[str, str]]:
+def _bound_files(directory: Path) -> list[tuple[str, str]]:
     """Also where the kernel names the file as the container saw it that bound it."""
     named = {d: f.removesuffix(devices.DELETED) for d, f in devices.loops().items() if str(directory) in f}
     return list({**named, **devices.loops_below(str(directory))}.items())
@@ -108,8 +108,8 @@ def purge(directory: Path) -> None:
             subprocess.run(["umount", "-l", target], check=False, capture_output=True)
         for name in interfaces(directory):
             with suppress(OSError), Netlink() as link:
-                link.do(delete_link(socket.if_nametoindex(name)))
-        for device, file in _bound(directory):
+                link.execute(delete_link(socket.if_nametoindex(name)))
+        for device, file in _bound_files(directory):
             with suppress(OSError):
                 devices.loop_detach(device, file)
         if not leftovers(directory):

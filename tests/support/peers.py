@@ -33,7 +33,7 @@ MACHINES = {"linux.uml": ("x86_64", "i386", "i486", "i586", "i686")}
 def find(name: str) -> str | None:
     """Where a peer is: the version that the table names before any other."""
     if name in BUILT and not BUILT[name].is_program:
-        kept = builds.deployed(builds.CACHE, BUILT[name])
+        kept = builds.manifests_path(builds.CACHE, BUILT[name])
         return str(kept) if kept.is_dir() else None
     return shutil.which(name, path=str(BIN)) or shutil.which(name)
 
@@ -51,7 +51,7 @@ def why_missing(name: str) -> str:
         return f"peer {name} is not installed"
     by = f"make peers PEERS={name}" if peer.optional else "make peers"
     try:
-        said = builds.failure(builds.CACHE, peer).read_text().strip()
+        said = builds.failure_path(builds.CACHE, peer).read_text().strip()
     except FileNotFoundError:
         return f"peer {name} {peer.version} is not built: `{by}` does"
     return f"peer {name} {peer.version} could not be built: {said}"
@@ -79,7 +79,7 @@ def version(name: str) -> str:
 
 def manifests(name: str, *parts: str) -> list[Path]:
     """What upstream ships for a peer: its roles, its definitions."""
-    place = builds.deployed(builds.CACHE, BUILT[name])
+    place = builds.manifests_path(builds.CACHE, BUILT[name])
     found = sorted(file for part in parts for file in place.glob(f"**/{part}"))
     assert found, f"{place} has nothing like {parts}"
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from volplane.base.virtual import VirtualLoop
+from volplane.base.virtual_time_loop import VirtualLoop
 
 GRAIN = 0.02  # seconds by which a loop's timers are not exact
 SILENCE = 0.3  # seconds of real time in which nothing is to happen

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.support import machine
-from volplane.cluster.layout import Layout, Memory
+from volplane.cluster.data_directory import DataDirectory, SavedCluster
 
 BIN = Path(sys.executable).parent
 VOLPLANE = str(BIN / "volplane")
@@ -76,9 +76,9 @@ class Up:
         try:
             return wait_until(what, test, seconds)
         except Stuck as stuck:
-            raise Stuck(f"{stuck}\n{self.picture()}") from None
+            raise Stuck(f"{stuck}\n{self.diagnostics()}") from None
 
-    def picture(self) -> str:
+    def diagnostics(self) -> str:
         looks = (
             ("get", "nodes,pods,pvc,pv,volumeattachments,leases", "-A", "-o", "wide"),
             ("get", "events", "-A", "--sort-by=.metadata.creationTimestamp"),
@@ -86,17 +86,17 @@ class Up:
         seen = ["\n".join(self.kubectl(*look, check=False).splitlines()[-80:]) for look in looks]
         return "\n\n".join([*seen, self.log(40)])
 
-    def described(self, kind: str, name: str, *texts: str) -> str:
+    def describe(self, kind: str, name: str, *texts: str) -> str:
         """What `kubectl describe` says once it has all of these: events come after what they tell of."""
         shown = ""
 
-        def told() -> bool:
+        def has_all() -> bool:
             nonlocal shown
             shown = self.kubectl("describe", kind, name)
             return all(text in shown for text in texts)
 
         try:
-            wait_until(f"{kind} {name} is described with {texts}", told, 30)
+            wait_until(f"{kind} {name} is described with {texts}", has_all, 30)
         except Stuck as stuck:
             raise Stuck(f"{stuck}; it says:\n{shown}") from None
         return shown
@@ -128,9 +128,9 @@ class Up:
         except FileNotFoundError:
             return False
 
-    def memory(self) -> Memory:
+    def memory(self) -> SavedCluster:
         """What it has written down for its next start."""
-        return Layout(self.directory).remembered()
+        return DataDirectory(self.directory).load_saved()
 
     def kill(self) -> None:
         """kill -9: of the process alone, its containers go on."""
@@ -147,7 +147,7 @@ class Up:
         assert self.process is not None
         self.process.send_signal(number)
 
-    def died(self, seconds: float = 30.0) -> None:
+    def wait_until_exit(self, seconds: float = 30.0) -> None:
         assert self.process is not None
         self.process.wait(seconds)
 

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import json
 
-from volplane.csi.tap import Call
+from volplane.csi.call_interceptor import CsiCall
 from volplane.testing import call_audit
 from volplane.testing.call_audit import Inventory
 
 
 def call(
     method: str, start: float, end: float, request: object, response: object = None, code: str = "OK"
-) -> Call:
+) -> CsiCall:
     text = json.dumps(response) if response is not None else ""
-    return Call(1, method, "me", "here", json.dumps(request), start, end, code, text)
+    return CsiCall(1, method, "me", "here", json.dumps(request), start, end, code, text)
 
 
-def publish(node: str, start: float, end: float, mode: str = "SINGLE_NODE_WRITER", code: str = "OK") -> Call:
+def publish(
+    node: str, start: float, end: float, mode: str = "SINGLE_NODE_WRITER", code: str = "OK"
+) -> CsiCall:
     how = {"access_mode": {"mode": mode}}
     request = {"volume_id": "v", "node_id": node, "volume_capability": how}
     return call("ControllerPublishVolume", start, end, request, {}, code)
 
 
-def unpublish(node: str, start: float, end: float, code: str = "OK") -> Call:
+def unpublish(node: str, start: float, end: float, code: str = "OK") -> CsiCall:
     request = {"volume_id": "v", **({"node_id": node} if node else {})}
     return call("ControllerUnpublishVolume", start, end, request, {}, code)
 
 
-def words(*calls: Call) -> list[str]:
+def words(*calls: CsiCall) -> list[str]:
     return [wrong.what for wrong in call_audit.audit_calls(calls)]
 
 
@@ -57,7 +59,7 @@ def test_a_detach_from_everywhere() -> None:
 
 
 def test_one_name_is_one_volume() -> None:
-    def made(id: str, at: float) -> Call:
+    def made(id: str, at: float) -> CsiCall:
         return call("CreateVolume", at, at + 1, {"name": "pvc-1"}, {"volume": {"volume_id": id}})
 
     assert words(made("x", 0), made("x", 2)) == []
@@ -73,7 +75,7 @@ def test_volumes_are_known_by_the_name_that_was_asked_for_and_by_their_id() -> N
 def test_what_was_there_before_is_not_left() -> None:
     before = Inventory(mounts=frozenset({"/a"}), volumes=frozenset({"v"}))
     after = Inventory(mounts=frozenset({"/a", "/b"}), volumes=frozenset(), snapshots=frozenset({"s"}))
-    assert [(w.what.split()[0], w.section) for w in after.left_since(before)] == [
+    assert [(w.what.split()[0], w.section) for w in after.leftovers_since(before)] == [
         ("/b", "NodeUnstageVolume"),
         ("s", "DeleteSnapshot"),
     ]

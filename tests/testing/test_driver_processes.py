@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from volplane.cluster.guest import Command
+from volplane.cluster.external_driver import Command
 from volplane.host import Host
 from volplane.testing import driver_process
 from volplane.testing.driver_process import DriverProcess, DriverStartError

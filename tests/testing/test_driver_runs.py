@@ -11,28 +11,31 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import blocks
-from volplane.cluster import guest
+from tests.support import sample_driver
+from volplane.cluster import external_driver
 from volplane.testing import driver_run, runner
-from volplane.testing.cases import ALL
-from volplane.testing.runner import CaseSettings, Result, Verdict
+from volplane.testing.cases import ALL_CASES
+from volplane.testing.runner import CaseResult, CaseSettings, CaseVerdict
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-HOMESICK = f"[ $NODE_ID != probe ] || {{ echo not in a cluster >&2; exit 3; }}; exec env {blocks.line()}"
+HOMESICK = (
+    "[ $NODE_ID != probe ] || { echo not in a cluster >&2; exit 3; }; "
+    f"exec env {sample_driver.command_line()}"
+)
 
 
 async def test_a_driver_that_does_not_start_in_a_cluster_fails_one_case_and_keeps_the_others() -> None:
-    told: list[Result] = []
+    told: list[CaseResult] = []
     names = ["identity/name", "cluster/claim and pods", "cluster/subPath"]
-    cases = runner.select_cases(ALL, f"^({'|'.join(names)})$", "")
+    cases = runner.select_cases(ALL_CASES, f"^({'|'.join(names)})$", "")
     run = await driver_run.run_driver_tests(
-        guest.from_command(HOMESICK), cases, CaseSettings(seed=1), told.append
+        external_driver.from_command(HOMESICK), cases, CaseSettings(seed=1), told.append
     )
     assert told == run.results
     assert [(r.name, r.verdict) for r in told] == list(
-        zip(names, (Verdict.PASSED, Verdict.FAILED, Verdict.SKIPPED), strict=True)
+        zip(names, (CaseVerdict.PASSED, CaseVerdict.FAILED, CaseVerdict.SKIPPED), strict=True)
     )
     assert told[1].reason.startswith("a cluster does not start with it: ")
     assert "not in a cluster" in told[1].reason
@@ -41,7 +44,14 @@ async def test_a_driver_that_does_not_start_in_a_cluster_fails_one_case_and_keep
 
 def test_whoever_interrupts_it_has_what_was_found_by_then(tmp_path: Path) -> None:
     files = {kind: tmp_path / f"r.{kind}" for kind in ("junit", "json", "html")}
-    words = ["--driver-command", blocks.line(), "--focus", "^identity/name$", "--repeat", "1000000"]
+    words = [
+        "--driver-command",
+        sample_driver.command_line(),
+        "--focus",
+        "^identity/name$",
+        "--repeat",
+        "1000000",
+    ]
     words += [word for kind, file in files.items() for word in (f"--{kind}", str(file))]
     with subprocess.Popen(
         [sys.executable, "-m", "volplane", "test-driver", *words],

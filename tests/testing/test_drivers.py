@@ -13,19 +13,19 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.support import blocks
-from tests.support.driving import PARTS, SEED, driven, passed, wrong
+from tests.support import sample_driver
+from tests.support.driver_cases import PARTS, SEED, failed_reasons, passed_cases, run_cases
 from volplane.api.storage import CSIDriver
-from volplane.cloud import Instance, serving
-from volplane.cloud import Settings as CloudSettings
-from volplane.cluster.apply import objects
-from volplane.cluster.guest import Command, Guest
+from volplane.cloud import CloudInstance, serve_endpoint
+from volplane.cloud import CloudOptions as CloudSettings
+from volplane.cluster.apply import load_manifest
+from volplane.cluster.external_driver import Command, ExternalDriver
 from volplane.host import Host
 from volplane.store.memory import MemoryStore
 from volplane.testing import runner
-from volplane.testing.cases import ALL, SANITY
+from volplane.testing.cases import ALL_CASES, SANITY
 from volplane.testing.report import DriverTestRun
-from volplane.testing.runner import Verdict
+from volplane.testing.runner import CaseVerdict
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -82,12 +82,12 @@ def ours(mode: str, driver: str, *, root: str = "${STATE_DIR}", **env: str) -> C
     return Command((*argv, *more), {"PYTHONPATH": f"{ROOT / 'src'}", **env}, str(ROOT))
 
 
-def shared_directories() -> Guest:
-    return Guest(controller=ours("controller", "efs"), node=ours("node", "efs"))
+def shared_directories() -> ExternalDriver:
+    return ExternalDriver(controller=ours("controller", "efs"), node=ours("node", "efs"))
 
 
 @asynccontextmanager
-async def disks(place: Path, directory: Path, *, world: str = "") -> AsyncIterator[Guest]:
+async def disks(place: Path, directory: Path, *, world: str = "") -> AsyncIterator[ExternalDriver]:
     """Our driver of disks, with a disk service for the bench's nodes or for those of a cluster."""
     host, zone = Host(), "us-east-1a"
     names = {f"node-{i}": directory / f"node-{i}/state/dev" for i in (1, 2)}
@@ -97,14 +97,14 @@ async def disks(place: Path, directory: Path, *, world: str = "") -> AsyncIterat
         data_dir=str(place),
         access_key="key",
         secret_key="secret",
-        instances=tuple(Instance(f"i-{name}", zone, str(dev)) for name, dev in names.items()),
+        instances=tuple(CloudInstance(f"i-{name}", zone, str(dev)) for name, dev in names.items()),
     )
-    async with serving(settings, host, MemoryStore()) as address:
+    async with serve_endpoint(settings, host, MemoryStore()) as address:
         keys = {"AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
         # In a container of the cluster the node's directory is where a kubelet's is.
         root = "/var/lib/kubelet" if world else "${STATE_DIR}"
-        own = next(obj for obj in objects("ebs.yaml") if isinstance(obj, CSIDriver))
-        yield Guest(
+        own = next(obj for obj in load_manifest("ebs.yaml") if isinstance(obj, CSIDriver))
+        yield ExternalDriver(
             controller=ours("controller", "ebs", **keys),
             node=ours("node", "ebs", root=root, **keys),
             driver=own,
@@ -114,31 +114,31 @@ async def disks(place: Path, directory: Path, *, world: str = "") -> AsyncIterat
 
 def check(run: DriverTestRun, part: str, lacks: Set[str], refuses: Set[str]) -> None:
     """Every case of the part has passed, but for those that need what the driver does not promise."""
-    assert wrong(run) == {}
+    assert failed_reasons(run) == {}
     beyond = {case.name for case in PARTS[part] if lacks & set(case.needs) or case.name in refuses}
-    skipped = {result.name: result.reason for result in run.results if result.verdict is Verdict.SKIPPED}
+    skipped = {result.name: result.reason for result in run.results if result.verdict is CaseVerdict.SKIPPED}
     assert skipped.keys() == beyond, skipped
-    assert {*passed(run)} == {case.name for case in PARTS[part]} - beyond
+    assert {*passed_cases(run)} == {case.name for case in PARTS[part]} - beyond
 
 
 def test_every_case_is_in_one_of_the_parts() -> None:
     named = sorted(case.name for part in PARTS.values() for case in part)
-    assert named == sorted(case.name for case in ALL if case is not SANITY)
+    assert named == sorted(case.name for case in ALL_CASES if case is not SANITY)
 
 
 async def test_our_driver_of_shared_directories_passes() -> None:
-    check(await driven(shared_directories(), secrets=SECRETS), "bare", EFS_LACKS, EFS_REFUSES)
+    check(await run_cases(shared_directories(), secrets=SECRETS), "bare", EFS_LACKS, EFS_REFUSES)
 
 
 async def test_our_driver_of_disks_passes(tmp_path: Path) -> None:
     async with disks(tmp_path / "cloud", tmp_path / "b") as brought:
-        run = await driven(brought, tmp_path / "b", secrets=SECRETS, mutable=MUTABLE)
+        run = await run_cases(brought, tmp_path / "b", secrets=SECRETS, mutable=MUTABLE)
     check(run, "bare", EBS_LACKS, EBS_REFUSES)
 
 
 @pytest.mark.parametrize("part", ["one process", "processes"])
 async def test_our_driver_of_shared_directories_passes_in_a_cluster(part: str) -> None:
-    run = await driven(shared_directories(), cases=PARTS[part], secrets=SECRETS)
+    run = await run_cases(shared_directories(), cases=PARTS[part], secrets=SECRETS)
     check(run, part, EFS_LACKS, EFS_REFUSES)
 
 
@@ -146,7 +146,7 @@ async def test_our_driver_of_shared_directories_passes_in_a_cluster(part: str) -
 async def test_our_driver_of_disks_passes_in_a_cluster(tmp_path: Path, part: str) -> None:
     world = "a" if part == "processes" else "w"
     async with disks(tmp_path / "cloud", tmp_path / "b", world=world) as brought:
-        run = await driven(brought, tmp_path / "b", cases=PARTS[part], secrets=SECRETS, mutable=MUTABLE)
+        run = await run_cases(brought, tmp_path / "b", cases=PARTS[part], secrets=SECRETS, mutable=MUTABLE)
     check(run, part, EBS_LACKS, EBS_REFUSES)
 
 
@@ -155,7 +155,14 @@ def test_a_correct_driver_passes_everything_by_the_command(tmp_path: Path) -> No
     files = {kind: tmp_path / f"r.{kind}" for kind in ("junit", "json", "html")}
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "volplane", "test-driver", "--driver-command", blocks.line()),
+            *(
+                sys.executable,
+                "-m",
+                "volplane",
+                "test-driver",
+                "--driver-command",
+                sample_driver.command_line(),
+            ),
             *(
                 "--secret",
                 "key=sesame",
@@ -181,7 +188,7 @@ def test_a_correct_driver_passes_everything_by_the_command(tmp_path: Path) -> No
     told = json.loads(files["json"].read_text())
     assert told["driver"] == "blocks.example.com"
     assert told["failed"] == 0
-    assert len(told["cases"]) == len(runner.select_cases(ALL, "", "^sanity/"))
+    assert len(told["cases"]) == len(runner.select_cases(ALL_CASES, "", "^sanity/"))
     ran = {case["name"] for case in told["cases"] if case["verdict"] == "passed"}
     assert {"twice/CreateVolume", "killed during/NodeStageVolume", "cluster/snapshot and restore"} <= ran
     suite = ElementTree.parse(files["junit"]).getroot()[0]

@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import pytest
 
-from tests.support import blocks, elsewhere
+from tests.support import loop_device_holder, sample_driver
 from volplane.api.core import PersistentVolumeClaim, Pod
-from volplane.cluster import guest
-from volplane.cluster.guest.deploy import KUBELET
-from volplane.csi.tap import Call, Tap
+from volplane.cluster import external_driver
+from volplane.cluster.external_driver.workloads import KUBELET
+from volplane.csi.call_interceptor import CallInterceptor, CsiCall
 from volplane.host import devices, mounts
 from volplane.testing import driver_run
 from volplane.testing.capabilities import DriverCapabilities
@@ -23,7 +23,7 @@ from volplane.testing.case import CaseFailure
 from volplane.testing.cluster_env import ClusterEnv
 from volplane.testing.process_env import ProcessEnv, SurvivorPod
 
-GUEST = guest.from_command(blocks.line())
+GUEST = external_driver.from_command(sample_driver.command_line())
 
 
 W = TypeVar("W", bound=ClusterEnv)
@@ -31,7 +31,7 @@ W = TypeVar("W", bound=ClusterEnv)
 
 def composed(kind: type[W], directory: Path) -> W:
     """A world whose cluster was not started, or has ended."""
-    world = kind(GUEST, directory, DriverCapabilities(), tap=Tap())
+    world = kind(GUEST, directory, DriverCapabilities(), tap=CallInterceptor())
     directory.mkdir(exist_ok=True)
     world.cluster = world._make_cluster()
     return world
@@ -52,7 +52,7 @@ async def test_a_device_that_a_container_has_left_is_released(tmp_path: Path) ->
     file = tmp_path / "w" / "volume.img"
     file.touch()
     os.truncate(file, 1 << 20)
-    with elsewhere.bound(file) as (device, process):
+    with loop_device_holder.bind_in_namespace(file) as (device, process):
         assert device in devices.loops_below(str(tmp_path))
         # It is busy as long as the container's last process: that one ends while it is swept.
         ending = asyncio.get_running_loop().call_later(0.3, process.kill)
@@ -71,7 +71,7 @@ async def test_a_cluster_that_does_not_end_well_is_swept_none_the_less(tmp_path:
     file.touch()
     os.truncate(file, 1 << 20)
     world.cluster._stack.push_async_callback(refuses)
-    with elsewhere.bound(file):
+    with loop_device_holder.bind_in_namespace(file):
         pass
     with pytest.raises(OSError, match="no"):
         await world.__aexit__()
@@ -98,15 +98,15 @@ class Holding(ClusterEnv):
     async def _force_unmount(self) -> None:
         self.forced += 1
 
-    async def clear(self) -> None:
+    async def delete_created(self) -> None:
         for number in range(10 * (not self.forced)):
             self.livelock.observe_call(unmounted(float(number)))
         await self.livelock.wait_or_livelock(asyncio.sleep(0.01))
 
 
-def unmounted(at: float, volume: str = "v") -> Call:
+def unmounted(at: float, volume: str = "v") -> CsiCall:
     request = json.dumps({"volume_id": volume, "target_path": "/t"})
-    return Call(1, "NodeUnpublishVolume", "kubelet", "here", request, at, at, "OK", "{}")
+    return CsiCall(1, "NodeUnpublishVolume", "kubelet", "here", request, at, at, "OK", "{}")
 
 
 async def test_what_was_unmounted_by_force_is_waited_for_to_its_end(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ async def test_a_case_that_a_driver_has_failed_is_cleaned_by_force_at_once(tmp_p
     world = composed(Holding, tmp_path / "w")
     for number in range(10):
         world.livelock.observe_call(unmounted(float(number)))
-    assert world.livelock.found
+    assert world.livelock.has_livelock
     assert await world.clean() == []
     assert world.forced == 1
 
@@ -129,11 +129,11 @@ async def test_a_case_disturbs_no_call_for_what_another_has_left(tmp_path: Path)
     world = composed(ClusterEnv, tmp_path / "w")
     made = {"volume": {"volume_id": "old"}}
     world.tap.calls.append(
-        Call(1, "CreateVolume", "me", "here", '{"name":"pvc-1"}', 0.0, 1.0, "OK", json.dumps(made))
+        CsiCall(1, "CreateVolume", "me", "here", '{"name":"pvc-1"}', 0.0, 1.0, "OK", json.dumps(made))
     )
     mine = world.calls_of_this_case()
     assert not mine(unmounted(2.0, "old"))
-    assert not mine(Call(2, "CreateVolume", "me", "here", '{"name":"pvc-1"}', 2.0))
+    assert not mine(CsiCall(2, "CreateVolume", "me", "here", '{"name":"pvc-1"}', 2.0))
     assert mine(unmounted(2.0, "new"))
 
 
@@ -165,7 +165,7 @@ async def test_a_directory_that_stays_because_of_a_mount_is_told(
     assert place.is_dir()
     assert f"{place} is not removed: still mounted there: {place / 'm'}" in caplog.text
     mounts.unmount(str(place / "m"))
-    await asyncio.to_thread(driver_run._remove, place)
+    await asyncio.to_thread(driver_run._remove_directory, place)
     assert not place.exists()
 
 
@@ -179,7 +179,7 @@ async def test_what_a_call_was_to_unmount_is_looked_for_on_its_node(tmp_path: Pa
 
     def ended(root: Path) -> bool:
         address = str(root / "plugins/x/csi.sock")
-        return world._still_mounted(Call(1, "NodeUnpublishVolume", "kubelet", address, request, 0.0))
+        return world._still_mounted(CsiCall(1, "NodeUnpublishVolume", "kubelet", address, request, 0.0))
 
     mounts.bind(str(tmp_path), str(target), readonly=False, recursive=False)
     try:

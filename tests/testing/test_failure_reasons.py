@@ -14,7 +14,7 @@ from volplane.api.meta import Resource
 from volplane.testing import failure_reason, runner
 from volplane.testing.case import Case
 from volplane.testing.failure_reason import find_reason
-from volplane.testing.runner import CaseSettings, Result
+from volplane.testing.runner import CaseResult, CaseSettings
 
 
 def made(kind: type[Resource]) -> set[str]:
@@ -46,7 +46,7 @@ async def test_a_case_that_is_not_done_in_time_says_what_the_world_waits_for() -
     async def wait(world: Idle) -> None:
         await asyncio.Event().wait()
 
-    idle, results = Idle(), list[Result]()
+    idle, results = Idle(), list[CaseResult]()
     idle.waiting = "pod a runs (pod/default/a waits: nobody attaches)"
     case = Case("ours/waits", "Kubernetes", "Ends.", wait)
     await runner.run(idle, [case], CaseSettings(seed=1, timeout=0.05), results.append)

@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from tests.support import peers
-from tests.support.driving import PARTS, driven, wrong
-from volplane.cluster import guest
+from tests.support.driver_cases import PARTS, failed_reasons, run_cases
+from volplane.cluster import external_driver
 from volplane.testing import runner
-from volplane.testing.cases import ALL
-from volplane.testing.runner import Verdict
+from volplane.testing.cases import ALL_CASES
+from volplane.testing.runner import CaseVerdict
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -61,13 +61,15 @@ BY_CHANCE = {
 
 @pytest.mark.peer("hostpathplugin")
 async def test_upstreams_example_driver_is_explained_case_by_case() -> None:
-    run = await driven(guest.from_command(f"{peers.path('hostpathplugin')} {HOSTPATH}"))
+    run = await run_cases(external_driver.from_command(f"{peers.path('hostpathplugin')} {HOSTPATH}"))
     # A kill while its state file is written leaves half of one, on which it does not start: by chance.
-    half = {name for name, said in wrong(run).items() if "does not start again" in said}
+    half = {name for name, said in failed_reasons(run).items() if "does not start again" in said}
     assert all(name.startswith("killed during/") for name in half)
     # Where others mount all the time, it gives up reading the mount table: this machine, not this driver.
-    busy = {name for name, said in wrong(run).items() if "consistent content of /proc/mounts" in said}
-    found = {name: said for name, said in wrong(run).items() if name not in half | busy}
+    busy = {
+        name for name, said in failed_reasons(run).items() if "consistent content of /proc/mounts" in said
+    }
+    found = {name: said for name, said in failed_reasons(run).items() if name not in half | busy}
     assert found.keys() <= EXPLAINED.keys(), found
     # Those that do not depend on the moment of a kill are found in each run.
     assert {"list/volumes", "delete/in use", "killed after/NodeStageVolume"} <= found.keys() | busy
@@ -79,11 +81,13 @@ async def test_upstreams_example_driver_is_explained_case_by_case() -> None:
 
 @pytest.mark.peer("hostpathplugin")
 async def test_upstreams_example_driver_in_a_cluster_is_explained() -> None:
-    brought = guest.from_command(f"{peers.path('hostpathplugin')} {HOSTPATH}")
-    run = await driven(brought, cases=[*PARTS["one process"], *PARTS["processes"]])
-    found = {name: said for name, said in wrong(run).items() if "consistent content of /proc" not in said}
+    brought = external_driver.from_command(f"{peers.path('hostpathplugin')} {HOSTPATH}")
+    run = await run_cases(brought, cases=[*PARTS["one process"], *PARTS["processes"]])
+    found = {
+        name: said for name, said in failed_reasons(run).items() if "consistent content of /proc" not in said
+    }
     assert found.keys() <= ALWAYS | BY_CHANCE, found
-    assert wrong(run).keys() >= ALWAYS
+    assert failed_reasons(run).keys() >= ALWAYS
     for name, reason in found.items():
         assert any(words in reason for words in FORGOTTEN), (name, reason)
 
@@ -98,7 +102,8 @@ async def test_upstreams_example_driver_has_volumes_that_live_with_a_pod(tmp_pat
         {**about, "metadata": {"name": "hostpath.csi.k8s.io"}},
     ]
     (tmp_path / "driver.yaml").write_text(yaml.safe_dump_all(documents))
-    run = await driven(
-        guest.read(tmp_path / "driver.yaml"), cases=runner.select_cases(ALL, "^cluster/inline$", "")
+    run = await run_cases(
+        external_driver.read_driver_file(tmp_path / "driver.yaml"),
+        cases=runner.select_cases(ALL_CASES, "^cluster/inline$", ""),
     )
-    assert {result.name: result.verdict for result in run.results} == {"cluster/inline": Verdict.PASSED}
+    assert {result.name: result.verdict for result in run.results} == {"cluster/inline": CaseVerdict.PASSED}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import blocks
+from tests.support import sample_driver
 from volplane.host import devices
 from volplane.testing import call_audit
 from volplane.testing.sync_cluster import SyncCluster
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
     ],
 )
 def test_what_only_the_driver_has_is_left_behind(mutant: str, left: tuple[str, ...], tmp_path: Path) -> None:
-    handle = SyncCluster.start(blocks.line(mutant), {"nodes": 1}, tmp_path)
+    handle = SyncCluster.start(sample_driver.command_line(mutant), {"nodes": 1}, tmp_path)
     try:
         handle.begin_test()
         handle.cut("CreateVolume", after=True)  # so that it is asked for twice

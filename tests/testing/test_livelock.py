@@ -6,27 +6,27 @@ import asyncio
 
 import pytest
 
-from volplane.csi.tap import Call
+from volplane.csi.call_interceptor import CsiCall
 from volplane.testing.case import CaseFailure
-from volplane.testing.livelock import ORDINARY, SHORT, LivelockDetector
+from volplane.testing.livelock import NORMAL_LIMIT, SHORT_LIMIT, LivelockDetector
 
 pytestmark = pytest.mark.virtual
-TIMES = ORDINARY.times
+TIMES = NORMAL_LIMIT.times
 
 
 def refused(
     at: float, code: str = "INTERNAL", message: str = "no", note: str = "", request: str = "{}"
-) -> Call:
-    return Call(1, "NodeStageVolume", "kubelet", "here", request, at, at + 0.1, code, "", message, note)
+) -> CsiCall:
+    return CsiCall(1, "NodeStageVolume", "kubelet", "here", request, at, at + 0.1, code, "", message, note)
 
 
-def in_use(at: float) -> Call:
+def in_use(at: float) -> CsiCall:
     code = "FAILED_PRECONDITION"
-    return Call(1, "ControllerUnpublishVolume", "attacher", "here", "{}", at, at, code, "", "busy")
+    return CsiCall(1, "ControllerUnpublishVolume", "attacher", "here", "{}", at, at, code, "", "busy")
 
 
-def unmounted(at: float) -> Call:
-    return Call(1, "NodeUnpublishVolume", "kubelet", "here", "{}", at, at + 0.1, "OK", "{}")
+def unmounted(at: float) -> CsiCall:
+    return CsiCall(1, "NodeUnpublishVolume", "kubelet", "here", "{}", at, at + 0.1, "OK", "{}")
 
 
 async def waited(stuck: LivelockDetector) -> str:
@@ -40,7 +40,7 @@ async def waited(stuck: LivelockDetector) -> str:
     raise AssertionError
 
 
-def hears(stuck: LivelockDetector, *calls: Call) -> LivelockDetector:
+def hears(stuck: LivelockDetector, *calls: CsiCall) -> LivelockDetector:
     for call in calls:
         stuck.observe_call(call)
     return stuck
@@ -85,7 +85,7 @@ async def test_the_work_may_end_first() -> None:
         "in use",
     ],
 )
-async def test_everything_else_is_waited_for(calls: list[Call]) -> None:
+async def test_everything_else_is_waited_for(calls: list[CsiCall]) -> None:
     assert await waited(hears(LivelockDetector(), *calls)) == ""
 
 
@@ -107,10 +107,10 @@ async def test_an_unmount_that_only_says_so_ends_the_waiting() -> None:
 
 async def test_patience_may_be_short_for_one_case() -> None:
     stuck = LivelockDetector()
-    stuck.patience = SHORT
+    stuck.limit = SHORT_LIMIT
     assert "refused 3 times" in await waited(hears(stuck, *(refused(2.0 * n) for n in range(3))))
     stuck.begin_case()
-    assert stuck.patience is ORDINARY
+    assert stuck.limit is NORMAL_LIMIT
 
 
 async def test_an_unmount_that_was_seen_not_to_happen_is_not_waited_for() -> None:

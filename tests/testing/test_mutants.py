@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import blocks
-from tests.support.blocks.mutants import MUTANTS
-from volplane.cluster import guest
+from tests.support import sample_driver
+from tests.support.sample_driver.mutants import MUTANTS
+from volplane.cluster import external_driver
 from volplane.testing import driver_run, runner
-from volplane.testing.cases import ALL
-from volplane.testing.runner import CaseSettings, Result, Verdict
+from volplane.testing.cases import ALL_CASES
+from volplane.testing.runner import CaseResult, CaseSettings, CaseVerdict
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -100,11 +100,11 @@ def test_every_mutant_has_its_case() -> None:
 @pytest.mark.parametrize("mutant", CAUGHT)
 async def test_a_broken_driver_is_caught(mutant: str) -> None:
     case, section, word = CAUGHT[mutant]
-    told: list[Result] = []
+    told: list[CaseResult] = []
     settings = CaseSettings(seed=SEED, timeout=5.0 if mutant == "deadlocks" else 120.0)
     run = await driver_run.run_driver_tests(
-        guest.from_command(blocks.line(mutant)),
-        runner.select_cases(ALL, f"^(identity/name|{case})$", ""),
+        external_driver.from_command(sample_driver.command_line(mutant)),
+        runner.select_cases(ALL_CASES, f"^(identity/name|{case})$", ""),
         settings,
         told.append,
         secrets={"key": "sesame"},
@@ -113,8 +113,8 @@ async def test_a_broken_driver_is_caught(mutant: str) -> None:
     )
     identity, found = run.results
     assert told == run.results
-    assert identity.verdict is Verdict.PASSED
-    assert (found.name, found.verdict, found.section) == (case, Verdict.FAILED, section), found.reason
+    assert identity.verdict is CaseVerdict.PASSED
+    assert (found.name, found.verdict, found.section) == (case, CaseVerdict.FAILED, section), found.reason
     assert word in found.reason
     assert found.calls
     assert "sesame" not in str(found)

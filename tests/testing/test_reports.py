@@ -12,11 +12,11 @@ from xml.etree import ElementTree
 import pytest
 from msgspec import structs
 
-from volplane.csi.tap import Call
+from volplane.csi.call_interceptor import CsiCall
 from volplane.testing.report import DriverTestRun, console, machine, page
-from volplane.testing.runner import Result, Verdict
+from volplane.testing.runner import CaseResult, CaseVerdict
 
-CALL = Call(
+CALL = CsiCall(
     number=1,
     method="CreateVolume",
     caller="test-driver",
@@ -30,21 +30,23 @@ CALL = Call(
 LINE = ["volplane", "test-driver", "--driver-command", "./driver --node=$NODE_ID"]
 
 
-def results() -> list[Result]:
+def results() -> list[CaseResult]:
     return [
-        Result("identity/name", "CSI: GetPluginInfo", "A name.", Verdict.PASSED, seconds=0.01),
-        Result(
+        CaseResult("identity/name", "CSI: GetPluginInfo", "A name.", CaseVerdict.PASSED, seconds=0.01),
+        CaseResult(
             "provision/capacity",
             "CSI: CreateVolume",
             "Enough bytes.",
-            Verdict.FAILED,
+            CaseVerdict.FAILED,
             "CreateVolume: INTERNAL (no \x00 luck & <script>)",
             1.5,
             calls=[CALL],
             logs={"node-1": "panic: <nil>"},
             began=100.0,
         ),
-        Result("clone/data", "CSI: CreateVolume", "A copy.", Verdict.SKIPPED, "not promised: CLONE_VOLUME"),
+        CaseResult(
+            "clone/data", "CSI: CreateVolume", "A copy.", CaseVerdict.SKIPPED, "not promised: CLONE_VOLUME"
+        ),
     ]
 
 
@@ -70,7 +72,7 @@ def test_a_run_that_was_stopped_says_so_everywhere(tmp_path: Path) -> None:
     run = made(complete=False)
     assert "in 3.2 s, and stopped before its end: d.example.com" in console.verdict(run)
     assert "stopped before its end" in page.page(run)
-    assert machine.plain(run)["complete"] is False
+    assert machine.to_dict(run)["complete"] is False
     machine.write_junit(run, tmp_path / "r.xml")
     suite = ElementTree.parse(tmp_path / "r.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("errors")) == ("4", "1")
@@ -82,12 +84,12 @@ def test_calls_that_only_clean_up_are_not_taken_for_the_reason(tmp_path: Path) -
     failed = run.results[1]
     failed.verdict_at = 100.6
     failed.calls = [CALL, *(structs.replace(CALL, method="DeleteVolume", start=101.0 + n) for n in range(9))]
-    console.Progress(stream, total=3).end(run)
+    console.ProgressDisplay(stream, total=3).end(run)
     assert "CreateVolume INTERNAL" in stream.getvalue()
     assert "DeleteVolume" not in stream.getvalue()
     first, _, rest = page.page(run).partition("what the case has made is removed")
     assert (first.count("DeleteVolume"), rest.count("DeleteVolume")) == (0, 9)
-    told = machine.plain(run)["cases"][1]["calls"]
+    told = machine.to_dict(run)["cases"][1]["calls"]
     assert [call["cleaning"] for call in told] == [False] + [True] * 9
 
 
@@ -100,7 +102,7 @@ def test_a_terminal_shows_the_case_that_runs(monkeypatch: pytest.MonkeyPatch) ->
 
     screen, file = Terminal(), io.StringIO()
     for stream in (screen, file):
-        progress = console.Progress(stream, total=3)
+        progress = console.ProgressDisplay(stream, total=3)
         progress.case_starts("provision/slow one")
         progress.end(made())
     assert "provision/slow one" in screen.getvalue()
@@ -109,7 +111,7 @@ def test_a_terminal_shows_the_case_that_runs(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_terminal_tells_what_is_wrong_and_what_was_not_promised() -> None:
     run, stream = made(), io.StringIO()
-    progress = console.Progress(stream, total=3)
+    progress = console.ProgressDisplay(stream, total=3)
     for result in run.results:
         progress.case_ended(result)
     progress.end(run)
@@ -180,5 +182,5 @@ def test_groups_are_open_where_something_failed() -> None:
 
 def test_a_page_without_failures_says_so() -> None:
     run = made()
-    run.results = [r for r in run.results if r.verdict is not Verdict.FAILED]
+    run.results = [r for r in run.results if r.verdict is not CaseVerdict.FAILED]
     assert "What is wrong" not in page.page(run)

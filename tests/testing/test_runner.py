@@ -12,15 +12,15 @@ from random import Random
 import pytest
 from click.testing import CliRunner
 
-from volplane.cli.test_driver import _called as called
+from volplane.cli.test_driver import _program_name as called
 from volplane.cli.test_driver import command
-from volplane.csi import tap, v1
+from volplane.csi import call_interceptor, v1
 from volplane.csi.outcome import CallError, Code
 from volplane.testing import runner
-from volplane.testing.capabilities import WORDS, DriverCapabilities
+from volplane.testing.capabilities import CAPABILITY_NAMES, DriverCapabilities
 from volplane.testing.case import Case, CaseFailure, CaseTable, NotSupported
-from volplane.testing.cases import ALL
-from volplane.testing.runner import CaseSettings, Result, Verdict
+from volplane.testing.cases import ALL_CASES
+from volplane.testing.runner import CaseResult, CaseSettings, CaseVerdict
 
 SETTINGS = CaseSettings(seed=1, timeout=60.0)
 
@@ -30,7 +30,7 @@ class Idle:
 
     def __init__(self, problems: list[str] | None = None) -> None:
         self.promises = DriverCapabilities(controller={"CREATE_DELETE_VOLUME"})
-        self.tap, self.random = tap.Tap(), Random(0)
+        self.tap, self.random = call_interceptor.CallInterceptor(), Random(0)
         self.problems, self.cleaned, self.revived = problems or [], 0, 0
         self.repeated, self.waiting = 0, ""
         self.secrets = {"key": "sesame", "pin": "12"}
@@ -56,7 +56,9 @@ def case(run: Callable[[Idle], Awaitable[None]], *needs: str) -> Case:
     return Case("group/name", "CSI: CreateVolume", "It works.", run, needs)
 
 
-async def judged(run: Callable[[Idle], Awaitable[None]], *needs: str, world: Idle | None = None) -> Result:
+async def judged(
+    run: Callable[[Idle], Awaitable[None]], *needs: str, world: Idle | None = None
+) -> CaseResult:
     return await runner.run_case(world or Idle(), case(run, *needs), SETTINGS)
 
 
@@ -68,7 +70,7 @@ async def nothing(world: Idle) -> None:
 async def test_a_case_passes() -> None:
     world = Idle()
     result = await judged(nothing, "create", world=world)
-    assert result.verdict is Verdict.PASSED
+    assert result.verdict is CaseVerdict.PASSED
     assert (world.cleaned, result.logs, result.calls) == (1, {}, [])
 
 
@@ -78,7 +80,7 @@ async def test_what_is_not_promised_is_not_run() -> None:
         raise AssertionError
 
     result = await judged(never, "create", "snapshot")
-    assert result.verdict is Verdict.SKIPPED
+    assert result.verdict is CaseVerdict.SKIPPED
     assert result.reason == "not promised: CREATE_DELETE_SNAPSHOT is not among its controller capabilities"
 
 
@@ -96,7 +98,7 @@ async def test_a_broken_demand_has_its_own_section() -> None:
         raise CaseFailure("too small", section="CSI: NodeStageVolume")
 
     result = await judged(broken)
-    assert (result.verdict, result.section) == (Verdict.FAILED, "CSI: NodeStageVolume")
+    assert (result.verdict, result.section) == (CaseVerdict.FAILED, "CSI: NodeStageVolume")
     assert result.logs == {"node-1": "last words"}
 
 
@@ -106,7 +108,7 @@ async def test_a_call_that_fails_is_named_with_its_section() -> None:
         async def send() -> None:
             raise CallError(Code.INTERNAL, "disk on fire")
 
-        await world.tap.passed("NodeStageVolume", "me", "here", v1.NodeStageVolumeRequest(), send)
+        await world.tap.intercept("NodeStageVolume", "me", "here", v1.NodeStageVolumeRequest(), send)
 
     result = await judged(calls)
     assert result.reason == "NodeStageVolume: INTERNAL (disk on fire), demanded is OK"
@@ -120,7 +122,7 @@ async def test_what_a_driver_repeats_of_its_secrets_is_not_told() -> None:
         async def send() -> None:
             raise CallError(Code.INTERNAL, "sesame does not open disk 12")
 
-        await world.tap.passed("NodeStageVolume", "me", "here", v1.NodeStageVolumeRequest(), send)
+        await world.tap.intercept("NodeStageVolume", "me", "here", v1.NodeStageVolumeRequest(), send)
 
     class Talkative(Idle):
         def logs(self, since: dict[str, int]) -> dict[str, str]:
@@ -136,14 +138,14 @@ async def test_what_a_driver_repeats_of_its_secrets_is_not_told() -> None:
 async def test_a_case_has_its_own_calls_when_the_oldest_are_not_kept_any_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tap, "KEPT", 20)
+    monkeypatch.setattr(call_interceptor, "MAX_RECORDED_CALLS", 20)
 
     async def calls(world: Idle) -> None:
         async def send() -> v1.ProbeResponse:
             return v1.ProbeResponse()
 
         for _ in range(7):
-            await world.tap.passed("Probe", "me", "here", v1.ProbeRequest(), send)
+            await world.tap.intercept("Probe", "me", "here", v1.ProbeRequest(), send)
         raise CaseFailure("to be seen")
 
     world = Idle()
@@ -157,7 +159,7 @@ async def test_a_driver_that_does_not_answer_is_started_again() -> None:
         async def send() -> None:
             await asyncio.sleep(1e6)
 
-        await world.tap.passed("CreateVolume", "me", "here", v1.CreateVolumeRequest(), send)
+        await world.tap.intercept("CreateVolume", "me", "here", v1.CreateVolumeRequest(), send)
 
     world = Idle()
     result = await judged(hangs, world=world)
@@ -168,7 +170,7 @@ async def test_a_driver_that_does_not_answer_is_started_again() -> None:
 @pytest.mark.virtual
 async def test_what_cannot_be_cleaned_up_is_a_failure() -> None:
     result = await judged(nothing, world=Idle(["DeleteVolume: busy"]))
-    assert result.verdict is Verdict.FAILED
+    assert result.verdict is CaseVerdict.FAILED
     assert "DeleteVolume: busy" in result.reason
 
 
@@ -191,17 +193,19 @@ async def test_a_case_has_the_same_chances_alone_as_among_others() -> None:
 
 
 def test_cases_are_chosen_by_their_names() -> None:
-    names = [c.name for c in runner.select_cases(ALL, "^twice/|^leaks/", "Snapshot|mounts")]
+    names = [c.name for c in runner.select_cases(ALL_CASES, "^twice/|^leaks/", "Snapshot|mounts")]
     assert "twice/CreateVolume" in names
     assert "leaks/files" in names
     assert not any("Snapshot" in name or "mounts" in name for name in names)
 
 
 def test_cases_have_names_of_their_own_and_needs_that_are_known() -> None:
-    names = [c.name for c in ALL]
+    names = [c.name for c in ALL_CASES]
     assert len(set(names)) == len(names) >= 150
-    assert {need for c in ALL for need in c.needs} <= WORDS.keys()
-    assert all(c.section.startswith(("CSI: ", "Kubernetes: ", "csi-sanity")) and c.requirement for c in ALL)
+    assert {need for c in ALL_CASES for need in c.needs} <= CAPABILITY_NAMES.keys()
+    assert all(
+        c.section.startswith(("CSI: ", "Kubernetes: ", "csi-sanity")) and c.requirement for c in ALL_CASES
+    )
 
 
 def test_the_list_names_every_case_with_its_section() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from volplane.cluster import guest
+from volplane.cluster import external_driver
 from volplane.testing import driver_run, runner
-from volplane.testing.cases import ALL
+from volplane.testing.cases import ALL_CASES
 from volplane.testing.report import DriverTestRun
-from volplane.testing.runner import CaseSettings, Verdict
+from volplane.testing.runner import CaseSettings, CaseVerdict
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -34,9 +34,9 @@ def typed(place: Path, *, lines: int) -> None:
 
 async def run(program: Path, focus: str) -> DriverTestRun:
     line = f"PYTHONPATH={ROOT / 'src'} {sys.executable} {program} $SHARED_DIR $CSI_SOCKET $NODE_ID"
-    cases = runner.select_cases(ALL, focus, "")
+    cases = runner.select_cases(ALL_CASES, focus, "")
     return await driver_run.run_driver_tests(
-        guest.from_command(line), cases, CaseSettings(seed=1, timeout=120.0), lambda result: None
+        external_driver.from_command(line), cases, CaseSettings(seed=1, timeout=120.0), lambda result: None
     )
 
 
@@ -46,12 +46,12 @@ async def test_from_red_to_green(tmp_path: Path) -> None:
     assert LINE not in program.read_text()
     red = await run(program, "^publish/read-only$")
     assert [(r.name, r.verdict, r.section) for r in red.results] == [
-        ("publish/read-only", Verdict.FAILED, "CSI: NodePublishVolume")
+        ("publish/read-only", CaseVerdict.FAILED, "CSI: NodePublishVolume")
     ]
     typed(tmp_path, lines=1)
     assert program.read_text().count(LINE) == 1
     green = await run(program, "^(identity|publish|provision|stage|delete|twice)/")
-    assert {r.name: r.reason for r in green.failed} == {}
+    assert {r.name: r.reason for r in green.failed_results} == {}
     assert {"publish/read-only", "publish/data", "twice/CreateVolume"} <= {
-        r.name for r in green.results if r.verdict is Verdict.PASSED
+        r.name for r in green.results if r.verdict is CaseVerdict.PASSED
     }

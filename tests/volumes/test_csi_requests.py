@@ -11,7 +11,7 @@ from volplane.api.codec import convert
 from volplane.api.core import PersistentVolume, Pod, Volume
 from volplane.api.storage import CSIDriver
 from volplane.csi import v1
-from volplane.volumes.base import Spec, VolumeFailure
+from volplane.volumes.base import PodVolumeSpec, VolumeOperationError
 from volplane.volumes.csi import request
 from volplane.volumes.csi.drivers import Rpc
 
@@ -24,7 +24,7 @@ def spec(
     fs_type: str = "ext4",
     group: int | None = 7,
     readonly: bool = False,
-) -> Spec:
+) -> PodVolumeSpec:
     pod = {"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": {"securityContext": {}}}
     if group is not None:
         pod["spec"] = {"securityContext": {"fsGroup": group}}
@@ -41,7 +41,7 @@ def spec(
             },
         },
     }
-    return Spec(
+    return PodVolumeSpec(
         "kubernetes.io/csi",
         "kubernetes.io/csi/d.test^v-1",
         "pv",
@@ -52,13 +52,13 @@ def spec(
     )
 
 
-def inline(fs_type: str = "ext4") -> Spec:
+def inline(fs_type: str = "ext4") -> PodVolumeSpec:
     pod = {
         "metadata": {"name": "p", "namespace": "d", "uid": "u"},
         "spec": {"securityContext": {"fsGroup": 7}},
     }
     source = convert(Volume, {"name": "data", "csi": {"driver": "d.test", "fsType": fs_type}})
-    return Spec("kubernetes.io/csi", "kubernetes.io/csi/u-data", "data", convert(Pod, pod), source)
+    return PodVolumeSpec("kubernetes.io/csi", "kubernetes.io/csi/u-data", "data", convert(Pod, pod), source)
 
 
 def driver(**fields: Any) -> CSIDriver:
@@ -82,9 +82,9 @@ GROUPS = {
 
 @pytest.mark.parametrize(("wanted", "about", "can", "changes"), GROUPS.values(), ids=GROUPS)
 def test_who_changes_the_group(
-    wanted: Spec, about: CSIDriver | None, can: frozenset[int], changes: bool
+    wanted: PodVolumeSpec, about: CSIDriver | None, can: frozenset[int], changes: bool
 ) -> None:
-    assert request.wants_group(wanted, about, can) is changes
+    assert request.node_applies_fs_group(wanted, about, can) is changes
 
 
 @pytest.mark.parametrize(
@@ -115,30 +115,32 @@ def test_a_driver_that_can_gets_the_group_passed() -> None:
 
 
 def test_modes_of_life_that_a_driver_does_not_offer() -> None:
-    with pytest.raises(VolumeFailure) as failure:
+    with pytest.raises(VolumeOperationError) as failure:
         request.check_lifecycle(inline(), None)
     assert (
         str(failure.value) == 'volume mode "Ephemeral" not supported by driver d.test (no CSIDriver object)'
     )
-    with pytest.raises(VolumeFailure, match="only supports"):
+    with pytest.raises(VolumeOperationError, match="only supports"):
         request.check_lifecycle(inline(), driver())
-    with pytest.raises(VolumeFailure, match="Persistent"):
+    with pytest.raises(VolumeOperationError, match="Persistent"):
         request.check_lifecycle(spec(), driver(volumeLifecycleModes=["Ephemeral"]))
     request.check_lifecycle(inline(), driver(volumeLifecycleModes=["Ephemeral", "Persistent"]))
 
 
 def test_the_attributes_of_the_volume_are_never_changed() -> None:
     wanted = spec()
-    request.attributes(wanted)["x"] = "y"
-    assert request.attributes(wanted) == {"k": "v"}
+    request.volume_attributes(wanted)["x"] = "y"
+    assert request.volume_attributes(wanted) == {"k": "v"}
 
 
 def test_tokens_keep_their_audiences() -> None:
-    made = request.tokens([("", "t1", "2026-01-01T00:00:00Z"), ("vault", "t2", "2026-01-01T00:00:00Z")])
+    made = request.token_attributes(
+        [("", "t1", "2026-01-01T00:00:00Z"), ("vault", "t2", "2026-01-01T00:00:00Z")]
+    )
     body = json.loads(made["csi.storage.k8s.io/serviceAccount.tokens"])
     assert body[""]["token"] == "t1"
     assert body["vault"]["expirationTimestamp"] == "2026-01-01T00:00:00Z"
-    assert request.tokens([]) == {}
+    assert request.token_attributes([]) == {}
 
 
 def test_what_a_later_life_must_know() -> None:

@@ -14,7 +14,7 @@ from volplane.api.core import (
     ResourceRequirements,
 )
 from volplane.api.meta import ObjectMeta
-from volplane.volumes.fields import UnknownField, field, resource
+from volplane.volumes.downward_fields import UnknownField, read_field, read_resource
 
 POD = Pod(
     metadata=ObjectMeta(
@@ -50,12 +50,12 @@ POD = Pod(
     ],
 )
 def test_fields(path: str, value: str) -> None:
-    assert field(POD, path) == value
+    assert read_field(POD, path) == value
 
 
 def test_an_unknown_field_is_named() -> None:
     with pytest.raises(UnknownField, match=r"spec\.volumes"):
-        field(POD, "spec.volumes")
+        read_field(POD, "spec.volumes")
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_an_unknown_field_is_named() -> None:
 )
 def test_resources(name: str, divisor: str, value: str) -> None:
     selector = ResourceFieldSelector(container_name="c", resource=name, divisor=divisor)
-    assert resource(POD, selector, {"memory": "8Gi"}) == value
+    assert read_resource(POD, selector, {"memory": "8Gi"}) == value

@@ -9,16 +9,16 @@ import pytest
 
 from volplane.api.core import HostPathVolumeSource, Pod, Volume
 from volplane.host import Host, NodePaths
-from volplane.volumes.base import Site, Spec
-from volplane.volumes.hostpath import HostPath
+from volplane.volumes.base import NodeContext, PodVolumeSpec
+from volplane.volumes.hostpath import HostPathPlugin
 
 NOBODYS = "/var/lib/volplane-test-nobody-has-this"
 
 
 def where(root: Path, path: str, *, identity: bool = False) -> str:
-    site = Site("n", cast("Host", None), NodePaths(str(root), identity=identity), cast("Any", None))
+    site = NodeContext("n", cast("Host", None), NodePaths(str(root), identity=identity), cast("Any", None))
     source = Volume(name="v", host_path=HostPathVolumeSource(path=path))
-    return HostPath(site).path(Spec("p", "u", "v", Pod(), source))
+    return HostPathPlugin(site).path(PodVolumeSpec("p", "u", "v", Pod(), source))
 
 
 @pytest.mark.parametrize(

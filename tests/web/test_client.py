@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from volplane.web import Handler, Http, HttpError, Request, Response, Upgraded, serve
+from volplane.web import Handler, HttpClient, HttpError, Request, Response, Upgraded, serve
 
 
 @asynccontextmanager
-async def talking(handler: Handler) -> AsyncIterator[Http]:
+async def talking(handler: Handler) -> AsyncIterator[HttpClient]:
     server = await serve(handler)
-    http = Http(f"http://127.0.0.1:{server.port}/base/", headers={"Authorization": "Bearer t"})
+    http = HttpClient(f"http://127.0.0.1:{server.port}/base/", headers={"Authorization": "Bearer t"})
     try:
         async with asyncio.timeout(10):
             yield http
@@ -24,7 +24,7 @@ async def talking(handler: Handler) -> AsyncIterator[Http]:
 
 
 @asynccontextmanager
-async def misbehaving(*answers: bytes) -> AsyncIterator[Http]:
+async def misbehaving(*answers: bytes) -> AsyncIterator[HttpClient]:
     """A server that sends these bytes, one after each request, and then closes."""
     requests: list[bytes] = []
 
@@ -34,7 +34,7 @@ async def misbehaving(*answers: bytes) -> AsyncIterator[Http]:
         writer.close()
 
     server = await asyncio.start_server(serve_one, "127.0.0.1", 0)
-    http = Http(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    http = HttpClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     try:
         async with asyncio.timeout(10):
             yield http
@@ -82,7 +82,7 @@ async def test_no_more_connections_than_allowed() -> None:
         return Response()
 
     server = await serve(handler)
-    http = Http(f"http://127.0.0.1:{server.port}", max_connections=3)
+    http = HttpClient(f"http://127.0.0.1:{server.port}", max_connections=3)
     await asyncio.gather(*(http.request("GET", "/") for _ in range(20)))
     assert len(server.connections) == 3
     await http.close()
@@ -235,7 +235,7 @@ async def test_nobody_there_is_said_with_the_address() -> None:
     port = server.sockets[0].getsockname()[1]
     server.close()
     await server.wait_closed()
-    http = Http(f"http://127.0.0.1:{port}")
+    http = HttpClient(f"http://127.0.0.1:{port}")
     with pytest.raises(HttpError, match=rf"cannot connect to http://127\.0\.0\.1:{port}"):
         await http.request("GET", "/")
     await http.close()
@@ -258,11 +258,11 @@ async def test_a_request_ends_at_its_timeout_and_its_connection_is_not_used_agai
 @pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:80", "http://"])
 async def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="not an HTTP address"):
-        Http(url)
+        HttpClient(url)
 
 
 async def test_what_is_no_path_is_refused() -> None:
-    http = Http("http://127.0.0.1:1")
+    http = HttpClient("http://127.0.0.1:1")
     for path in ("x", "/a b", "/a\r\nX: y"):
         with pytest.raises(ValueError, match=r"path|line break"):
             await http.request("GET", path)

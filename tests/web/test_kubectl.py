@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pytest
 
-from volplane.web import Http, Request, Response, Upgraded, serve, spdy, tls, websocket
+from volplane.web import HttpClient, Request, Response, Upgraded, serve, spdy, tls, websocket
 from volplane.web.stream import ByteStream
 from volplane.web.websocket import MessageStream, WebSocket
 
@@ -64,7 +64,7 @@ async def api(request: Request) -> Response | Upgraded:
 
 async def run_exec(request: Request) -> Upgraded:
     """`cat`, with the exit code 7."""
-    if websocket.is_asked(request):
+    if websocket.is_websocket_request(request):
         await exec_by_websocket(await websocket.server_accept(request, ["v5.channel.k8s.io"]))
     else:
         headers = {"Upgrade": "SPDY/3.1", "X-Stream-Protocol-Version": "v4.channel.k8s.io"}
@@ -84,8 +84,8 @@ async def exec_by_websocket(socket: WebSocket) -> None:
     await socket.close(1000)
 
 
-async def exec_by_spdy(session: spdy.Session) -> None:
-    channels: dict[str, spdy.Channel] = {}
+async def exec_by_spdy(session: spdy.SpdySession) -> None:
+    channels: dict[str, spdy.SpdyChannel] = {}
     while len(channels) < 4:
         channel = await anext(session)
         channels[channel.headers.get("streamtype")] = channel
@@ -101,7 +101,7 @@ async def exec_by_spdy(session: spdy.Session) -> None:
 
 async def forward(request: Request) -> Upgraded:
     below: ByteStream
-    if websocket.is_asked(request):
+    if websocket.is_websocket_request(request):
         below = MessageStream(await websocket.server_accept(request, ["SPDY/3.1+portforward.k8s.io"]))
     else:
         below = await request.upgrade(
@@ -117,7 +117,7 @@ async def forward(request: Request) -> Upgraded:
     return Upgraded()
 
 
-async def answer(channel: spdy.Channel) -> None:
+async def answer(channel: spdy.SpdyChannel) -> None:
     request = b""
     while b"\r\n\r\n" not in request:
         request += await channel.read()
@@ -191,7 +191,7 @@ async def test_port_forward_carries_several_connections(
         )
         assert process.stdout is not None
         line = (await process.stdout.readline()).decode()  # Forwarding from 127.0.0.1:PORT -> 80
-        http = Http(f"http://{line.split()[2]}")
+        http = HttpClient(f"http://{line.split()[2]}")
         answers = await asyncio.gather(*(http.request("GET", f"/{n}") for n in range(5)))
         assert [a.body.strip() for a in answers] == [b"/%d" % n for n in range(5)]
         await http.close()

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.web.test_server import Wire, serving, wired
-from volplane.web import Request, Response, Sink
+from tests.web.test_server import Wire, connect_wire, serving
+from volplane.web import DirectWriter, Request, Response
 from volplane.web import connection as connection_module
 
 AHEAD = 500
@@ -24,7 +24,7 @@ async def test_requests_sent_ahead_do_not_keep_others_waiting() -> None:
             flooded.set()
         return Response(body=b"ok")
 
-    async with serving(note) as server, wired(server) as flood, wired(server) as other:
+    async with serving(note) as server, connect_wire(server) as flood, connect_wire(server) as other:
         other.send(b"GET /first HTTP/1.1\r\nHost: x\r\n\r\n")
         await other.answer()
         flood.send(b"GET /flood HTTP/1.1\r\nHost: x\r\n\r\n" * AHEAD)
@@ -60,7 +60,7 @@ async def test_a_stream_that_is_not_read_ends_when_its_patience_does() -> None:
     async def stream(request: Request) -> Response:
         return Response(body=endless(), patience=0.05)
 
-    async with serving(stream) as server, wired(server) as wire:
+    async with serving(stream) as server, connect_wire(server) as wire:
         wire.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await ended.wait()
         await drain_of(wire)
@@ -68,7 +68,7 @@ async def test_a_stream_that_is_not_read_ends_when_its_patience_does() -> None:
 
 
 async def test_a_stream_can_be_written_past_while_its_client_takes_it() -> None:
-    sinks: list[Sink] = []
+    sinks: list[DirectWriter] = []
     ended: asyncio.Queue[None] = asyncio.Queue()
 
     async def silent() -> AsyncIterator[bytes]:
@@ -83,7 +83,7 @@ async def test_a_stream_can_be_written_past_while_its_client_takes_it() -> None:
         return Response(body=silent(), direct=sinks.append)
 
     async with serving(stream) as server:
-        async with wired(server) as wire, wired(server) as other:
+        async with connect_wire(server) as wire, connect_wire(server) as other:
             for one in (wire, other):
                 one.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
                 await one.reader.readuntil(b"\r\n\r\n")
@@ -111,7 +111,7 @@ async def test_an_answer_that_is_not_taken_is_let_go(monkeypatch: pytest.MonkeyP
         asked.set()
         return Response(body=b"x" * (64 << 20))
 
-    async with serving(large) as server, wired(server) as wire:
+    async with serving(large) as server, connect_wire(server) as wire:
         wire.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await asked.wait()
         (connection,) = server.connections
@@ -132,7 +132,7 @@ async def test_a_stream_without_a_limit_waits_for_its_reader() -> None:
     async def stream(request: Request) -> Response:
         return Response(body=logs())
 
-    async with serving(stream) as server, wired(server) as wire:
+    async with serving(stream) as server, connect_wire(server) as wire:
         wire.send(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         await asyncio.sleep(0.2)
         held = sent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from volplane.web import BodyTooLarge, Headers, Query, Request
-from volplane.web.message import head
+from volplane.web.message import format_head
 
 
 def test_headers_are_found_in_any_case_and_keep_all_values() -> None:
@@ -58,7 +58,7 @@ def test_a_body_over_the_limit_raises_when_it_is_looked_at() -> None:
 
 def test_a_line_break_cannot_be_smuggled_into_a_header() -> None:
     with pytest.raises(ValueError, match="line break"):
-        head("HTTP/1.1 200 OK", {"X": "a\r\nSet-Cookie: b"})
+        format_head("HTTP/1.1 200 OK", {"X": "a\r\nSet-Cookie: b"})
 
 
 async def test_a_request_without_a_connection_cannot_be_upgraded() -> None:

@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from volplane.web import Handler, Limits, PortInUse, Request, Response, Server, Upgraded, serve
+from volplane.web import Handler, HttpServer, PortInUse, Request, Response, ServerLimits, Upgraded, serve
 from volplane.web import server as server_module
 
 
 @asynccontextmanager
-async def serving(handler: Handler, *, max_body: int = 1000) -> AsyncIterator[Server]:
-    server = await serve(handler, limits=Limits(body=max_body))
+async def serving(handler: Handler, *, max_body: int = 1000) -> AsyncIterator[HttpServer]:
+    server = await serve(handler, limits=ServerLimits(body=max_body))
     server.linger = 0.2
     try:
         yield server
@@ -48,7 +48,7 @@ class Wire:
 
 
 @asynccontextmanager
-async def wired(server: Server) -> AsyncIterator[Wire]:
+async def connect_wire(server: HttpServer) -> AsyncIterator[Wire]:
     async with asyncio.timeout(10):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         try:
@@ -63,7 +63,7 @@ async def echo(request: Request) -> Response:
 
 
 async def test_a_request_gets_its_answer_on_a_connection_that_stays() -> None:
-    async with serving(echo) as server, wired(server) as wire:
+    async with serving(echo) as server, connect_wire(server) as wire:
         for _ in range(3):
             wire.send(b"POST /a%20b?x=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello")
             status, headers, body = await wire.answer()
@@ -79,13 +79,13 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
             await asyncio.sleep(0.02)
         return Response(body=request.path.encode())
 
-    async with serving(slow_first) as server, wired(server) as wire:
+    async with serving(slow_first) as server, connect_wire(server) as wire:
         wire.send(b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % n for n in range(200)))
         assert [(await wire.answer())[2] for _ in range(200)] == [b"/%d" % n for n in range(200)]
 
 
 async def test_a_request_may_come_in_single_bytes_and_in_chunks() -> None:
-    async with serving(echo) as server, wired(server) as wire:
+    async with serving(echo) as server, connect_wire(server) as wire:
         top = b"PUT /x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         for byte in top + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n":
             wire.send(bytes([byte]))
@@ -94,7 +94,7 @@ async def test_a_request_may_come_in_single_bytes_and_in_chunks() -> None:
 
 
 async def test_the_client_is_told_to_go_on_before_it_sends_its_body() -> None:
-    async with serving(echo) as server, wired(server) as wire:
+    async with serving(echo) as server, connect_wire(server) as wire:
         wire.send(b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
         assert await wire.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         wire.send(b"ok")
@@ -102,7 +102,7 @@ async def test_the_client_is_told_to_go_on_before_it_sends_its_body() -> None:
 
 
 async def test_connection_close_closes() -> None:
-    async with serving(echo) as server, wired(server) as wire:
+    async with serving(echo) as server, connect_wire(server) as wire:
         wire.send(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert (await wire.answer())[1]["connection"] == "close"
         assert await wire.reader.read() == b""
@@ -112,7 +112,7 @@ async def test_head_and_204_have_no_body() -> None:
     async def handler(request: Request) -> Response:
         return Response(204) if request.path == "/204" else Response(body=b"12345")
 
-    async with serving(handler) as server, wired(server) as wire:
+    async with serving(handler) as server, connect_wire(server) as wire:
         for line in (b"HEAD /", b"GET /204", b"GET /"):
             wire.send(line + b" HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"Content-Length: 5\r\n" in await wire.reader.readuntil(b"\r\n\r\n")
@@ -122,7 +122,7 @@ async def test_head_and_204_have_no_body() -> None:
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 5002\r\n", b"Transfer-Encoding: chunked\r\n\r\n1388"])
 async def test_a_body_over_the_limit_is_refused(framing: bytes) -> None:
-    async with serving(echo, max_body=1000) as server, wired(server) as wire:
+    async with serving(echo, max_body=1000) as server, connect_wire(server) as wire:
         wire.send(b"POST / HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n" + b"x" * 5000)
         status, headers, text = await wire.answer()
         assert (status, headers["connection"]) == (413, "close")
@@ -132,7 +132,7 @@ async def test_a_body_over_the_limit_is_refused(framing: bytes) -> None:
 
 
 async def test_garbage_behind_a_request_does_not_cost_its_answer() -> None:
-    async with serving(echo) as server, wired(server) as wire:
+    async with serving(echo) as server, connect_wire(server) as wire:
         wire.send(b"GET /good HTTP/1.1\r\nHost: x\r\n\r\nthis is none\r\n\r\n")
         status, headers, body = await wire.answer()
         assert (status, headers["connection"], body) == (200, "close", b"GET /good ")
@@ -140,7 +140,7 @@ async def test_garbage_behind_a_request_does_not_cost_its_answer() -> None:
 
 
 async def test_a_client_that_never_stops_sending_is_cut_off() -> None:
-    async with serving(echo, max_body=10) as server, wired(server) as wire:
+    async with serving(echo, max_body=10) as server, connect_wire(server) as wire:
         wire.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
         assert (await wire.answer())[0] == 413
         assert await wire.reader.read() == b""  # we never said that we were done
@@ -157,7 +157,7 @@ async def test_a_client_that_never_stops_sending_is_cut_off() -> None:
     ids=["no request", "two lengths", "endless header", "endless path"],
 )
 async def test_what_is_no_request_is_refused_and_the_connection_closed(message: bytes, status: int) -> None:
-    async with serving(echo) as server, wired(server) as wire:
+    async with serving(echo) as server, connect_wire(server) as wire:
         wire.send(message)
         assert (await wire.answer())[0] == status
         assert await wire.reader.read() == b""
@@ -168,7 +168,7 @@ async def test_a_handler_that_fails_gives_500_and_a_log_line(caplog: pytest.LogC
         raise ZeroDivisionError("oops")
 
     with caplog.at_level(logging.ERROR):
-        async with serving(handler) as server, wired(server) as wire:
+        async with serving(handler) as server, connect_wire(server) as wire:
             wire.send(b"GET /p HTTP/1.1\r\nHost: x\r\n\r\n")
             assert (await wire.answer())[0] == 500
     assert "ZeroDivisionError" in caplog.text
@@ -184,7 +184,7 @@ async def test_a_stream_flushes_its_head_and_every_piece_at_once() -> None:
     async def handler(request: Request) -> Response:
         return Response(200, {"Content-Type": "application/json"}, pieces())
 
-    async with serving(handler) as server, wired(server) as wire:
+    async with serving(handler) as server, connect_wire(server) as wire:
         wire.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         _, headers, _ = await wire.answer()
         assert headers["transfer-encoding"] == "chunked"
@@ -206,7 +206,7 @@ async def test_an_old_client_gets_a_stream_without_chunks() -> None:
     async def handler(request: Request) -> Response:
         return Response(body=pieces())
 
-    async with serving(handler) as server, wired(server) as wire:
+    async with serving(handler) as server, connect_wire(server) as wire:
         wire.send(b"GET / HTTP/1.0\r\n\r\n")
         assert (await wire.answer())[1]["connection"] == "close"
         assert await wire.reader.read() == b"onetwo"
@@ -226,7 +226,7 @@ async def test_a_stream_is_closed_when_its_client_leaves() -> None:
         return Response(body=endless())
 
     async with serving(handler) as server:
-        async with wired(server) as wire:
+        async with connect_wire(server) as wire:
             wire.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             await wire.answer()
         async with asyncio.timeout(10):
@@ -249,7 +249,7 @@ async def test_a_client_that_does_not_read_holds_its_stream_and_not_the_memory()
     async def handler(request: Request) -> Response:
         return Response(body=flood())
 
-    async with serving(handler) as server, wired(server) as wire:
+    async with serving(handler) as server, connect_wire(server) as wire:
         wire.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await stalled.wait()
         assert produced < 32 << 20
@@ -264,7 +264,7 @@ async def test_a_stream_that_breaks_off_does_not_look_complete(caplog: pytest.Lo
         return Response(body=broken())
 
     with caplog.at_level(logging.ERROR):
-        async with serving(handler) as server, wired(server) as wire:
+        async with serving(handler) as server, connect_wire(server) as wire:
             wire.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             await wire.answer()
             with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError, ValueError)):  # noqa: PT012
@@ -278,7 +278,7 @@ async def test_a_client_may_shut_its_side_and_still_read_the_answer() -> None:
         await asyncio.sleep(0.05)
         return Response(body=b"late")
 
-    async with serving(slow) as server, wired(server) as wire:
+    async with serving(slow) as server, connect_wire(server) as wire:
         wire.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         wire.writer.write_eof()
         assert (await wire.answer())[2] == b"late"
@@ -296,7 +296,7 @@ async def test_an_upgrade_hands_the_connection_over_with_what_was_already_sent()
 
     ask = b" HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
     async with serving(handler) as server:
-        async with wired(server) as wire:
+        async with connect_wire(server) as wire:
             wire.send(b"POST /yes" + ask + b"early ")
             status, headers, _ = await wire.answer()
             assert (status, headers["upgrade"], headers["connection"]) == (101, "spdy/3.1", "upgrade")
@@ -304,7 +304,7 @@ async def test_an_upgrade_hands_the_connection_over_with_what_was_already_sent()
             assert await wire.reader.readexactly(10) == b"EARLY LATE"
             wire.writer.write_eof()
             assert await wire.reader.read() == b""
-        async with wired(server) as wire:
+        async with connect_wire(server) as wire:
             wire.send(b"POST /no" + ask)
             status, headers, body = await wire.answer()
             assert (status, headers["connection"], body) == (403, "close", b"no")
@@ -317,7 +317,7 @@ async def test_only_a_client_that_asked_can_be_upgraded(caplog: pytest.LogCaptur
         return Upgraded()
 
     with caplog.at_level(logging.CRITICAL):
-        async with serving(handler) as server, wired(server) as wire:
+        async with serving(handler) as server, connect_wire(server) as wire:
             wire.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             assert (await wire.answer())[0] == 500
 
@@ -337,7 +337,7 @@ async def test_closing_lets_a_running_request_finish_and_ends_streams() -> None:
         return Response(body=b"done")
 
     server = await serve(handler)
-    async with wired(server) as slow, wired(server) as watch, wired(server) as idle:
+    async with connect_wire(server) as slow, connect_wire(server) as watch, connect_wire(server) as idle:
         slow.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         watch.send(b"GET /watch HTTP/1.1\r\nHost: x\r\n\r\n")
         await watch.answer()
@@ -365,7 +365,7 @@ async def test_a_request_that_does_not_end_is_cancelled_after_the_grace() -> Non
 
     server = await serve(handler)
     server.linger = 0.1
-    async with wired(server) as wire:
+    async with connect_wire(server) as wire:
         wire.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await asyncio.sleep(0.05)
         await server.close(grace=0.05)
@@ -391,7 +391,7 @@ async def test_silent_and_slow_connections_are_swept_out() -> None:
 
 
 @asynccontextmanager
-async def wired_forever(server: Server) -> AsyncIterator[tuple[Wire, Wire]]:
+async def wired_forever(server: HttpServer) -> AsyncIterator[tuple[Wire, Wire]]:
     wires = [Wire(*await asyncio.open_connection("127.0.0.1", server.port)) for _ in range(2)]
     yield wires[0], wires[1]
     for wire in wires:

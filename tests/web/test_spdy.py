@@ -9,17 +9,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from volplane.web import Headers, Http, Request, Response, Upgraded, serve, spdy, websocket
+from volplane.web import Headers, HttpClient, Request, Response, Upgraded, serve, spdy, websocket
 from volplane.web.spdy import frames, session
 from volplane.web.spdy.dictionary import DICTIONARY
 from volplane.web.stream import ByteStream
 from volplane.web.websocket import MessageStream
 
-Work = Callable[[spdy.Session], Awaitable[None]]
+Work = Callable[[spdy.SpdySession], Awaitable[None]]
 
 
 @asynccontextmanager
-async def talking(work: Work, *, tunnel: bool = False) -> AsyncIterator[spdy.Session]:
+async def talking(work: Work, *, tunnel: bool = False) -> AsyncIterator[spdy.SpdySession]:
     """A client session whose server runs `work`."""
 
     async def handler(request: Request) -> Response | Upgraded:
@@ -33,7 +33,7 @@ async def talking(work: Work, *, tunnel: bool = False) -> AsyncIterator[spdy.Ses
         return Upgraded()
 
     server = await serve(handler)
-    http = Http(f"http://127.0.0.1:{server.port}")
+    http = HttpClient(f"http://127.0.0.1:{server.port}")
     try:
         async with asyncio.timeout(10), spdy.client(await _below(http, tunnel)) as client_session:
             yield client_session
@@ -42,15 +42,17 @@ async def talking(work: Work, *, tunnel: bool = False) -> AsyncIterator[spdy.Ses
         await server.close(0.2)
 
 
-async def _below(http: Http, tunnel: bool) -> ByteStream:
+async def _below(http: HttpClient, tunnel: bool) -> ByteStream:
     if tunnel:
-        return MessageStream(await websocket.client(http, "/", protocols=["SPDY/3.1+portforward.k8s.io"]))
+        return MessageStream(
+            await websocket.connect_websocket(http, "/", protocols=["SPDY/3.1+portforward.k8s.io"])
+        )
     _, stream = await http.upgrade("/", {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}, method="POST")
     assert stream is not None
     return stream
 
 
-async def everything(channel: spdy.Channel) -> bytes:
+async def everything(channel: spdy.SpdyChannel) -> bytes:
     pieces = []
     while piece := await channel.read():
         pieces.append(piece)
@@ -83,7 +85,7 @@ def test_headers_share_one_context_and_keep_all_values() -> None:
         for id, kind in ((1, "error"), (3, "stdin"), (5, "stdout"))
     )
     found = [frame for byte in wire for frame in decoder.feed(bytes([byte]))]
-    opened = [frame for frame in found if isinstance(frame, frames.Opened)]
+    opened = [frame for frame in found if isinstance(frame, frames.SynStream)]
     assert [(f.stream, f.headers.get("streamtype"), f.headers.all("x")) for f in opened] == [
         (1, "error", ["1", "2"]),
         (3, "stdin", ["1", "2"]),
@@ -103,13 +105,13 @@ def test_headers_share_one_context_and_keep_all_values() -> None:
     ids=["version 2", "too short", "too long", "not zlib", "no headers"],
 )
 def test_what_is_no_spdy_is_told_apart(wire: bytes) -> None:
-    with pytest.raises(frames.Broken):
+    with pytest.raises(frames.SpdyError):
         list(frames.Decoder().feed(wire))
 
 
 def test_a_header_bomb_is_not_unpacked() -> None:
     wire = frames.Encoder().open(1, {"x": "a" * 10_000_000})
-    with pytest.raises(frames.Broken, match="too large"):
+    with pytest.raises(frames.SpdyError, match="too large"):
         list(frames.Decoder().feed(wire))
 
 
@@ -122,9 +124,9 @@ def test_frames_that_we_do_not_use_are_passed_over() -> None:
 # Sessions
 
 
-async def exec_cat(server_session: spdy.Session) -> None:
+async def exec_cat(server_session: spdy.SpdySession) -> None:
     """As exec does: wait for the channels, copy stdin to stdout, put the status on the error channel."""
-    channels: dict[str, spdy.Channel] = {}
+    channels: dict[str, spdy.SpdyChannel] = {}
     async for channel in server_session:
         channels[channel.headers.get("streamType")] = channel
         if len(channels) == 3:
@@ -152,7 +154,7 @@ async def test_exec_with_three_channels(tunnel: bool) -> None:
 
 
 async def test_port_forward_opens_pairs_while_others_run() -> None:
-    async def forward(server_session: spdy.Session) -> None:
+    async def forward(server_session: spdy.SpdySession) -> None:
         async with asyncio.TaskGroup() as group:
             async for channel in server_session:
                 if channel.headers.get("streamtype") == "data":
@@ -160,7 +162,7 @@ async def test_port_forward_opens_pairs_while_others_run() -> None:
                 else:
                     await channel.close()
 
-    async def shout(channel: spdy.Channel) -> None:
+    async def shout(channel: spdy.SpdyChannel) -> None:
         while piece := await channel.read():
             await channel.write(piece.upper() + channel.headers.get("port").encode())
         await channel.close()
@@ -187,7 +189,7 @@ async def test_a_ping_is_answered() -> None:
         return Upgraded()
 
     server = await serve(handler)
-    http = Http(f"http://127.0.0.1:{server.port}")
+    http = HttpClient(f"http://127.0.0.1:{server.port}")
     stream = await _below(http, tunnel=False)
     await stream.write(frames.ping(1))
     assert await stream.read() == frames.ping(1)
@@ -200,7 +202,7 @@ async def test_a_client_that_vanishes_ends_its_channels() -> None:
     seen: list[object] = []
     ended = asyncio.Event()
 
-    async def work(server_session: spdy.Session) -> None:
+    async def work(server_session: spdy.SpdySession) -> None:
         channel = await anext(server_session)
         seen.append(await channel.read())
         seen.append(await channel.read())
@@ -219,7 +221,7 @@ async def test_a_client_that_vanishes_ends_its_channels() -> None:
 
 
 async def test_a_reset_reaches_the_other_side() -> None:
-    async def work(server_session: spdy.Session) -> None:
+    async def work(server_session: spdy.SpdySession) -> None:
         channel = await anext(server_session)
         await channel.reset()
         await channel.reset()
@@ -237,7 +239,7 @@ async def test_a_reset_reaches_the_other_side() -> None:
 async def test_a_channel_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "MAX_CHANNELS", 2)
 
-    async def work(server_session: spdy.Session) -> None:
+    async def work(server_session: spdy.SpdySession) -> None:
         async for _ in server_session:
             pass
 
@@ -256,7 +258,7 @@ async def test_a_session_stops_reading_while_nobody_reads(
     read = asyncio.Event()
     size = 0
 
-    async def work(server_session: spdy.Session) -> None:
+    async def work(server_session: spdy.SpdySession) -> None:
         nonlocal size
         channel = await anext(server_session)
         await read.wait()
@@ -276,7 +278,7 @@ async def test_a_session_stops_reading_while_nobody_reads(
 
 
 async def test_data_for_a_channel_that_never_was_is_reset() -> None:
-    async def work(server_session: spdy.Session) -> None:
+    async def work(server_session: spdy.SpdySession) -> None:
         async for _ in server_session:
             pass
 
@@ -284,7 +286,7 @@ async def test_data_for_a_channel_that_never_was_is_reset() -> None:
         known = await client_session.open({})
         await client_session._send(frames.data(9, b"?"))
         await known.close()
-        lost = session.Channel(client_session, 9, Headers())
+        lost = session.SpdyChannel(client_session, 9, Headers())
         client_session._channels[9] = lost
         assert await lost.read() == b""
         assert lost.was_reset

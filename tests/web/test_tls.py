@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pytest
 
-from volplane.web import Http, HttpError, Request, Response, Upgraded, serve, tls
+from volplane.web import HttpClient, HttpError, Request, Response, Upgraded, serve, tls
 from volplane.web import connection as server_side
 from volplane.web.client import connection as client_side
 
@@ -45,7 +45,7 @@ async def ask(
     port: int, *, ca: str | None, pair: tuple[str, str] | None = None, verify: bool = True
 ) -> bytes:
     context = tls.client_context(ca, *(pair or (None, None)), verify=verify)
-    http = Http(f"https://127.0.0.1:{port}", ssl=context)
+    http = HttpClient(f"https://127.0.0.1:{port}", ssl=context)
     try:
         async with asyncio.timeout(10):
             return (await http.request("GET", "/")).body
@@ -92,14 +92,14 @@ def files(tmp_path: Path, authority: Authority) -> dict[str, Path]:
 async def test_certificates_may_come_as_files(files: dict[str, Path], authority: Authority) -> None:
     async with serving(authority) as port:
         context = tls.client_context(files["ca"], str(files["cert"]), files["key"])
-        http = Http(f"https://localhost:{port}", ssl=context)
+        http = HttpClient(f"https://localhost:{port}", ssl=context)
         assert (await http.request("GET", "/")).body == b"bob "
         await http.close()
 
 
 async def test_upgrades_and_streams_go_through_tls(authority: Authority) -> None:
     async with serving(authority) as port:
-        http = Http(f"https://127.0.0.1:{port}", ssl=tls.client_context(authority.pem))
+        http = HttpClient(f"https://127.0.0.1:{port}", ssl=tls.client_context(authority.pem))
         _, stream = await http.upgrade("/raw", {"Connection": "Upgrade", "Upgrade": "x"})
         assert stream is not None
         await stream.write(b"ping")
@@ -117,7 +117,7 @@ async def test_a_watch_over_tls_ends_cleanly_when_the_server_closes(authority: A
         return Response(body=endless())
 
     server = await serve(handler, ssl=tls.server_context(*authority.issue("server")))
-    http = Http(f"https://127.0.0.1:{server.port}", ssl=tls.client_context(authority.pem))
+    http = HttpClient(f"https://127.0.0.1:{server.port}", ssl=tls.client_context(authority.pem))
     async with asyncio.timeout(10), http.stream("GET", "/") as (_, body):
         assert await anext(body) == b"x"
         closing = asyncio.ensure_future(server.close(0.2))
@@ -130,7 +130,7 @@ async def test_a_connection_that_is_over_is_let_go_at_once(authority: Authority)
     """Its TLS state is large: nobody waits until circles of objects are looked for."""
 
     def living() -> int:
-        kinds = (server_side.Connection, client_side.Connection)
+        kinds = (server_side.ServerConnection, client_side.ClientConnection)
         return sum(isinstance(thing, kinds) for thing in gc.get_objects())
 
     async with serving(authority) as port:

@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from volplane.web import Headers, Http, Request, Response, Upgraded, serve, websocket
-from volplane.web.websocket import BadHandshake, MessageStream, Refused, WebSocket
+from volplane.web import Headers, HttpClient, Request, Response, Upgraded, serve, websocket
+from volplane.web.websocket import BadHandshake, MessageStream, WebSocket, WebSocketRefused
 
 ASKED = {"Upgrade": "websocket", "Connection": "Upgrade"}
 V4, V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
 
 
 @asynccontextmanager
-async def talking(work: Callable[[WebSocket], Awaitable[None]], *protocols: str) -> AsyncIterator[Http]:
+async def talking(work: Callable[[WebSocket], Awaitable[None]], *protocols: str) -> AsyncIterator[HttpClient]:
     async def handler(request: Request) -> Response | Upgraded:
         try:
             socket = await websocket.server_accept(request, protocols)
@@ -26,7 +26,7 @@ async def talking(work: Callable[[WebSocket], Awaitable[None]], *protocols: str)
         return Upgraded()
 
     server = await serve(handler)
-    http = Http(f"http://127.0.0.1:{server.port}")
+    http = HttpClient(f"http://127.0.0.1:{server.port}")
     try:
         async with asyncio.timeout(10):
             yield http
@@ -42,7 +42,7 @@ async def echo(socket: WebSocket) -> None:
 
 async def test_messages_go_both_ways_as_they_were_sent() -> None:
     async with talking(echo, "") as http:
-        socket = await websocket.client(http, "/")
+        socket = await websocket.connect_websocket(http, "/")
         for message in (b"\0stdin", "text é", b"", b"x" * 300_000):
             await socket.send(message)
             assert await socket.receive() == message
@@ -57,7 +57,7 @@ async def test_the_servers_first_choice_among_the_offers_is_agreed_on() -> None:
 
     async with talking(work, V5, V4) as http:
         for offers, chosen in (((V4, V5), V5), ((V4,), V4), (("other", V4), V4)):
-            socket = await websocket.client(http, "/", protocols=offers)
+            socket = await websocket.connect_websocket(http, "/", protocols=offers)
             assert socket.protocol == chosen
             assert await socket.receive() == chosen
             assert await socket.receive() is None
@@ -67,8 +67,8 @@ async def test_the_servers_first_choice_among_the_offers_is_agreed_on() -> None:
 async def test_without_a_common_protocol_there_is_no_upgrade() -> None:
     async with talking(echo, V5) as http:
         for offers in (("other",), ()):
-            with pytest.raises(Refused, match="400: unable to negotiate") as refused:
-                await websocket.client(http, "/", protocols=offers)
+            with pytest.raises(WebSocketRefused, match="400: unable to negotiate") as refused:
+                await websocket.connect_websocket(http, "/", protocols=offers)
             assert refused.value.answer.status == 400
 
 
@@ -92,7 +92,7 @@ async def test_the_server_closes_with_its_code() -> None:
         await socket.close(4000, "enough")
 
     async with talking(work, "") as http:
-        socket = await websocket.client(http, "/")
+        socket = await websocket.connect_websocket(http, "/")
         assert await socket.receive() == b"\3status"
         assert await socket.receive() is None
         assert socket.close_code == 4000
@@ -108,7 +108,7 @@ async def test_a_peer_that_vanishes_ends_the_reading() -> None:
         ended.set()
 
     async with talking(work, "") as http:
-        socket = await websocket.client(http, "/")
+        socket = await websocket.connect_websocket(http, "/")
         socket._stream.close()
         await ended.wait()
 
@@ -135,7 +135,7 @@ async def test_pings_are_answered_and_pieces_put_together() -> None:
 async def test_a_message_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "MAX_MESSAGE", 1000)
     async with talking(echo, "") as http:
-        socket = await websocket.client(http, "/")
+        socket = await websocket.connect_websocket(http, "/")
         await socket.send(b"x" * 2000)
         assert await socket.receive() is None
         assert socket.close_code == 1009
@@ -149,7 +149,7 @@ async def test_messages_can_be_read_as_one_stream_of_bytes() -> None:
         stream.close()
 
     async with talking(work, "") as http:
-        stream = MessageStream(await websocket.client(http, "/"))
+        stream = MessageStream(await websocket.connect_websocket(http, "/"))
         await stream.write(b"abcdefgh")
         seen = b""
         while len(seen) < 8:
@@ -161,7 +161,7 @@ async def test_messages_can_be_read_as_one_stream_of_bytes() -> None:
 
 async def test_a_close_while_another_task_receives_waits_for_that_task() -> None:
     async with talking(echo, "") as http:
-        socket = await websocket.client(http, "/")
+        socket = await websocket.connect_websocket(http, "/")
         receiving = asyncio.ensure_future(socket.receive())
         await asyncio.sleep(0)
         await socket.close()
@@ -172,18 +172,18 @@ async def test_a_greeting_waits_until_the_peer_reads_or_speaks() -> None:
     greeted = asyncio.Queue[None]()
 
     async def work(socket: WebSocket) -> None:
-        await socket.greet()
+        await socket.wait_for_peer()
         greeted.put_nowait(None)
         await echo(socket)
 
     async with talking(work, "") as http:
-        speaks = await websocket.client(http, "/")
+        speaks = await websocket.connect_websocket(http, "/")
         await asyncio.sleep(0.05)
         assert greeted.empty()
         await speaks.send(b"not lost")
         await greeted.get()
         assert await speaks.receive() == b"not lost"
-        reads = await websocket.client(http, "/")
+        reads = await websocket.connect_websocket(http, "/")
         reading = asyncio.create_task(reads.receive())
         await greeted.get()
         await reads.send(b"heard")
@@ -198,12 +198,12 @@ async def test_a_peer_that_never_answers_is_greeted_for_a_moment_only(
     monkeypatch.setattr(websocket, "GREETING", 0.05)
 
     async def work(socket: WebSocket) -> None:
-        await socket.greet()
+        await socket.wait_for_peer()
         await socket.send(b"all the same")
         await echo(socket)
 
     async with talking(work, "") as http:
-        socket = await websocket.client(http, "/")
+        socket = await websocket.connect_websocket(http, "/")
         await asyncio.sleep(0.1)
         assert await socket.receive() == b"all the same"
         await socket.close()

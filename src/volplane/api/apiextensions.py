@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from volplane.api.meta import Resource
-from volplane.api.object import Number, Object, Time, field, kept, keyed, merge
+from volplane.api.object import Number, Object, Time, field, map_list, merge, no_omitempty
 
 
 class CustomResourceDefinitionNames(Object):
-    plural: str = kept(factory=str)
+    plural: str = no_omitempty(factory=str)
     singular: str = ""
     short_names: tuple[str, ...] = ()
-    kind: str = kept(factory=str)
+    kind: str = no_omitempty(factory=str)
     list_kind: str = ""
     categories: tuple[str, ...] = ()
 
@@ -22,7 +22,7 @@ class ExternalDocumentation(Object):
 
 
 class ValidationRule(Object):
-    rule: str = kept(factory=str)
+    rule: str = no_omitempty(factory=str)
     message: str = ""
     message_expression: str = ""
     reason: str | None = None
@@ -88,8 +88,8 @@ class CustomResourceSubresourceStatus(Object):
 
 
 class CustomResourceSubresourceScale(Object):
-    spec_replicas_path: str = kept(factory=str)
-    status_replicas_path: str = kept(factory=str)
+    spec_replicas_path: str = no_omitempty(factory=str)
+    status_replicas_path: str = no_omitempty(factory=str)
     label_selector_path: str | None = None
 
 
@@ -99,22 +99,22 @@ class CustomResourceSubresources(Object):
 
 
 class CustomResourceColumnDefinition(Object):
-    name: str = kept(factory=str)
-    type: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
+    type: str = no_omitempty(factory=str)
     format: str = ""
     description: str = ""
     priority: int = 0
-    json_path: str = kept(factory=str)
+    json_path: str = no_omitempty(factory=str)
 
 
 class SelectableField(Object):
-    json_path: str = kept(factory=str)
+    json_path: str = no_omitempty(factory=str)
 
 
 class CustomResourceDefinitionVersion(Object):
-    name: str = kept(factory=str)
-    served: bool = kept(factory=bool)
-    storage: bool = kept(factory=bool)
+    name: str = no_omitempty(factory=str)
+    served: bool = no_omitempty(factory=bool)
+    storage: bool = no_omitempty(factory=bool)
     deprecated: bool = False
     deprecation_warning: str | None = None
     schema: CustomResourceValidation | None = None
@@ -124,8 +124,8 @@ class CustomResourceDefinitionVersion(Object):
 
 
 class ServiceReference(Object):
-    namespace: str = kept(factory=str)
-    name: str = kept(factory=str)
+    namespace: str = no_omitempty(factory=str)
+    name: str = no_omitempty(factory=str)
     path: str | None = None
     port: int | None = None
 
@@ -138,26 +138,26 @@ class WebhookClientConfig(Object):
 
 class WebhookConversion(Object):
     client_config: WebhookClientConfig | None = None
-    conversion_review_versions: tuple[str, ...] = kept(factory=tuple)
+    conversion_review_versions: tuple[str, ...] = no_omitempty(factory=tuple)
 
 
 class CustomResourceConversion(Object):
-    strategy: str = kept(factory=str)
+    strategy: str = no_omitempty(factory=str)
     webhook: WebhookConversion | None = None
 
 
 class CustomResourceDefinitionSpec(Object):
-    group: str = kept(factory=str)
+    group: str = no_omitempty(factory=str)
     names: CustomResourceDefinitionNames = CustomResourceDefinitionNames()
-    scope: str = kept(factory=str)
-    versions: tuple[CustomResourceDefinitionVersion, ...] = kept(factory=tuple)
+    scope: str = no_omitempty(factory=str)
+    versions: tuple[CustomResourceDefinitionVersion, ...] = no_omitempty(factory=tuple)
     conversion: CustomResourceConversion | None = None
     preserve_unknown_fields: bool = False
 
 
 class CustomResourceDefinitionCondition(Object):
-    type: str = kept(factory=str)
-    status: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
+    status: str = no_omitempty(factory=str)
     last_transition_time: Time = ""
     reason: str = ""
     message: str = ""
@@ -165,9 +165,11 @@ class CustomResourceDefinitionCondition(Object):
 
 
 class CustomResourceDefinitionStatus(Object):
-    conditions: Annotated[tuple[CustomResourceDefinitionCondition, ...], keyed("type")] = kept(factory=tuple)
+    conditions: Annotated[tuple[CustomResourceDefinitionCondition, ...], map_list("type")] = no_omitempty(
+        factory=tuple
+    )
     accepted_names: CustomResourceDefinitionNames = CustomResourceDefinitionNames()
-    stored_versions: tuple[str, ...] = kept(factory=tuple)
+    stored_versions: tuple[str, ...] = no_omitempty(factory=tuple)
     observed_generation: int = 0
 
 

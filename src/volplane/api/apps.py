@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from volplane.api.core import PersistentVolumeClaim, PodTemplateSpec
 from volplane.api.meta import LabelSelector, Resource
-from volplane.api.object import IntOrString, Object, Time, kept, merge, retain_keys
+from volplane.api.object import IntOrString, Object, Time, merge, no_omitempty, retain_keys
 
 
 class RollingUpdateDeployment(Object):
@@ -29,8 +29,8 @@ class DeploymentSpec(Object):
 
 
 class DeploymentCondition(Object):
-    type: str = kept(factory=str)
-    status: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
+    status: str = no_omitempty(factory=str)
     last_update_time: Time = ""
     last_transition_time: Time = ""
     reason: str = ""
@@ -62,15 +62,15 @@ class ReplicaSetSpec(Object):
 
 
 class ReplicaSetCondition(Object):
-    type: str = kept(factory=str)
-    status: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
+    status: str = no_omitempty(factory=str)
     last_transition_time: Time = ""
     reason: str = ""
     message: str = ""
 
 
 class ReplicaSetStatus(Object):
-    replicas: int = kept(factory=int)
+    replicas: int = no_omitempty(factory=int)
     fully_labeled_replicas: int = 0
     ready_replicas: int = 0
     available_replicas: int = 0
@@ -100,7 +100,7 @@ class StatefulSetPersistentVolumeClaimRetentionPolicy(Object):
 
 
 class StatefulSetOrdinals(Object):
-    start: int = kept(factory=int)
+    start: int = no_omitempty(factory=int)
 
 
 class StatefulSetSpec(Object):
@@ -108,7 +108,7 @@ class StatefulSetSpec(Object):
     selector: LabelSelector | None = None
     template: PodTemplateSpec = PodTemplateSpec()
     volume_claim_templates: tuple[PersistentVolumeClaim, ...] = ()
-    service_name: str = kept(factory=str)
+    service_name: str = no_omitempty(factory=str)
     pod_management_policy: str = ""
     update_strategy: StatefulSetUpdateStrategy = StatefulSetUpdateStrategy()
     revision_history_limit: int | None = None
@@ -118,8 +118,8 @@ class StatefulSetSpec(Object):
 
 
 class StatefulSetCondition(Object):
-    type: str = kept(factory=str)
-    status: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
+    status: str = no_omitempty(factory=str)
     last_transition_time: Time = ""
     reason: str = ""
     message: str = ""
@@ -127,7 +127,7 @@ class StatefulSetCondition(Object):
 
 class StatefulSetStatus(Object):
     observed_generation: int = 0
-    replicas: int = kept(factory=int)
+    replicas: int = no_omitempty(factory=int)
     ready_replicas: int = 0
     current_replicas: int = 0
     updated_replicas: int = 0
@@ -135,7 +135,7 @@ class StatefulSetStatus(Object):
     update_revision: str = ""
     collision_count: int | None = None
     conditions: Annotated[tuple[StatefulSetCondition, ...], merge("type")] = ()
-    available_replicas: int = kept(factory=int)
+    available_replicas: int = no_omitempty(factory=int)
 
 
 class StatefulSet(Resource):
@@ -162,18 +162,18 @@ class DaemonSetSpec(Object):
 
 
 class DaemonSetCondition(Object):
-    type: str = kept(factory=str)
-    status: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
+    status: str = no_omitempty(factory=str)
     last_transition_time: Time = ""
     reason: str = ""
     message: str = ""
 
 
 class DaemonSetStatus(Object):
-    current_number_scheduled: int = kept(factory=int)
-    number_misscheduled: int = kept(factory=int)
-    desired_number_scheduled: int = kept(factory=int)
-    number_ready: int = kept(factory=int)
+    current_number_scheduled: int = no_omitempty(factory=int)
+    number_misscheduled: int = no_omitempty(factory=int)
+    desired_number_scheduled: int = no_omitempty(factory=int)
+    number_ready: int = no_omitempty(factory=int)
     observed_generation: int = 0
     updated_number_scheduled: int = 0
     number_available: int = 0
@@ -190,4 +190,4 @@ class DaemonSet(Resource):
 class ControllerRevision(Resource):
     data: Any = None
     # Not `revision`: that is how new an object is, for every kind alike.
-    number: int = kept(factory=int, name="revision")
+    number: int = no_omitempty(factory=int, name="revision")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from volplane.api.meta import Resource
-from volplane.api.object import Object, Time, kept
+from volplane.api.object import Object, Time, no_omitempty
 
 
 class TokenReviewSpec(Object):
@@ -38,13 +38,13 @@ class BoundObjectReference(Object):
 
 
 class TokenRequestSpec(Object):
-    audiences: tuple[str, ...] = kept(factory=tuple)
+    audiences: tuple[str, ...] = no_omitempty(factory=tuple)
     expiration_seconds: int | None = None
     bound_object_ref: BoundObjectReference | None = None
 
 
 class TokenRequestStatus(Object):
-    token: str = kept(factory=str)
+    token: str = no_omitempty(factory=str)
     expiration_timestamp: Time = ""
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from volplane.api.meta import FieldSelectorRequirement, LabelSelectorRequirement, Resource
-from volplane.api.object import Object, field, kept
+from volplane.api.object import Object, field, no_omitempty
 
 
 class FieldSelectorAttributes(Object):
@@ -43,7 +43,7 @@ class SubjectAccessReviewSpec(Object):
 
 
 class SubjectAccessReviewStatus(Object):
-    allowed: bool = kept(factory=bool)
+    allowed: bool = no_omitempty(factory=bool)
     denied: bool = False
     reason: str = ""
     evaluation_error: str = ""
@@ -74,21 +74,21 @@ class SelfSubjectRulesReviewSpec(Object):
 
 
 class ResourceRule(Object):
-    verbs: tuple[str, ...] = kept(factory=tuple)
+    verbs: tuple[str, ...] = no_omitempty(factory=tuple)
     api_groups: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
     resource_names: tuple[str, ...] = ()
 
 
 class NonResourceRule(Object):
-    verbs: tuple[str, ...] = kept(factory=tuple)
+    verbs: tuple[str, ...] = no_omitempty(factory=tuple)
     non_resource_urls: tuple[str, ...] = field(name="nonResourceURLs", default=())
 
 
 class SubjectRulesReviewStatus(Object):
-    resource_rules: tuple[ResourceRule, ...] = kept(factory=tuple)
-    non_resource_rules: tuple[NonResourceRule, ...] = kept(factory=tuple)
-    incomplete: bool = kept(factory=bool)
+    resource_rules: tuple[ResourceRule, ...] = no_omitempty(factory=tuple)
+    non_resource_rules: tuple[NonResourceRule, ...] = no_omitempty(factory=tuple)
+    incomplete: bool = no_omitempty(factory=bool)
     evaluation_error: str = ""
 
 

@@ -1,7 +1,7 @@
 """autoscaling/v1: Scale."""
 
 from volplane.api.meta import Resource
-from volplane.api.object import Object, kept
+from volplane.api.object import Object, no_omitempty
 
 
 class ScaleSpec(Object):
@@ -9,7 +9,7 @@ class ScaleSpec(Object):
 
 
 class ScaleStatus(Object):
-    replicas: int = kept(factory=int)
+    replicas: int = no_omitempty(factory=int)
     selector: str = ""
 
 

@@ -4,28 +4,28 @@ from typing import Annotated
 
 from volplane.api.core import ObjectReference, PodTemplateSpec
 from volplane.api.meta import LabelSelector, ObjectMeta, Resource
-from volplane.api.object import Object, Time, kept, merge, unique
+from volplane.api.object import Object, Time, merge, no_omitempty, set_list
 
 
 class PodFailurePolicyOnExitCodesRequirement(Object):
     container_name: str | None = None
-    operator: str = kept(factory=str)
-    values: Annotated[tuple[int, ...], unique] = kept(factory=tuple)
+    operator: str = no_omitempty(factory=str)
+    values: Annotated[tuple[int, ...], set_list] = no_omitempty(factory=tuple)
 
 
 class PodFailurePolicyOnPodConditionsPattern(Object):
-    type: str = kept(factory=str)
-    status: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
+    status: str = no_omitempty(factory=str)
 
 
 class PodFailurePolicyRule(Object):
-    action: str = kept(factory=str)
+    action: str = no_omitempty(factory=str)
     on_exit_codes: PodFailurePolicyOnExitCodesRequirement | None = None
     on_pod_conditions: tuple[PodFailurePolicyOnPodConditionsPattern, ...] = ()
 
 
 class PodFailurePolicy(Object):
-    rules: tuple[PodFailurePolicyRule, ...] = kept(factory=tuple)
+    rules: tuple[PodFailurePolicyRule, ...] = no_omitempty(factory=tuple)
 
 
 class SuccessPolicyRule(Object):
@@ -34,7 +34,7 @@ class SuccessPolicyRule(Object):
 
 
 class SuccessPolicy(Object):
-    rules: tuple[SuccessPolicyRule, ...] = kept(factory=tuple)
+    rules: tuple[SuccessPolicyRule, ...] = no_omitempty(factory=tuple)
 
 
 class JobSpec(Object):
@@ -57,8 +57,8 @@ class JobSpec(Object):
 
 
 class JobCondition(Object):
-    type: str = kept(factory=str)
-    status: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
+    status: str = no_omitempty(factory=str)
     last_probe_time: Time = ""
     last_transition_time: Time = ""
     reason: str = ""
@@ -66,8 +66,8 @@ class JobCondition(Object):
 
 
 class UncountedTerminatedPods(Object):
-    succeeded: Annotated[tuple[str, ...], unique] = ()
-    failed: Annotated[tuple[str, ...], unique] = ()
+    succeeded: Annotated[tuple[str, ...], set_list] = ()
+    failed: Annotated[tuple[str, ...], set_list] = ()
 
 
 class JobStatus(Object):
@@ -95,7 +95,7 @@ class JobTemplateSpec(Object):
 
 
 class CronJobSpec(Object):
-    schedule: str = kept(factory=str)
+    schedule: str = no_omitempty(factory=str)
     time_zone: str | None = None
     starting_deadline_seconds: int | None = None
     concurrency_policy: str = ""

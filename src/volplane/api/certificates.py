@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from volplane.api.meta import Resource
-from volplane.api.object import Object, Time, kept, keyed
+from volplane.api.object import Object, Time, map_list, no_omitempty
 
 
 class CertificateSigningRequestSpec(Object):
     request: bytes = b""
-    signer_name: str = kept(factory=str)
+    signer_name: str = no_omitempty(factory=str)
     expiration_seconds: int | None = None
     usages: tuple[str, ...] = ()
     username: str = ""
@@ -19,8 +19,8 @@ class CertificateSigningRequestSpec(Object):
 
 
 class CertificateSigningRequestCondition(Object):
-    type: str = kept(factory=str)
-    status: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
+    status: str = no_omitempty(factory=str)
     reason: str = ""
     message: str = ""
     last_update_time: Time = ""
@@ -28,7 +28,7 @@ class CertificateSigningRequestCondition(Object):
 
 
 class CertificateSigningRequestStatus(Object):
-    conditions: Annotated[tuple[CertificateSigningRequestCondition, ...], keyed("type")] = ()
+    conditions: Annotated[tuple[CertificateSigningRequestCondition, ...], map_list("type")] = ()
     certificate: bytes = b""
 
 

@@ -31,12 +31,12 @@ def _decoder(of: type[O]) -> msgspec.json.Decoder[O]:
     return msgspec.json.Decoder(of)
 
 
-def head(kind: Kind) -> bytes:
+def wire_prefix(kind: Kind) -> bytes:
     """What the wire has before the stored form."""
     return f'{{"kind":"{kind.kind}","apiVersion":"{kind.api_version}","metadata":{{'.encode()
 
 
-_head = cache(head)
+_cached_wire_prefix = cache(wire_prefix)
 
 
 def encode(obj: Object) -> bytes:
@@ -53,52 +53,52 @@ def decode(of: type[O], data: bytes) -> O:
     """An object from JSON; what the Struct does not know is dropped. Raises msgspec.ValidationError."""
     made: O = _decoder(of).decode(data)
     if isinstance(made, Resource):
-        _let_go(made.metadata)
+        _copy_raw_fields(made.metadata)
     return made
 
 
-def _let_go(metadata: ObjectMeta) -> None:
+def _copy_raw_fields(metadata: ObjectMeta) -> None:
     """Raw parts are views that keep all of the bytes they came in; a cached object shall not."""
     for entry in metadata.managed_fields:
         structs.force_setattr(entry, "fields_v1", entry.fields_v1.copy())
 
 
-def builtins(obj: Object) -> dict[str, Any]:
+def to_dict(obj: Object) -> dict[str, Any]:
     """Plain dicts and lists with wire names, kind and apiVersion included: what patches work on."""
-    data: dict[str, Any] = msgspec.to_builtins(obj, str_keys=True, enc_hook=unraw)
+    data: dict[str, Any] = msgspec.to_builtins(obj, str_keys=True, enc_hook=decode_raw)
     kind = kinds._BY_TYPE.get(type(obj)) if isinstance(obj, Resource) else None
     return data if kind is None else {"kind": kind.kind, "apiVersion": kind.api_version, **data}
 
 
-def exactly(obj: Object) -> dict[str, Any]:
+def full_merge_patch(obj: Object) -> dict[str, Any]:
     """A merge patch that makes a piece of an object equal to `obj`: what is not set is told to go."""
-    data: dict[str, Any] = msgspec.to_builtins(obj, enc_hook=unraw)
+    data: dict[str, Any] = msgspec.to_builtins(obj, enc_hook=decode_raw)
     for name, info in schema(type(obj)).items():
         if name not in data:
             data[name] = None
         elif info.shape == "object" and info.type is not None:
-            data[name] = exactly(getattr(obj, info.attribute))
+            data[name] = full_merge_patch(getattr(obj, info.attribute))
     return data
 
 
-def unraw(part: Any) -> Any:
+def decode_raw(part: Any) -> Any:
     """JSON that stayed as it came, as plain data."""
     return msgspec.json.decode(part) if isinstance(part, msgspec.Raw) and bytes(part) else None
 
 
 def convert(of: type[O], data: Mapping[str, Any]) -> O:
-    return msgspec.convert(with_raw(data), of)
+    return msgspec.convert(encode_raw_fields(data), of)
 
 
-def with_raw(data: Mapping[str, Any]) -> Mapping[str, Any]:
+def encode_raw_fields(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """Plain data of an object as its Struct wants it: the sets of fields in its metadata stay JSON."""
     metadata = data.get("metadata")
     if not isinstance(metadata, dict) or not metadata.get("managedFields"):
         return data
-    return {**data, "metadata": raw_metadata(metadata)}
+    return {**data, "metadata": encode_raw_metadata(metadata)}
 
 
-def raw_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+def encode_raw_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     entries = [
         {**e, "fieldsV1": msgspec.Raw(_encoder.encode(e["fieldsV1"]))} if "fieldsV1" in e else e
         for e in metadata.get("managedFields") or ()
@@ -106,7 +106,7 @@ def raw_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     return {**metadata, "managedFields": entries} if entries else metadata
 
 
-def stored(obj: Resource) -> bytes:
+def encode_stored(obj: Resource) -> bytes:
     """What the store keeps of an object."""
     if obj.metadata.resource_version:
         obj = structs.replace(obj, metadata=structs.replace(obj.metadata, resource_version=""))
@@ -116,24 +116,24 @@ def stored(obj: Resource) -> bytes:
     return body[len(_OPENING) :]
 
 
-def stored_custom(data: Mapping[str, Any]) -> bytes:
+def encode_stored_custom(data: Mapping[str, Any]) -> bytes:
     """The same for a custom resource, which is plain data."""
     metadata = {k: v for k, v in data["metadata"].items() if k != "resourceVersion"}
     rest = {k: v for k, v in data.items() if k not in ("kind", "apiVersion", "metadata")}
     return _encoder.encode({"metadata": metadata, **rest})[len(_OPENING) :]
 
 
-def wire(kind: Kind, stored: bytes, revision: int) -> bytes:
+def stored_to_wire(kind: Kind, stored: bytes, revision: int) -> bytes:
     """A stored object as readers and watchers get it."""
-    return b'%b"resourceVersion":"%d",%b' % (_head(kind), revision, stored)
+    return b'%b"resourceVersion":"%d",%b' % (_cached_wire_prefix(kind), revision, stored)
 
 
 def load(of: type[R], stored: bytes, revision: int) -> R:
     made: R = _decoder(of).decode(b'{"metadata":{"resourceVersion":"%d",%b' % (revision, stored))
-    _let_go(made.metadata)
+    _copy_raw_fields(made.metadata)
     return made
 
 
 def load_custom(kind: Kind, stored: bytes, revision: int) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.json.decode(wire(kind, stored, revision))
+    data: dict[str, Any] = msgspec.json.decode(stored_to_wire(kind, stored, revision))
     return data

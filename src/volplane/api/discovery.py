@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from volplane.api.core import ObjectReference
 from volplane.api.meta import Resource
-from volplane.api.object import Object, kept, unique
+from volplane.api.object import Object, no_omitempty, set_list
 
 
 class EndpointConditions(Object):
@@ -15,11 +15,11 @@ class EndpointConditions(Object):
 
 
 class ForZone(Object):
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
 
 
 class ForNode(Object):
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
 
 
 class EndpointHints(Object):
@@ -28,7 +28,7 @@ class EndpointHints(Object):
 
 
 class Endpoint(Object):
-    addresses: Annotated[tuple[str, ...], unique] = kept(factory=tuple)
+    addresses: Annotated[tuple[str, ...], set_list] = no_omitempty(factory=tuple)
     conditions: EndpointConditions = EndpointConditions()
     hostname: str | None = None
     target_ref: ObjectReference | None = None
@@ -47,6 +47,6 @@ class EndpointPort(Object):
 
 
 class EndpointSlice(Resource):
-    address_type: str = kept(factory=str)
-    endpoints: tuple[Endpoint, ...] = kept(factory=tuple)
-    ports: tuple[EndpointPort, ...] = kept(factory=tuple)
+    address_type: str = no_omitempty(factory=str)
+    endpoints: tuple[Endpoint, ...] = no_omitempty(factory=tuple)
+    ports: tuple[EndpointPort, ...] = no_omitempty(factory=tuple)

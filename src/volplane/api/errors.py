@@ -77,7 +77,7 @@ class APIError(Exception):
         return status
 
 
-def _of(kind: Kind | None, name: str = "", resource: str = "") -> dict[str, Any]:
+def _object_details(kind: Kind | None, name: str = "", resource: str = "") -> dict[str, Any]:
     group, plural = (kind.group, kind.plural) if kind else ("", resource)
     return {k: v for k, v in (("name", name), ("group", group), ("kind", plural)) if v}
 
@@ -105,7 +105,10 @@ class Forbidden(APIError):
 
     @classmethod
     def to(cls, kind: Kind, name: str, why: str, causes: Iterable[Cause] = ()) -> Forbidden:
-        return cls(f"{_subject(kind, name)} is forbidden: {why}", details=_with(_of(kind, name), causes))
+        return cls(
+            f"{_subject(kind, name)} is forbidden: {why}",
+            details=_with_causes(_object_details(kind, name), causes),
+        )
 
     def status(self) -> dict[str, Any]:
         status = super().status()
@@ -119,7 +122,7 @@ class NotFound(APIError):
 
     @classmethod
     def of(cls, kind: Kind, name: str) -> NotFound:
-        return cls(f'{kind.resource} "{name}" not found', details=_of(kind, name))
+        return cls(f'{kind.resource} "{name}" not found', details=_object_details(kind, name))
 
     @classmethod
     def path(cls) -> NotFound:
@@ -137,7 +140,9 @@ class MethodNotAllowed(APIError):
 
     @classmethod
     def of(cls, kind: Kind, action: str) -> MethodNotAllowed:
-        return cls(f'{action} is not supported on resources of kind "{kind.resource}"', details=_of(kind))
+        return cls(
+            f'{action} is not supported on resources of kind "{kind.resource}"', details=_object_details(kind)
+        )
 
 
 class NotAcceptable(APIError):
@@ -152,7 +157,7 @@ class AlreadyExists(APIError):
     @classmethod
     def of(cls, kind: Kind, name: str, *, deleting: bool = False) -> AlreadyExists:
         prefix = "object is being deleted: " if deleting else ""
-        return cls(f'{prefix}{kind.resource} "{name}" already exists', details=_of(kind, name))
+        return cls(f'{prefix}{kind.resource} "{name}" already exists', details=_object_details(kind, name))
 
 
 class Conflict(APIError):
@@ -167,7 +172,7 @@ class Conflict(APIError):
     ) -> Conflict:
         """`called`: what the details call it, where that is not the plural."""
         message = f'Operation cannot be fulfilled on {resource or kind.resource} "{name}": {why}'
-        details = _of(kind, name)
+        details = _object_details(kind, name)
         return cls(message, details={**details, "kind": called} if called else details)
 
 
@@ -197,7 +202,7 @@ class Invalid(APIError):
         listed = [str(c) for c in causes]
         text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
         details = {k: v for k, v in (("name", name), ("group", group), ("kind", word)) if v}
-        return cls(f'{subject} "{name}" is invalid: {text}', details=_with(details, causes))
+        return cls(f'{subject} "{name}" is invalid: {text}', details=_with_causes(details, causes))
 
 
 class TooManyRequests(APIError):
@@ -232,7 +237,7 @@ class InsufficientStorage(APIError):
     reason = "InsufficientStorage"
 
 
-def _with(details: dict[str, Any], causes: Iterable[Cause]) -> dict[str, Any]:
+def _with_causes(details: dict[str, Any], causes: Iterable[Cause]) -> dict[str, Any]:
     listed = [
         {k: v for k, v in (("reason", c.reason), ("message", c.message), ("field", c.field)) if v}
         for c in causes
@@ -260,22 +265,22 @@ def from_status(status: Mapping[str, Any], code: int = 0) -> APIError:
     return kind(message, details=status.get("details"), metadata=status.get("metadata"))
 
 
-def _shown(value: object) -> str:
+def _to_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
-def required(field: str, detail: str = "") -> Cause:
+def required_value(field: str, detail: str = "") -> Cause:
     return Cause("FieldValueRequired", f"Required value: {detail}" if detail else "Required value", field)
 
 
 def invalid(field: str, value: object, detail: str) -> Cause:
-    return Cause("FieldValueInvalid", f"Invalid value: {_shown(value)}: {detail}", field)
+    return Cause("FieldValueInvalid", f"Invalid value: {_to_json(value)}: {detail}", field)
 
 
 def not_supported(field: str, value: object, allowed: Iterable[str]) -> Cause:
-    listed = ", ".join(_shown(a) for a in allowed)
+    listed = ", ".join(_to_json(a) for a in allowed)
     return Cause(
-        "FieldValueNotSupported", f"Unsupported value: {_shown(value)}: supported values: {listed}", field
+        "FieldValueNotSupported", f"Unsupported value: {_to_json(value)}: supported values: {listed}", field
     )
 
 
@@ -284,11 +289,11 @@ def forbidden(field: str, detail: str) -> Cause:
 
 
 def duplicate(field: str, value: object) -> Cause:
-    return Cause("FieldValueDuplicate", f"Duplicate value: {_shown(value)}", field)
+    return Cause("FieldValueDuplicate", f"Duplicate value: {_to_json(value)}", field)
 
 
 def not_found(field: str, value: object) -> Cause:
-    return Cause("FieldValueNotFound", f"Not found: {_shown(value)}", field)
+    return Cause("FieldValueNotFound", f"Not found: {_to_json(value)}", field)
 
 
 def too_long(field: str, limit: int) -> Cause:

@@ -2,11 +2,11 @@
 
 from volplane.api.core import EventSource, ObjectReference
 from volplane.api.meta import Resource
-from volplane.api.object import MicroTime, Object, Time, kept
+from volplane.api.object import MicroTime, Object, Time, no_omitempty
 
 
 class EventSeries(Object):
-    count: int = kept(factory=int)
+    count: int = no_omitempty(factory=int)
     last_observed_time: MicroTime = ""
 
 

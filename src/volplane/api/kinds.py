@@ -32,7 +32,7 @@ from volplane.api import (
     snapshot,
     storage,
 )
-from volplane.api.meta import Bare, Resource
+from volplane.api.meta import PartialObjectMetadata, Resource
 
 CRUD = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 CREATE = ("create",)
@@ -49,7 +49,7 @@ class Subresource(Struct, frozen=True):
     version: str = ""
 
 
-Clean = Callable[[dict[str, Any]], list[str]]
+Pruner = Callable[[dict[str, Any]], list[str]]
 
 
 class Kind(Struct, frozen=True):
@@ -61,22 +61,22 @@ class Kind(Struct, frozen=True):
     kind: str
     plural: str
     namespaced: bool = True
-    short: tuple[str, ...] = ()
+    short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     verbs: tuple[str, ...] = CRUD
     subresources: tuple[Subresource, ...] = ()
     # Of a custom kind, which has no type to say these:
-    one: str = ""  # singular, where it is not just the kind
-    many: str = ""  # the kind of its lists, likewise
-    clean: Clean | None = None  # removes from plain data what the kind does not know, and names it
+    singular_name: str = ""  # singular, where it is not just the kind
+    list_kind_name: str = ""  # the kind of its lists, likewise
+    prune: Pruner | None = None  # removes from plain data what the kind does not know, and names it
 
     @property
     def singular(self) -> str:
-        return self.one or self.kind.lower()
+        return self.singular_name or self.kind.lower()
 
     @property
     def list_kind(self) -> str:
-        return self.many or f"{self.kind}List"
+        return self.list_kind_name or f"{self.kind}List"
 
     @property
     def api_version(self) -> str:
@@ -128,14 +128,20 @@ _NODE = (Subresource("proxy", PROXY, kind="NodeProxyOptions"), STATUS)
 
 
 def _core(type: type[Resource], plural: str, *short: str, **more: object) -> Kind:
-    return Kind(type, "", "v1", type.__name__, plural, short=short, **more)  # type: ignore[arg-type]
+    return Kind(type, "", "v1", type.__name__, plural, short_names=short, **more)  # type: ignore[arg-type]
 
 
 def _in(group: str, type: type[Resource], plural: str, *short: str, **more: object) -> Kind:
-    return Kind(type, group, "v1", type.__name__, plural, short=short, **more)  # type: ignore[arg-type]
+    return Kind(type, group, "v1", type.__name__, plural, short_names=short, **more)  # type: ignore[arg-type]
 
 
-_NONE = ("delete", "deletecollection", "get", "list", "watch")  # of what there is none, and will be none
+_READ_AND_DELETE = (
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "watch",
+)  # of what there is none, and will be none
 _STORAGE = "storage.k8s.io"
 _RBAC = "rbac.authorization.k8s.io"
 _WORKLOAD = (SCALE, STATUS)
@@ -245,10 +251,18 @@ ALL: tuple[Kind, ...] = (
     _in("node.k8s.io", noderuntime.RuntimeClass, "runtimeclasses", namespaced=False),
     _in("discovery.k8s.io", discovery.EndpointSlice, "endpointslices"),
     # Nobody here hands out devices: schedulers and kubelets find none of them, and none can be made.
-    _in("resource.k8s.io", resource.ResourceClaim, "resourceclaims", verbs=_NONE, subresources=(STATUS,)),
-    _in("resource.k8s.io", resource.ResourceClaimTemplate, "resourceclaimtemplates", verbs=_NONE),
-    _in("resource.k8s.io", resource.ResourceSlice, "resourceslices", namespaced=False, verbs=_NONE),
-    _in("resource.k8s.io", resource.DeviceClass, "deviceclasses", namespaced=False, verbs=_NONE),
+    _in(
+        "resource.k8s.io",
+        resource.ResourceClaim,
+        "resourceclaims",
+        verbs=_READ_AND_DELETE,
+        subresources=(STATUS,),
+    ),
+    _in("resource.k8s.io", resource.ResourceClaimTemplate, "resourceclaimtemplates", verbs=_READ_AND_DELETE),
+    _in(
+        "resource.k8s.io", resource.ResourceSlice, "resourceslices", namespaced=False, verbs=_READ_AND_DELETE
+    ),
+    _in("resource.k8s.io", resource.DeviceClass, "deviceclasses", namespaced=False, verbs=_READ_AND_DELETE),
     _in(
         "apiextensions.k8s.io",
         apiextensions.CustomResourceDefinition,
@@ -262,7 +276,7 @@ ALL: tuple[Kind, ...] = (
 )
 
 # Objects that are posted to subresources and never stored.
-POSTED: tuple[Kind, ...] = (
+SUBRESOURCE_KINDS: tuple[Kind, ...] = (
     _in("policy", policy.Eviction, "evictions", verbs=CREATE),
     _in("autoscaling", autoscaling.Scale, "scales", verbs=()),
     _in("authentication.k8s.io", authentication.TokenRequest, "tokenrequests", verbs=CREATE),
@@ -274,11 +288,11 @@ _GROUP_SNAPSHOTS = "groupsnapshot.storage.k8s.io"
 
 def _group(type: type[Resource], plural: str, *short: str, **more: object) -> Kind:
     version = "v1beta2"
-    return Kind(type, _GROUP_SNAPSHOTS, version, type.__name__, plural, short=short, **more)  # type: ignore[arg-type]
+    return Kind(type, _GROUP_SNAPSHOTS, version, type.__name__, plural, short_names=short, **more)  # type: ignore[arg-type]
 
 
 # Kinds that our clients have types for, while a server has them by definition, as custom resources, or not.
-KNOWN: tuple[Kind, ...] = (
+CLIENT_KINDS: tuple[Kind, ...] = (
     _in(_SNAPSHOTS, snapshot.VolumeSnapshot, "volumesnapshots", "vs", subresources=(STATUS,)),
     _in(
         _SNAPSHOTS,
@@ -315,8 +329,8 @@ KNOWN: tuple[Kind, ...] = (
     ),
 )
 
-_BY_TYPE = {k.type: k for k in ALL + POSTED + KNOWN}
-_BY_KIND = {(k.api_version, k.kind): k for k in ALL + POSTED}
+_BY_TYPE = {k.type: k for k in ALL + SUBRESOURCE_KINDS + CLIENT_KINDS}
+_BY_KIND = {(k.api_version, k.kind): k for k in ALL + SUBRESOURCE_KINDS}
 _BY_PATH = {(k.group, k.version, k.plural): k for k in ALL}
 
 
@@ -333,8 +347,10 @@ def by_path(group: str, version: str, plural: str) -> Kind | None:
 
 
 @cache
-def bare(group: str, version: str, kind: str, plural: str, *, namespaced: bool) -> type[Resource]:
+def define_metadata_only_type(
+    group: str, version: str, kind: str, plural: str, *, namespaced: bool
+) -> type[Resource]:
     """A type for a kind that has none here, so that clients can follow its objects: their metadata."""
-    made: type[Resource] = defstruct(kind, [], bases=(Bare,), module=__name__)  # type: ignore[assignment]
+    made: type[Resource] = defstruct(kind, [], bases=(PartialObjectMetadata,), module=__name__)  # type: ignore[assignment]
     _BY_TYPE[made] = Kind(made, group, version, kind, plural, namespaced=namespaced)
     return made

@@ -5,15 +5,15 @@ from typing import Annotated, ClassVar
 
 from msgspec import Raw
 
-from volplane.api.object import Object, Time, field, kept, merge
+from volplane.api.object import Object, Time, field, merge, no_omitempty
 
 
 class OwnerReference(Object):
     atomic: ClassVar[bool] = True
-    api_version: str = kept(factory=str)
-    kind: str = kept(factory=str)
-    name: str = kept(factory=str)
-    uid: str = kept(factory=str)
+    api_version: str = no_omitempty(factory=str)
+    kind: str = no_omitempty(factory=str)
+    name: str = no_omitempty(factory=str)
+    uid: str = no_omitempty(factory=str)
     controller: bool | None = None
     block_owner_deletion: bool | None = None
 
@@ -47,8 +47,8 @@ class ObjectMeta(Object):
 
 
 class LabelSelectorRequirement(Object):
-    key: str = kept(factory=str)
-    operator: str = kept(factory=str)
+    key: str = no_omitempty(factory=str)
+    operator: str = no_omitempty(factory=str)
     values: tuple[str, ...] = ()
 
 
@@ -59,12 +59,12 @@ class LabelSelector(Object):
 
 
 class Condition(Object):
-    type: str = kept(factory=str)
-    status: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
+    status: str = no_omitempty(factory=str)
     observed_generation: int = 0
     last_transition_time: Time = ""
-    reason: str = kept(factory=str)
-    message: str = kept(factory=str)
+    reason: str = no_omitempty(factory=str)
+    message: str = no_omitempty(factory=str)
 
 
 class Preconditions(Object):
@@ -82,8 +82,8 @@ class DeleteOptions(Object):
 
 
 class FieldSelectorRequirement(Object):
-    key: str = kept(factory=str)
-    operator: str = kept(factory=str)
+    key: str = no_omitempty(factory=str)
+    operator: str = no_omitempty(factory=str)
     values: tuple[str, ...] = ()
 
 
@@ -150,5 +150,5 @@ class Resource(Object, weakref=True):
         return self.metadata.deletion_timestamp is not None
 
 
-class Bare(Resource):
+class PartialObjectMetadata(Resource):
     """An object of a kind that we have no type for: what all of them have in common. See `kinds.bare`."""

@@ -56,17 +56,17 @@ def escape(plugin: str) -> str:
     return plugin.replace("/", "~")
 
 
-def attachment(handle: str, driver: str, node: str) -> str:
+def attachment_name(handle: str, driver: str, node: str) -> str:
     """The VolumeAttachment for a volume on a node."""
     return "csi-" + hashlib.sha256(f"{handle}{driver}{node}".encode()).hexdigest()
 
 
-def inline_handle(pod_uid: str, volume: str) -> str:
+def inline_volume_handle(pod_uid: str, volume: str) -> str:
     """The handle of a CSI volume that stands in the pod itself."""
     return "csi-" + hashlib.sha256(f"{pod_uid}{volume}".encode()).hexdigest()
 
 
-def csi_volume(driver: str, handle: str) -> str:
+def csi_volume_name(driver: str, handle: str) -> str:
     """The unique name of an attachable CSI volume: what node status carries."""
     return f"kubernetes.io/csi/{driver}^{handle}"
 
@@ -77,6 +77,6 @@ def sanitize_driver(driver: str) -> str:
     return name + "X" if name.endswith("-") else name
 
 
-def owned_claim(pod: str, volume: str) -> str:
+def ephemeral_claim_name(pod: str, volume: str) -> str:
     """The claim of a generic ephemeral volume."""
     return f"{pod}-{volume}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from volplane.api.core import Toleration
 from volplane.api.meta import Resource
-from volplane.api.object import Object, Quantity, kept
+from volplane.api.object import Object, Quantity, no_omitempty
 
 
 class Overhead(Object):
@@ -17,6 +17,6 @@ class Scheduling(Object):
 
 
 class RuntimeClass(Resource):
-    handler: str = kept(factory=str)
+    handler: str = no_omitempty(factory=str)
     overhead: Overhead | None = None
     scheduling: Scheduling | None = None

@@ -28,7 +28,7 @@ IntOrString = Annotated[int | str, Meta(extra={"format": "int-or-string"})]
 Number = int | float  # a whole number stays one on the wire
 
 
-def kept(*, factory: Callable[[], T], name: str | None = None) -> T:
+def no_omitempty(*, factory: Callable[[], T], name: str | None = None) -> T:
     """A field that is on the wire even when it is empty."""
     made: T = field(default_factory=factory, name=name)
     return made
@@ -43,17 +43,17 @@ def merge(key: str = "", *, keys: tuple[str, ...] = (), applied: str = "", retai
     return Meta(extra={"merge": key, "retain": retain, "list": kind, "keys": keys or ((key,) if key else ())})
 
 
-def keyed(*keys: str) -> Meta:
+def map_list(*keys: str) -> Meta:
     """A list of objects that server-side apply identifies by `keys`; strategic merge patch replaces it."""
     return Meta(extra={"list": "map", "keys": keys})
 
 
-unique = Meta(extra={"list": "set"})
-replaced = Meta(extra={"replace": True})
+set_list = Meta(extra={"list": "set"})
+replace_on_patch = Meta(extra={"replace": True})
 retain_keys = Meta(extra={"retain": True})
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(field, kept))
+@dataclass_transform(frozen_default=True, field_specifiers=(field, no_omitempty))
 class Object(Struct, frozen=True, omit_defaults=True, rename="camel"):
     """A frozen piece of an API object; change one with `msgspec.structs.replace`."""
 
@@ -68,10 +68,10 @@ class Field(Struct, frozen=True):
     item: Field | None = None  # of a list or map
     type: type[Object] | None = None  # of an object
     pointer: bool = False
-    always: bool = False  # written even when empty
+    always_written: bool = False  # written even when empty
     merge_key: str | None = None  # None: not merged by strategic merge patch; "": a merged set of scalars
     retain_keys: bool = False
-    replaced: bool = False  # a struct that strategic merge patch replaces whole
+    is_replaced: bool = False  # a struct that strategic merge patch replaces whole
     list_type: str = "atomic"
     list_keys: tuple[str, ...] = ()
 
@@ -91,12 +91,12 @@ _SCALARS: Mapping[Any, str] = {
 def schema(of: type[Object]) -> Mapping[str, Field]:
     """The properties of an Object type by their wire names."""
     return {
-        f.encode_name: _field(f.name, f.encode_name, f.type, always=_is_kept(f))
+        f.encode_name: _field(f.name, f.encode_name, f.type, always=_has_no_omitempty(f))
         for f in msgspec.structs.fields(of)
     }
 
 
-def _is_kept(info: msgspec.structs.FieldInfo) -> bool:
+def _has_no_omitempty(info: msgspec.structs.FieldInfo) -> bool:
     return info.default_factory is not NODEFAULT and info.default_factory not in (list, dict, set)
 
 
@@ -112,7 +112,7 @@ def _field(attribute: str, name: str, hint: Any, *, always: bool = False) -> Fie
         alone = float if float in rest else rest[0] if len(rest) == 1 else IntOrString
         inner = _field(attribute, name, alone, always=always)
         return msgspec.structs.replace(inner, pointer=True, **_notes(notes))
-    made = Field(attribute, name, *_shape(hint, notes), always=always)
+    made = Field(attribute, name, *_shape(hint, notes), always_written=always)
     return msgspec.structs.replace(made, **_notes(notes))
 
 

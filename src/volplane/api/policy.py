@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from volplane.api.meta import Condition, DeleteOptions, LabelSelector, Resource
-from volplane.api.object import IntOrString, Object, Time, kept, merge, replaced
+from volplane.api.object import IntOrString, Object, Time, merge, no_omitempty, replace_on_patch
 
 
 class PodDisruptionBudgetSpec(Object):
     min_available: IntOrString | None = None
-    selector: Annotated[LabelSelector | None, replaced] = None
+    selector: Annotated[LabelSelector | None, replace_on_patch] = None
     max_unavailable: IntOrString | None = None
     unhealthy_pod_eviction_policy: str | None = None
 
@@ -17,10 +17,10 @@ class PodDisruptionBudgetSpec(Object):
 class PodDisruptionBudgetStatus(Object):
     observed_generation: int = 0
     disrupted_pods: Mapping[str, Time] = {}
-    disruptions_allowed: int = kept(factory=int)
-    current_healthy: int = kept(factory=int)
-    desired_healthy: int = kept(factory=int)
-    expected_pods: int = kept(factory=int)
+    disruptions_allowed: int = no_omitempty(factory=int)
+    current_healthy: int = no_omitempty(factory=int)
+    desired_healthy: int = no_omitempty(factory=int)
+    expected_pods: int = no_omitempty(factory=int)
     conditions: Annotated[tuple[Condition, ...], merge("type")] = ()
 
 

@@ -17,10 +17,10 @@ from msgspec import Struct
 from volplane.api.object import Object
 
 
-class Numbered(Struct, frozen=True):
+class ProtobufField(Struct, frozen=True):
     number: int
     name: str = ""  # in JSON
-    lifted: str = ""  # the row of a message whose fields are lifted into this one
+    inlined_message: str = ""  # the row of a message whose fields are lifted into this one
     form: str = ""
 
 
@@ -30,12 +30,12 @@ def _rows() -> dict[str, str]:
     return msgspec.json.decode(text, type=dict[str, str])
 
 
-def row_of(of: type[Object]) -> str:
+def message_name(of: type[Object]) -> str:
     """The name of a type's row: its group and its own."""
     return f"{of.__module__.split('.')[2]}.{of.__name__}"
 
 
-def numbered(row: str) -> list[Numbered]:
+def list_message_fields(row: str) -> list[ProtobufField]:
     fields, number = [], 0
     for word in _rows()[row].split():
         if word.isdecimal():
@@ -44,5 +44,5 @@ def numbered(row: str) -> list[Numbered]:
         number += 1
         name, _, form = word.partition(":")
         lifted = name[1:] if name.startswith("^") else ""
-        fields.append(Numbered(number, "" if lifted else name, lifted, form))
+        fields.append(ProtobufField(number, "" if lifted else name, lifted, form))
     return fields

@@ -16,13 +16,13 @@ _DECIMAL = {"n": -3, "u": -2, "m": -1, "": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P
 _BY_POWER = {v: k for k, v in _DECIMAL.items()}
 _BY_BINARY = {v: k for k, v in _BINARY.items()} | {0: ""}
 
-LONGEST = 256  # characters
-LARGEST_EXPONENT = 99  # nobody means more, and computing it takes all the memory there is
+MAX_LENGTH = 256  # characters
+MAX_EXPONENT = 99  # nobody means more, and computing it takes all the memory there is
 
 MESSAGE = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
 
-class BadQuantity(ValueError):
+class InvalidQuantity(ValueError):
     """The text is not a quantity."""
 
     def __init__(self, text: object) -> None:
@@ -32,12 +32,12 @@ class BadQuantity(ValueError):
 
 @lru_cache(maxsize=4096)
 def _read(text: str) -> tuple[Fraction, str]:
-    found = _PATTERN.match(text) if len(text) <= LONGEST else None
+    found = _PATTERN.match(text) if len(text) <= MAX_LENGTH else None
     if found is None:
-        raise BadQuantity(text)
+        raise InvalidQuantity(text)
     sign, digits, binary, decimal, exponent = found.groups()
-    if exponent is not None and abs(int(exponent)) > LARGEST_EXPONENT:
-        raise BadQuantity(text)
+    if exponent is not None and abs(int(exponent)) > MAX_EXPONENT:
+        raise InvalidQuantity(text)
     number = Fraction(digits)
     family = "decimal"
     if binary:

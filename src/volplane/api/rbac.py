@@ -3,11 +3,11 @@
 from typing import ClassVar
 
 from volplane.api.meta import LabelSelector, Resource
-from volplane.api.object import Object, field, kept
+from volplane.api.object import Object, field, no_omitempty
 
 
 class PolicyRule(Object):
-    verbs: tuple[str, ...] = kept(factory=tuple)
+    verbs: tuple[str, ...] = no_omitempty(factory=tuple)
     api_groups: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
     resource_names: tuple[str, ...] = ()
@@ -15,7 +15,7 @@ class PolicyRule(Object):
 
 
 class Role(Resource):
-    rules: tuple[PolicyRule, ...] = kept(factory=tuple)
+    rules: tuple[PolicyRule, ...] = no_omitempty(factory=tuple)
 
 
 class AggregationRule(Object):
@@ -23,23 +23,23 @@ class AggregationRule(Object):
 
 
 class ClusterRole(Resource):
-    rules: tuple[PolicyRule, ...] = kept(factory=tuple)
+    rules: tuple[PolicyRule, ...] = no_omitempty(factory=tuple)
     aggregation_rule: AggregationRule | None = None
 
 
 class Subject(Object):
     atomic: ClassVar[bool] = True
-    kind: str = kept(factory=str)
+    kind: str = no_omitempty(factory=str)
     api_group: str = ""
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
     namespace: str = ""
 
 
 class RoleRef(Object):
     atomic: ClassVar[bool] = True
-    api_group: str = kept(factory=str)
-    kind: str = kept(factory=str)
-    name: str = kept(factory=str)
+    api_group: str = no_omitempty(factory=str)
+    kind: str = no_omitempty(factory=str)
+    name: str = no_omitempty(factory=str)
 
 
 class RoleBinding(Resource):

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 from volplane.api.core import NodeSelector
 from volplane.api.meta import Condition, ObjectMeta, Resource
-from volplane.api.object import Object, Quantity, Time, field, kept, keyed, merge
+from volplane.api.object import Object, Quantity, Time, field, map_list, merge, no_omitempty
 
 
 class CELDeviceSelector(Object):
-    expression: str = kept(factory=str)
+    expression: str = no_omitempty(factory=str)
 
 
 class DeviceSelector(Object):
@@ -29,7 +29,7 @@ class CapacityRequirements(Object):
 
 
 class ExactDeviceRequest(Object):
-    device_class_name: str = kept(factory=str)
+    device_class_name: str = no_omitempty(factory=str)
     selectors: tuple[DeviceSelector, ...] = ()
     allocation_mode: str = ""
     count: int = 0
@@ -39,8 +39,8 @@ class ExactDeviceRequest(Object):
 
 
 class DeviceSubRequest(Object):
-    name: str = kept(factory=str)
-    device_class_name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
+    device_class_name: str = no_omitempty(factory=str)
     selectors: tuple[DeviceSelector, ...] = ()
     allocation_mode: str = ""
     count: int = 0
@@ -49,7 +49,7 @@ class DeviceSubRequest(Object):
 
 
 class DeviceRequest(Object):
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
     exactly: ExactDeviceRequest | None = None
     first_available: tuple[DeviceSubRequest, ...] = ()
 
@@ -61,7 +61,7 @@ class DeviceConstraint(Object):
 
 
 class OpaqueDeviceConfiguration(Object):
-    driver: str = kept(factory=str)
+    driver: str = no_omitempty(factory=str)
     parameters: Any = None
 
 
@@ -71,7 +71,7 @@ class DeviceClaimConfiguration(Object):
 
 
 class DeviceClaim(Object):
-    requests: tuple[DeviceRequest, ...] = kept(factory=tuple)
+    requests: tuple[DeviceRequest, ...] = no_omitempty(factory=tuple)
     constraints: tuple[DeviceConstraint, ...] = ()
     config: tuple[DeviceClaimConfiguration, ...] = ()
 
@@ -81,10 +81,10 @@ class ResourceClaimSpec(Object):
 
 
 class DeviceRequestAllocationResult(Object):
-    request: str = kept(factory=str)
-    driver: str = kept(factory=str)
-    pool: str = kept(factory=str)
-    device: str = kept(factory=str)
+    request: str = no_omitempty(factory=str)
+    driver: str = no_omitempty(factory=str)
+    pool: str = no_omitempty(factory=str)
+    device: str = no_omitempty(factory=str)
     admin_access: bool | None = None
     tolerations: tuple[DeviceToleration, ...] = ()
     binding_conditions: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class DeviceRequestAllocationResult(Object):
 
 
 class DeviceAllocationConfiguration(Object):
-    source: str = kept(factory=str)
+    source: str = no_omitempty(factory=str)
     requests: tuple[str, ...] = ()
     opaque: OpaqueDeviceConfiguration | None = None
 
@@ -112,9 +112,9 @@ class AllocationResult(Object):
 
 class ResourceClaimConsumerReference(Object):
     api_group: str = ""
-    resource: str = kept(factory=str)
-    name: str = kept(factory=str)
-    uid: str = kept(factory=str)
+    resource: str = no_omitempty(factory=str)
+    name: str = no_omitempty(factory=str)
+    uid: str = no_omitempty(factory=str)
 
 
 class NetworkDeviceData(Object):
@@ -124,11 +124,11 @@ class NetworkDeviceData(Object):
 
 
 class AllocatedDeviceStatus(Object):
-    driver: str = kept(factory=str)
-    pool: str = kept(factory=str)
-    device: str = kept(factory=str)
+    driver: str = no_omitempty(factory=str)
+    pool: str = no_omitempty(factory=str)
+    device: str = no_omitempty(factory=str)
     share_id: str | None = field(name="shareID", default=None)
-    conditions: Annotated[tuple[Condition, ...], keyed("type")] = kept(factory=tuple)
+    conditions: Annotated[tuple[Condition, ...], map_list("type")] = no_omitempty(factory=tuple)
     data: Any = None
     network_data: NetworkDeviceData | None = None
 
@@ -136,7 +136,9 @@ class AllocatedDeviceStatus(Object):
 class ResourceClaimStatus(Object):
     allocation: AllocationResult | None = None
     reserved_for: Annotated[tuple[ResourceClaimConsumerReference, ...], merge("uid")] = ()
-    devices: Annotated[tuple[AllocatedDeviceStatus, ...], keyed("driver", "device", "pool", "shareID")] = ()
+    devices: Annotated[
+        tuple[AllocatedDeviceStatus, ...], map_list("driver", "device", "pool", "shareID")
+    ] = ()
 
 
 class ResourceClaim(Resource):
@@ -154,9 +156,9 @@ class ResourceClaimTemplate(Resource):
 
 
 class ResourcePool(Object):
-    name: str = kept(factory=str)
-    generation: int = kept(factory=int)
-    resource_slice_count: int = kept(factory=int)
+    name: str = no_omitempty(factory=str)
+    generation: int = no_omitempty(factory=int)
+    resource_slice_count: int = no_omitempty(factory=int)
 
 
 class DeviceAttribute(Object):
@@ -179,28 +181,28 @@ class CapacityRequestPolicy(Object):
 
 
 class DeviceCapacity(Object):
-    value: Quantity = kept(factory=str)
+    value: Quantity = no_omitempty(factory=str)
     request_policy: CapacityRequestPolicy | None = None
 
 
 class Counter(Object):
-    value: Quantity = kept(factory=str)
+    value: Quantity = no_omitempty(factory=str)
 
 
 class DeviceCounterConsumption(Object):
-    counter_set: str = kept(factory=str)
+    counter_set: str = no_omitempty(factory=str)
     counters: Mapping[str, Counter] = {}
 
 
 class DeviceTaint(Object):
-    key: str = kept(factory=str)
+    key: str = no_omitempty(factory=str)
     value: str = ""
-    effect: str = kept(factory=str)
+    effect: str = no_omitempty(factory=str)
     time_added: Time | None = None
 
 
 class Device(Object):
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
     attributes: Mapping[str, DeviceAttribute] = {}
     capacity: Mapping[str, DeviceCapacity] = {}
     consumes_counters: tuple[DeviceCounterConsumption, ...] = ()
@@ -215,12 +217,12 @@ class Device(Object):
 
 
 class CounterSet(Object):
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
     counters: Mapping[str, Counter] = {}
 
 
 class ResourceSliceSpec(Object):
-    driver: str = kept(factory=str)
+    driver: str = no_omitempty(factory=str)
     pool: ResourcePool = ResourcePool()
     node_name: str | None = None
     node_selector: NodeSelector | None = None

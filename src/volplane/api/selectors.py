@@ -20,11 +20,11 @@ class Operator(StrEnum):
     LESS = "lt"
 
 
-class BadSelector(ValueError):
+class InvalidSelector(ValueError):
     """The text is not a selector."""
 
 
-class Requirement(Struct, frozen=True):
+class LabelRequirement(Struct, frozen=True):
     """One term about one label."""
 
     key: str
@@ -79,27 +79,27 @@ _BARE = re.compile(rf"^(!?)\s*({_KEY})$")
 _WORD = re.compile(rf"^{_VALUE}$")
 
 
-class Labels(Struct, frozen=True):
+class LabelMatcher(Struct, frozen=True):
     """All requirements must hold; none at all matches everything."""
 
-    requirements: tuple[Requirement, ...] = ()
+    requirements: tuple[LabelRequirement, ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> Labels:
+    def parse(cls, text: str) -> LabelMatcher:
         """Raises BadSelector."""
         return cls(tuple(_requirement(term) for term in _terms(text)))
 
     @classmethod
-    def of(cls, selector: LabelSelector | None) -> Labels:
+    def of(cls, selector: LabelSelector | None) -> LabelMatcher:
         """An empty selector matches everything; no selector matches nothing."""
         if selector is None:
             return NOTHING
-        named = [Requirement(k, Operator.IN, (v,)) for k, v in sorted(selector.match_labels.items())]
+        named = [LabelRequirement(k, Operator.IN, (v,)) for k, v in sorted(selector.match_labels.items())]
         return cls((*named, *(_expression(e.key, e.operator, e.values) for e in selector.match_expressions)))
 
     @classmethod
-    def equal(cls, labels: Mapping[str, str]) -> Labels:
-        return cls(tuple(Requirement(k, Operator.IN, (v,)) for k, v in sorted(labels.items())))
+    def equal(cls, labels: Mapping[str, str]) -> LabelMatcher:
+        return cls(tuple(LabelRequirement(k, Operator.IN, (v,)) for k, v in sorted(labels.items())))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         return all(r.matches(labels) for r in self.requirements)
@@ -111,7 +111,7 @@ class Labels(Struct, frozen=True):
         return ",".join(str(r) for r in self.requirements)
 
 
-NOTHING = Labels((Requirement("", Operator.IN, ()),))
+NOTHING = LabelMatcher((LabelRequirement("", Operator.IN, ()),))
 _EXPRESSIONS = {
     "In": Operator.IN,
     "NotIn": Operator.NOT_IN,
@@ -122,10 +122,10 @@ _EXPRESSIONS = {
 }
 
 
-def _expression(key: str, operator: str, values: tuple[str, ...]) -> Requirement:
+def _expression(key: str, operator: str, values: tuple[str, ...]) -> LabelRequirement:
     if operator not in _EXPRESSIONS:
-        raise BadSelector(f'"{operator}" is not a valid label selector operator')
-    return Requirement(key, _EXPRESSIONS[operator], values)
+        raise InvalidSelector(f'"{operator}" is not a valid label selector operator')
+    return LabelRequirement(key, _EXPRESSIONS[operator], values)
 
 
 def _terms(text: str) -> Iterable[str]:
@@ -140,21 +140,21 @@ def _terms(text: str) -> Iterable[str]:
         yield text[start:].strip()
 
 
-def _requirement(term: str) -> Requirement:
+def _requirement(term: str) -> LabelRequirement:
     if found := _SET.match(term):
         key, word, listed = found.groups()
         values = tuple(v.strip() for v in listed.split(","))
         if all(_WORD.match(v) for v in values):
-            return Requirement(key, Operator(word), values)
+            return LabelRequirement(key, Operator(word), values)
     elif found := _EQUAL.match(term):
         key, sign, word = found.groups()
-        return Requirement(key, Operator.NOT_IN if sign == "!=" else Operator.IN, (word,))
+        return LabelRequirement(key, Operator.NOT_IN if sign == "!=" else Operator.IN, (word,))
     elif found := _ORDER.match(term):
         key, sign, number = found.groups()
-        return Requirement(key, Operator.GREATER if sign == ">" else Operator.LESS, (number,))
+        return LabelRequirement(key, Operator.GREATER if sign == ">" else Operator.LESS, (number,))
     elif found := _BARE.match(term):
-        return Requirement(found[2], Operator.ABSENT if found[1] else Operator.EXISTS)
-    raise BadSelector(f"unable to parse requirement: {term!r} is not a label requirement")
+        return LabelRequirement(found[2], Operator.ABSENT if found[1] else Operator.EXISTS)
+    raise InvalidSelector(f"unable to parse requirement: {term!r} is not a label requirement")
 
 
 class FieldTerm(Struct, frozen=True):
@@ -163,20 +163,20 @@ class FieldTerm(Struct, frozen=True):
     negated: bool = False
 
 
-class Fields(Struct, frozen=True):
+class FieldMatcher(Struct, frozen=True):
     """A field selector: equalities and inequalities that must all hold."""
 
     terms: tuple[FieldTerm, ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> Fields:
+    def parse(cls, text: str) -> FieldMatcher:
         """Raises BadSelector."""
-        return cls(tuple(_field_term(t) for t in _escaped_terms(text)))
+        return cls(tuple(_field_term(t) for t in _split_escaped_terms(text)))
 
     def matches(self, fields: Mapping[str, str]) -> bool:
         return all((fields.get(t.field, "") == t.value) is not t.negated for t in self.terms)
 
-    def required(self, field: str) -> str | None:
+    def required_value(self, field: str) -> str | None:
         """The value that an equality demands of this field."""
         return next((t.value for t in self.terms if t.field == field and not t.negated), None)
 
@@ -191,13 +191,13 @@ def _escape(text: str) -> str:
     return re.sub(r"([\\,=])", r"\\\1", text)
 
 
-def _escaped_terms(text: str) -> Iterable[str]:
+def _split_escaped_terms(text: str) -> Iterable[str]:
     return [t for t in re.split(r"(?<!\\),", text) if t]
 
 
 def _field_term(term: str) -> FieldTerm:
     found = re.match(r"^((?:[^\\=!]|\\.)+?)(!=|==|=)(.*)$", term)
     if found is None:
-        raise BadSelector(f"invalid selector: '{term}'; can't understand '{term}'")
+        raise InvalidSelector(f"invalid selector: '{term}'; can't understand '{term}'")
     field, sign, value = found.groups()
     return FieldTerm(field.strip(), re.sub(r"\\([\\,=])", r"\1", value), negated=sign == "!=")

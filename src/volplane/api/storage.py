@@ -5,11 +5,11 @@ from typing import Annotated
 
 from volplane.api.core import PersistentVolumeSpec, TopologySelectorTerm
 from volplane.api.meta import LabelSelector, Resource
-from volplane.api.object import Object, Quantity, Time, kept, merge, unique
+from volplane.api.object import Object, Quantity, Time, merge, no_omitempty, set_list
 
 
 class StorageClass(Resource):
-    provisioner: str = kept(factory=str)
+    provisioner: str = no_omitempty(factory=str)
     parameters: Mapping[str, str] = {}
     reclaim_policy: str | None = None
     mount_options: tuple[str, ...] = ()
@@ -24,9 +24,9 @@ class VolumeAttachmentSource(Object):
 
 
 class VolumeAttachmentSpec(Object):
-    attacher: str = kept(factory=str)
+    attacher: str = no_omitempty(factory=str)
     source: VolumeAttachmentSource = VolumeAttachmentSource()
-    node_name: str = kept(factory=str)
+    node_name: str = no_omitempty(factory=str)
 
 
 class VolumeError(Object):
@@ -36,7 +36,7 @@ class VolumeError(Object):
 
 
 class VolumeAttachmentStatus(Object):
-    attached: bool = kept(factory=bool)
+    attached: bool = no_omitempty(factory=bool)
     attachment_metadata: Mapping[str, str] = {}
     attach_error: VolumeError | None = None
     detach_error: VolumeError | None = None
@@ -44,18 +44,20 @@ class VolumeAttachmentStatus(Object):
 
 class VolumeAttachment(Resource):
     spec: VolumeAttachmentSpec = VolumeAttachmentSpec()
-    status: VolumeAttachmentStatus = kept(factory=VolumeAttachmentStatus)  # attached: false is on the wire
+    status: VolumeAttachmentStatus = no_omitempty(
+        factory=VolumeAttachmentStatus
+    )  # attached: false is on the wire
 
 
 class TokenRequest(Object):
-    audience: str = kept(factory=str)
+    audience: str = no_omitempty(factory=str)
     expiration_seconds: int | None = None
 
 
 class CSIDriverSpec(Object):
     attach_required: bool | None = None
     pod_info_on_mount: bool | None = None
-    volume_lifecycle_modes: Annotated[tuple[str, ...], unique] = ()
+    volume_lifecycle_modes: Annotated[tuple[str, ...], set_list] = ()
     storage_capacity: bool | None = None
     fs_group_policy: str | None = None
     token_requests: tuple[TokenRequest, ...] = ()
@@ -74,14 +76,14 @@ class VolumeNodeResources(Object):
 
 
 class CSINodeDriver(Object):
-    name: str = kept(factory=str)
-    node_id: str = kept(factory=str, name="nodeID")
-    topology_keys: tuple[str, ...] = kept(factory=tuple)
+    name: str = no_omitempty(factory=str)
+    node_id: str = no_omitempty(factory=str, name="nodeID")
+    topology_keys: tuple[str, ...] = no_omitempty(factory=tuple)
     allocatable: VolumeNodeResources | None = None
 
 
 class CSINodeSpec(Object):
-    drivers: Annotated[tuple[CSINodeDriver, ...], merge("name")] = kept(factory=tuple)
+    drivers: Annotated[tuple[CSINodeDriver, ...], merge("name")] = no_omitempty(factory=tuple)
 
 
 class CSINode(Resource):
@@ -90,11 +92,11 @@ class CSINode(Resource):
 
 class CSIStorageCapacity(Resource):
     node_topology: LabelSelector | None = None
-    storage_class_name: str = kept(factory=str)
+    storage_class_name: str = no_omitempty(factory=str)
     capacity: Quantity | None = None
     maximum_volume_size: Quantity | None = None
 
 
 class VolumeAttributesClass(Resource):
-    driver_name: str = kept(factory=str)
+    driver_name: str = no_omitempty(factory=str)
     parameters: Mapping[str, str] = {}

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from volplane.apiserver.settings import HARDLY_READ, Settings
+from volplane.apiserver.settings import COMPRESSED_PREFIXES, ApiServerOptions
 
 if TYPE_CHECKING:
-    from volplane.apiserver.server import Server
+    from volplane.apiserver.server import RunningApiServer
     from volplane.store import Store
 
-__all__ = ["HARDLY_READ", "Settings", "run"]
+__all__ = ["COMPRESSED_PREFIXES", "ApiServerOptions", "run"]
 
 
-async def run(settings: Settings, store: Store) -> Server:
+async def run(settings: ApiServerOptions, store: Store) -> RunningApiServer:
     """Start serving; the caller closes the server, and owns the store."""
     # Imported here: the server knows all rooms of this package, and they must not load each other through it.
     from volplane.apiserver import server

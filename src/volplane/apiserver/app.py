@@ -25,37 +25,44 @@ from volplane.api.errors import (
     Timeout,
     TooLarge,
 )
-from volplane.apiserver import answers, components, discovery, options, public, reviews
-from volplane.apiserver.acts import act_of, path_act, verb_of
-from volplane.apiserver.audit import Audit, Seen
+from volplane.apiserver import (
+    componentstatuses,
+    discovery,
+    health_and_metrics,
+    query_options,
+    responses,
+    reviews,
+)
+from volplane.apiserver.audit import AuditLog, RequestInfo
 from volplane.apiserver.auth.authenticate import Authenticator
-from volplane.apiserver.auth.authorize import Act, Authority, refusal
-from volplane.apiserver.auth.impersonate import impersonated
-from volplane.apiserver.auth.issuer import metadata
-from volplane.apiserver.auth.users import ANONYMOUS
+from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain, forbidden_error
+from volplane.apiserver.auth.impersonate import resolve_impersonation
+from volplane.apiserver.auth.issuer import openid_configuration
+from volplane.apiserver.auth.well_known_users import ANONYMOUS
+from volplane.apiserver.authorization_attributes import attributes_of, path_attributes, verb_of
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.failures import api_error
 from volplane.apiserver.handlers import HANDLERS, on_post
-from volplane.apiserver.inflight import Inflight
-from volplane.apiserver.paths import Target, parse
-from volplane.apiserver.registry import Entry
-from volplane.apiserver.strategy import Call, User
+from volplane.apiserver.inflight import InflightLimiter
+from volplane.apiserver.paths import RequestTarget, parse_path
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.store_errors import to_api_error
+from volplane.apiserver.strategy import ApiCall, RequestUser
 from volplane.apiserver.subresources import POSTS, scale
-from volplane.apiserver.subresources.streams import STREAMS, Streams
+from volplane.apiserver.subresources.streams import STREAMS, NodeStreams
 from volplane.base import clock, metrics
-from volplane.store import Closed, Failed, Uncertain
+from volplane.store import StoreClosed, StoreFailed, WriteUncertain
 from volplane.web import BodyTooLarge, Request, Response, Upgraded
-from volplane.web.message import pairs
+from volplane.web.message import header_pairs
 
 log = logging.getLogger(__name__)
 
 Reply = Response | Upgraded
 
-PATIENCE = 60.0  # seconds a request may take, streams left out
+REQUEST_TIMEOUT = 60.0  # seconds a request may take, streams left out
 BODY_LIMIT = 3 * 1024 * 1024
 WARNINGS = 50  # in one answer: Python's own client takes no more than a hundred headers
 WARNINGS_LENGTH, WARNING_LENGTH = 4096, 256  # characters of all warnings, and of one when there are more
-_PARTS = frozenset(
+_PART_SUBRESOURCES = frozenset(
     {"status", "finalize", "ephemeralcontainers", "resize", "approval"}
 )  # of the object itself, see Strategy
 _READS = frozenset({"get", "list"})
@@ -70,18 +77,18 @@ _seconds = metrics.histogram(
 
 
 @cache  # finding a metric by its labels costs more than counting
-def _measures(verb: str, resource: str, code: int) -> tuple[Counter, Histogram]:
+def _request_metrics(verb: str, resource: str, code: int) -> tuple[Counter, Histogram]:
     return _requests.labels(verb, resource, code), _seconds.labels(verb, resource)
 
 
-class App:
+class ApiServerApp:
     def __init__(
         self,
         backend: Backend,
         authenticate: Authenticator,
-        authority: Authority,
-        streams: Streams,
-        audit: Audit | None = None,
+        authority: AuthorizerChain,
+        streams: NodeStreams,
+        audit: AuditLog | None = None,
         *,
         reads: int = 0,
         writes: int = 0,
@@ -92,62 +99,62 @@ class App:
         self.authority = authority
         self.streams = streams
         self.audit = audit
-        self.reads, self.writes = Inflight(reads), Inflight(writes)
-        self.health = public.Health(backend.store)
+        self.reads, self.writes = InflightLimiter(reads), InflightLimiter(writes)
+        self.health = health_and_metrics.ServerHealth(backend.store)
         self.started = asyncio.Event()
-        self._ids = _ids()
+        self._ids = _audit_ids()
 
     async def __call__(self, request: Request) -> Reply:
         began, received = time.perf_counter(), clock.wall() if self.audit else None
-        seen = Seen()
+        seen = RequestInfo()
         try:
             answer = await self._answer(request, seen)
         except APIError as error:
-            answer = _failed(seen, error)
+            answer = _error_response(seen, error)
         except BodyTooLarge:
-            answer = _failed(seen, TooLarge(f"Request entity too large: limit is {BODY_LIMIT}"))
-        except (Closed, Failed, Uncertain) as error:
-            answer = _failed(seen, api_error(error))
+            answer = _error_response(seen, TooLarge(f"Request entity too large: limit is {BODY_LIMIT}"))
+        except (StoreClosed, StoreFailed, WriteUncertain) as error:
+            answer = _error_response(seen, to_api_error(error))
         except Exception as error:
             log.exception("%s %s failed", request.method, request.path)
-            answer = _failed(seen, InternalError.because(type(error).__name__))
+            answer = _error_response(seen, InternalError.because(type(error).__name__))
         audit_id = request.headers.get("audit-id") or next(self._ids)
         if self.audit is not None and received is not None:
-            answer = self.audit.answered(request, answer, seen, audit_id, received)
-        return self._finished(answer, seen, began, audit_id)
+            answer = self.audit.record_response(request, answer, seen, audit_id, received)
+        return self._finish(answer, seen, began, audit_id)
 
-    def _finished(self, answer: Reply, seen: Seen, began: float, audit_id: str) -> Reply:
+    def _finish(self, answer: Reply, seen: RequestInfo, began: float, audit_id: str) -> Reply:
         code = 101
         if isinstance(answer, Response):
             code = answer.status
             extra = [("Audit-Id", audit_id)]
-            extra += [("Warning", f"299 - {_quoted(text)}") for text in _bounded(seen.warnings)]
-            answer.headers = [*pairs(answer.headers), *extra]
-        count, seconds = _measures(seen.verb, seen.resource, code)
+            extra += [("Warning", f"299 - {_quote_warning(text)}") for text in _limit_warnings(seen.warnings)]
+            answer.headers = [*header_pairs(answer.headers), *extra]
+        count, seconds = _request_metrics(seen.verb, seen.resource, code)
         count.inc()
         if seen.verb != "watch":
             seconds.observe(time.perf_counter() - began)
         return answer
 
-    async def _answer(self, request: Request, seen: Seen) -> Reply:
+    async def _answer(self, request: Request, seen: RequestInfo) -> Reply:
         if not self.started.is_set():
             # Nobody's roles are known yet; who only wants to know how we are need not wait for them.
-            if public.is_health(request.path):
-                return await public.health(request, self.health)
+            if health_and_metrics.is_health_path(request.path):
+                return await health_and_metrics.health_response(request, self.health)
             await self.started.wait()
         user = self._user(request, seen)
-        target = parse(request.path)
+        target = parse_path(request.path)
         if target is None or not target.plural:
-            return await self._outside(request, user, seen)
+            return await self._serve_non_resource(request, user, seen)
         verb = verb_of(request, target)
-        act, seen.version = act_of(request, target, verb), target.version
+        act, seen.version = attributes_of(request, target, verb), target.version
         entry = self.backend.registry.find(target.group, target.version, target.plural)
         if entry is not None:  # a metric is about what there is, not about what somebody thought of
             seen.verb, seen.resource = verb, entry.kind.plural
-        self._permit(user, act, seen)
+        self._authorize(user, act, seen)
         if entry is None:
             raise NotFound.path()
-        _check(entry, verb, target)
+        _check_verb(entry, verb, target)
         if target.subresource == "proxy":
             return await self.streams.proxy(self.backend, target.name, target.below, request)
         call = self._call(request, user, entry, act, target)
@@ -155,20 +162,20 @@ class App:
         seen.warnings, seen.annotations = call.warnings, call.annotations
         return await self._serve(request, entry, call)
 
-    def _user(self, request: Request, seen: Seen) -> User:
+    def _user(self, request: Request, seen: RequestInfo) -> RequestUser:
         """Who asks, or who they ask as."""
         seen.user = user = self.authenticate(request)
         if user is not ANONYMOUS:
             request.user = user.name
-        other = impersonated(self.authority, user, request.headers)
+        other = resolve_impersonation(self.authority, user, request.headers)
         if other is not user:
             seen.impersonated = other
         return other
 
-    def _permit(self, user: User, act: Act, seen: Seen) -> None:
+    def _authorize(self, user: RequestUser, act: AuthorizationAttributes, seen: RequestInfo) -> None:
         """Raises Forbidden."""
         seen.act = act
-        seen.verdict = self.authority.judge(user, act)
+        seen.verdict = self.authority.authorize(user, act)
         if (
             seen.verdict.allowed
             and act.subresource in UPGRADED
@@ -177,42 +184,49 @@ class App:
         ):
             # A browser's WebSocket can only GET; what it opens is no less than what POST opens.
             seen.act = act = structs.replace(act, verb="create")
-            seen.verdict = self.authority.judge(user, act)
+            seen.verdict = self.authority.authorize(user, act)
         if not seen.verdict.allowed:
-            error = refusal(user, act, seen.verdict.reason)
+            error = forbidden_error(user, act, seen.verdict.reason)
             log.debug("%s", error.message)
             raise error
 
-    async def _serve(self, request: Request, entry: Entry, call: Call) -> Reply:
+    async def _serve(self, request: Request, entry: ServedResource, call: ApiCall) -> Reply:
         if call.subresource in STREAMS and entry.resource == "pods":
             return await self.streams.serve(self.backend, entry, call, request)
         if call.subresource == "scale":
             return await scale.serve(self.backend, entry, call, request)
         if entry.resource == "componentstatuses":
-            return await components.serve(self.backend, entry, call, request)
+            return await componentstatuses.serve(self.backend, entry, call, request)
         if review := reviews.REVIEWS.get(entry.resource):
             return await reviews.serve(review, self, call, request)
         if post := POSTS.get((entry.resource, call.subresource)):
             return await on_post(post, self.backend, entry, call, request)
         handler = HANDLERS.get(call.verb)
-        if handler is None or (call.subresource and call.subresource not in _PARTS):
+        if handler is None or (call.subresource and call.subresource not in _PART_SUBRESOURCES):
             raise NotFound.path()
         if call.verb == "watch":
             return await handler(self.backend, entry, call, request)
         room = self.reads if call.verb in _READS else self.writes
         room.enter(call.user)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(REQUEST_TIMEOUT):
                 return await handler(self.backend, entry, call, request)
         except TimeoutError as error:
             raise Timeout("Timeout: request did not complete within the allotted timeout") from error
         finally:
             room.leave(call.user)
 
-    def _call(self, request: Request, user: User, entry: Entry, act: Act, target: Target) -> Call:
+    def _call(
+        self,
+        request: Request,
+        user: RequestUser,
+        entry: ServedResource,
+        act: AuthorizationAttributes,
+        target: RequestTarget,
+    ) -> ApiCall:
         verb = act.verb
         writes = verb in ("create", "update", "patch")
-        return Call(
+        return ApiCall(
             verb,
             entry.kind,
             user,
@@ -221,30 +235,32 @@ class App:
             namespace=target.namespace,
             name=target.name,
             subresource=target.subresource,
-            dry_run=options.dry_run(request.query, verb) if writes else False,
-            manager=options.manager(request, verb) if writes else "",
-            may=partial(self._may, user, act),
+            dry_run=query_options.dry_run(request.query, verb) if writes else False,
+            manager=query_options.manager(request, verb) if writes else "",
+            check_access=partial(self._require_verb, user, act),
         )
 
-    def _may(self, user: User, act: Act, verb: str) -> None:
+    def _require_verb(self, user: RequestUser, act: AuthorizationAttributes, verb: str) -> None:
         self.authority.require(user, structs.replace(act, verb=verb))
 
-    async def _outside(self, request: Request, user: User, seen: Seen) -> Reply:
+    async def _serve_non_resource(self, request: Request, user: RequestUser, seen: RequestInfo) -> Reply:
         """What is not a resource: health, version, metrics, discovery, schemas."""
-        self._permit(user, path_act(request), seen)
+        self._authorize(user, path_attributes(request), seen)
         path = request.path.rstrip("/")
-        if public.is_health(path):
-            return await public.health(request, self.health)
+        if health_and_metrics.is_health_path(path):
+            return await health_and_metrics.health_response(request, self.health)
         if path == "/version":
-            return answers.json(200, public.VERSION)
+            return responses.json_response(200, health_and_metrics.VERSION)
         if path == "/openid/v1/jwks":
-            return public.told(self.backend.issuer.jwks(), "application/jwk-set+json")
+            return health_and_metrics.cacheable_json_response(
+                self.backend.issuer.jwks(), "application/jwk-set+json"
+            )
         if path == "/.well-known/openid-configuration":
-            return public.told(metadata(), "application/json")
+            return health_and_metrics.cacheable_json_response(openid_configuration(), "application/json")
         if path == "/metrics":
-            return await public.measured()
+            return await health_and_metrics.metrics_response()
         if path == "/debug/trace":
-            return public.traced(request)
+            return health_and_metrics.trace_response(request)
         if path.startswith(_OPENAPI):
             # Loaded when first asked for: describing every field takes memory that most runs never need.
             from volplane.apiserver import openapi
@@ -255,18 +271,18 @@ class App:
         raise NotFound.path()
 
 
-def _failed(seen: Seen, error: APIError) -> Response:
+def _error_response(seen: RequestInfo, error: APIError) -> Response:
     seen.error = error.with_traceback(None)  # whose frames hold `seen`: a circle for each refusal
-    return answers.failure(error)
+    return responses.error_response(error)
 
 
-def _ids() -> Iterator[str]:
+def _audit_ids() -> Iterator[str]:
     """Audit ids that look like UUIDs: a random one per run, counted up. Making each anew costs too much."""
     start = str(uuid.uuid4())[:-12]
     return (f"{start}{count:012x}" for count in itertools.count(1))
 
 
-def _check(entry: Entry, verb: str, target: Target) -> None:
+def _check_verb(entry: ServedResource, verb: str, target: RequestTarget) -> None:
     """Is this verb served on this path?"""
     kind = entry.kind
     if target.subresource:
@@ -291,7 +307,7 @@ def _check(entry: Entry, verb: str, target: Target) -> None:
         raise MethodNotAllowed.of(kind, verb)
 
 
-def _bounded(warnings: list[str]) -> list[str]:
+def _limit_warnings(warnings: list[str]) -> list[str]:
     """As many as a client reads: each shortened, and the rest left out, when there is too much of it."""
     if len(warnings) <= WARNINGS and sum(map(len, warnings)) <= WARNINGS_LENGTH:
         return warnings
@@ -304,7 +320,7 @@ def _bounded(warnings: list[str]) -> list[str]:
     return kept
 
 
-def _quoted(text: str) -> str:
+def _quote_warning(text: str) -> str:
     """A warning's text in a header: quoted, and without anything a header cannot hold."""
     clean = "".join(c if " " <= c <= "~" else "?" for c in text)
     return '"' + clean.replace("\\", "\\\\").replace('"', '\\"') + '"'

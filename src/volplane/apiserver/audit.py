@@ -21,22 +21,22 @@ import msgspec
 from msgspec import Struct
 
 from volplane.api.errors import APIError
-from volplane.apiserver.auth.authorize import Act, Verdict
-from volplane.apiserver.strategy import User
+from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizationDecision
+from volplane.apiserver.strategy import RequestUser
 from volplane.base import clock, metrics
 from volplane.web import Request, Response, Upgraded
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 20_000  # events that may wait for the disk
-MOMENT = 0.05  # seconds of which the lines are written together
+FLUSH_INTERVAL = 0.05  # seconds of which the lines are written together
 AGENT_LENGTH = 1024
 
 _events = metrics.counter("apiserver_audit_event_total", "Audit events written.", ())
 _dropped = metrics.counter("apiserver_audit_error_total", "Audit events that could not be written.", ())
 
 
-class Seen:
+class RequestInfo:
     """What a request turned out to be, as far as it got: for its headers, its metrics and its audit."""
 
     __slots__ = (
@@ -57,36 +57,41 @@ class Seen:
         self.resource = ""
         self.warnings: list[str] = []
         self.annotations: Mapping[str, str] = {}
-        self.user: User | None = None
-        self.impersonated: User | None = None
-        self.act: Act | None = None
+        self.user: RequestUser | None = None
+        self.impersonated: RequestUser | None = None
+        self.act: AuthorizationAttributes | None = None
         self.version = ""
-        self.verdict: Verdict | None = None
+        self.verdict: AuthorizationDecision | None = None
         self.error: APIError | None = None
 
 
-class Audit:
+class AuditLog:
     """The file, or standard output for "-"."""
 
     def __init__(self, path: str) -> None:
-        self._file = _opened(path)
+        self._file = _open_log(path)
         self._waiting: list[bytes] = []
         self._writer = ThreadPoolExecutor(1, "audit log")
         self._writing: asyncio.Task[None] | None = None
 
-    def answered(
-        self, request: Request, answer: Response | Upgraded, seen: Seen, audit_id: str, received: datetime
+    def record_response(
+        self,
+        request: Request,
+        answer: Response | Upgraded,
+        seen: RequestInfo,
+        audit_id: str,
+        received: datetime,
     ) -> Response | Upgraded:
         """Tell of an answer; one that streams comes back as one that tells of its end."""
         code = answer.status if isinstance(answer, Response) else 101
         event = _event(request, seen, audit_id, received, code)
         if isinstance(answer, Response) and not isinstance(answer.body, bytes):
-            self.tell(event, "ResponseStarted")
-            answer.body = _Told(answer.body, self, event)
+            self.record(event, "ResponseStarted")
+            answer.body = _AuditedStream(answer.body, self, event)
             return answer
         if isinstance(answer, Response) and code == 201:
-            _with_name(event, answer.body)
-        self.tell(event, "ResponseComplete")
+            _add_object_name(event, answer.body)
+        self.record(event, "ResponseComplete")
         return answer
 
     async def close(self) -> None:
@@ -96,7 +101,7 @@ class Audit:
         if self._file is not sys.stdout.buffer:
             self._file.close()
 
-    def tell(self, event: dict[str, Any], stage: str) -> None:
+    def record(self, event: dict[str, Any], stage: str) -> None:
         if len(self._waiting) >= BACKLOG:
             _dropped.inc()
             return
@@ -109,7 +114,7 @@ class Audit:
         """Until nothing is left; the next event begins anew."""
         loop = asyncio.get_running_loop()
         while self._waiting:
-            await asyncio.sleep(MOMENT)
+            await asyncio.sleep(FLUSH_INTERVAL)
             lines, self._waiting = self._waiting, []
             try:
                 await loop.run_in_executor(self._writer, self._append, b"\n".join([*lines, b""]))
@@ -124,10 +129,10 @@ class Audit:
         self._file.flush()
 
 
-class _Told:
+class _AuditedStream:
     """A stream that tells of its end."""
 
-    def __init__(self, body: Any, audit: Audit, event: dict[str, Any]) -> None:
+    def __init__(self, body: Any, audit: AuditLog, event: dict[str, Any]) -> None:
         self._body, self._audit, self._event = body, audit, event
         self._ended = False
 
@@ -151,10 +156,10 @@ class _Told:
     def _end(self) -> None:
         if not self._ended:
             self._ended = True
-            self._audit.tell(self._event, "ResponseComplete")
+            self._audit.record(self._event, "ResponseComplete")
 
 
-def _opened(path: str) -> BinaryIO:
+def _open_log(path: str) -> BinaryIO:
     if path == "-":
         return sys.stdout.buffer
     directory = os.path.dirname(path)
@@ -163,7 +168,9 @@ def _opened(path: str) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab")
 
 
-def _event(request: Request, seen: Seen, audit_id: str, received: datetime, code: int) -> dict[str, Any]:
+def _event(
+    request: Request, seen: RequestInfo, audit_id: str, received: datetime, code: int
+) -> dict[str, Any]:
     query = f"?{request.query.raw}" if request.query.raw else ""
     event: dict[str, Any] = {
         "kind": "Event",
@@ -173,10 +180,10 @@ def _event(request: Request, seen: Seen, audit_id: str, received: datetime, code
         "stage": "",
         "requestURI": request.raw_path + query,
         "verb": seen.act.verb if seen.act is not None else request.method.lower(),
-        "user": _person(seen.user),
+        "user": _user_info(seen.user),
     }
     if seen.impersonated is not None:
-        event["impersonatedUser"] = _person(seen.impersonated)
+        event["impersonatedUser"] = _user_info(seen.impersonated)
     event["sourceIPs"] = _sources(request)
     if agent := request.headers.get("user-agent"):
         event["userAgent"] = agent if len(agent) <= AGENT_LENGTH else f"{agent[:AGENT_LENGTH]}...TRUNCATED"
@@ -203,7 +210,7 @@ def _second(moment: datetime) -> str:
     return clock.stamp(moment).removesuffix("Z")
 
 
-def _person(user: User | None) -> Mapping[str, Any]:
+def _user_info(user: RequestUser | None) -> Mapping[str, Any]:
     if user is None:
         return {}
     told = {"username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra}
@@ -216,7 +223,7 @@ def _sources(request: Request) -> list[str]:
     return [*through, *([request.remote] if request.remote not in through else [])]
 
 
-def _object(act: Act, version: str) -> dict[str, str]:
+def _object(act: AuthorizationAttributes, version: str) -> dict[str, str]:
     told = {
         "resource": act.plural,
         "namespace": act.namespace,
@@ -228,7 +235,7 @@ def _object(act: Act, version: str) -> dict[str, str]:
     return {key: value for key, value in told.items() if value}
 
 
-def _status(seen: Seen, code: int) -> dict[str, Any]:
+def _status(seen: RequestInfo, code: int) -> dict[str, Any]:
     if seen.error is None:
         return {"metadata": {}, "code": code}
     status = {k: v for k, v in seen.error.status().items() if k not in ("kind", "apiVersion")}
@@ -241,20 +248,20 @@ class _Meta(Struct):
     name: str = ""
 
 
-class _Named(Struct):
+class _NamedObject(Struct):
     metadata: _Meta = msgspec.field(default_factory=_Meta)
 
 
-_named = msgspec.json.Decoder(_Named)
+_name_decoder = msgspec.json.Decoder(_NamedObject)
 
 
-def _with_name(event: dict[str, Any], body: bytes | AsyncIterator[bytes]) -> None:
+def _add_object_name(event: dict[str, Any], body: bytes | AsyncIterator[bytes]) -> None:
     """A new object's name is in its body alone."""
     about = event.get("objectRef")
     if about is None or "name" in about or not isinstance(body, bytes):
         return
     try:
-        name = _named.decode(body).metadata.name
+        name = _name_decoder.decode(body).metadata.name
     except msgspec.MsgspecError:
         return
     if name:

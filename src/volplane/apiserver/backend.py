@@ -13,12 +13,12 @@ from msgspec import Struct
 
 from volplane.api.core import Namespace
 from volplane.api.errors import Timeout, TooLarge
-from volplane.apiserver.auth.admission import Admission
-from volplane.apiserver.auth.issuer import Issuer
-from volplane.apiserver.registry import Entry, Registry
-from volplane.apiserver.strategy import Call, R
+from volplane.apiserver.auth.admission import AdmissionChain
+from volplane.apiserver.auth.issuer import TokenIssuer
+from volplane.apiserver.registry import Registry, ServedResource
+from volplane.apiserver.strategy import ApiCall, R
 from volplane.base import failpoint, trace
-from volplane.store import Event, Record, RecordTooLarge, Store, Uncertain
+from volplane.store import RecordTooLarge, Store, StoreEvent, StoreRecord, WriteUncertain
 
 # What etcd takes in one request by default (1.5 MiB), less what the key and the conditions of a write take.
 OBJECT_LIMIT = 1536 * 1024 - 4 * 1024
@@ -38,10 +38,10 @@ def check_size(value: bytes, held: bytes = b"") -> None:
         raise TooLarge(f"Request entity too large: limit is {OBJECT_LIMIT}")
 
 
-class Written(Struct):
+class WriteResult(Struct):
     """What a write left behind."""
 
-    entry: Entry
+    entry: ServedResource
     obj: Any
     value: bytes
     revision: int  # 0: nothing was stored (dry run of a create)
@@ -50,48 +50,48 @@ class Written(Struct):
 
 
 class Backend:
-    def __init__(self, store: Store, registry: Registry, issuer: Issuer) -> None:
+    def __init__(self, store: Store, registry: Registry, issuer: TokenIssuer) -> None:
         self.store = store
         self.registry = registry
         self.issuer = issuer
         self.namespaces = registry.of(Namespace)
         self.reader = StoreReader(self)
-        self.admission = Admission()
+        self.admission = AdmissionChain()
 
-    async def record(self, entry: Entry, namespace: str, name: str) -> Record | None:
+    async def record(self, entry: ServedResource, namespace: str, name: str) -> StoreRecord | None:
         return await self.store.get(entry.key(namespace, name))
 
-    async def create(self, call: Call, entry: Entry, key: str, value: bytes) -> int:
-        with _Door(call, entry, key):
+    async def create(self, call: ApiCall, entry: ServedResource, key: str, value: bytes) -> int:
+        with _CommitScope(call, entry, key):
             revision = await self.store.create(key, value)
-        await _followed(entry, revision)
+        await _wait_until_followed(entry, revision)
         return revision
 
-    async def update(self, call: Call, entry: Entry, record: Record, value: bytes) -> int:
-        with _Door(call, entry, record.key):
+    async def update(self, call: ApiCall, entry: ServedResource, record: StoreRecord, value: bytes) -> int:
+        with _CommitScope(call, entry, record.key):
             revision = await self.store.update(record.key, value, revision=record.revision)
-        await _followed(entry, revision)
+        await _wait_until_followed(entry, revision)
         return revision
 
-    async def delete(self, call: Call, entry: Entry, record: Record) -> Event:
-        with _Door(call, entry, record.key):
+    async def delete(self, call: ApiCall, entry: ServedResource, record: StoreRecord) -> StoreEvent:
+        with _CommitScope(call, entry, record.key):
             event = await self.store.delete(record.key, revision=record.revision)
-        await _followed(entry, event.revision)
+        await _wait_until_followed(entry, event.revision)
         return event
 
 
-async def _followed(entry: Entry, revision: int) -> None:
+async def _wait_until_followed(entry: ServedResource, revision: int) -> None:
     """Whoever defines a kind finds it served when the answer comes."""
-    if entry.follow is not None:
-        await entry.follow(revision)
+    if entry.wait_applied is not None:
+        await entry.wait_applied(revision)
 
 
-class _Door:
+class _CommitScope:
     """Fail points and the trace around one commit; a write in doubt is answered as such."""
 
     __slots__ = ("place", "span")
 
-    def __init__(self, call: Call, entry: Entry, key: str) -> None:
+    def __init__(self, call: ApiCall, entry: ServedResource, key: str) -> None:
         self.place = ""
         if failpoint.armed:
             below = f"/{call.subresource}" if call.subresource else ""
@@ -114,7 +114,7 @@ class _Door:
             failpoint.hit(f"{self.place}:after")
         if isinstance(error, RecordTooLarge):
             raise TooLarge(f"Request entity too large: {error}") from error
-        if isinstance(error, Uncertain):
+        if isinstance(error, WriteUncertain):
             raise Timeout(f"Timeout: the request may or may not have taken effect: {error}") from error
 
 
@@ -127,10 +127,10 @@ class StoreReader:
     async def get(self, type: type[R], name: str, namespace: str = "") -> R | None:
         entry = self._backend.registry.of(type)
         record = await self._backend.record(entry, namespace, name)
-        found: R | None = None if record is None else entry.feed.object(record)
+        found: R | None = None if record is None else entry.watch_cache.object(record)
         return found
 
     async def list(self, type: type[R], namespace: str = "") -> Sequence[R]:
         entry = self._backend.registry.of(type)
-        listing = await self._backend.store.list(entry.scope(namespace))
-        return [entry.feed.object(record) for record in listing.records]
+        listing = await self._backend.store.list(entry.namespace_prefix(namespace))
+        return [entry.watch_cache.object(record) for record in listing.records]

@@ -11,13 +11,13 @@ from volplane.api.core import ConfigMap, Namespace
 from volplane.api.errors import AlreadyExists
 from volplane.api.meta import ObjectMeta
 from volplane.apiserver.auth.rbac import bootstrap as roles
-from volplane.apiserver.auth.users import SYSTEM
+from volplane.apiserver.auth.well_known_users import SYSTEM
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.strategy import Call
+from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.verbs.create import create
-from volplane.apiserver.verbs.update import AS_IT_IS, modify
+from volplane.apiserver.verbs.update import SERVER_WRITE, modify
 from volplane.base import clock
-from volplane.store import Record
+from volplane.store import StoreRecord
 
 CLIENT_CA = "extension-apiserver-authentication"  # other servers read here whose certificates count
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -31,16 +31,16 @@ async def _namespace(backend: Backend, name: str) -> None:
     entry = backend.namespaces
     if await backend.record(entry, "", name) is not None:
         return
-    call = Call("create", entry.kind, SYSTEM, backend.reader, clock.wall(), name=name)
+    call = ApiCall("create", entry.kind, SYSTEM, backend.reader, clock.wall(), name=name)
     with suppress(AlreadyExists):  # another server over the same store was faster
         await create(backend, entry, call, Namespace(metadata=ObjectMeta(name=name)))
 
 
-async def tell_client_ca(backend: Backend, ca: str) -> None:
+async def publish_client_ca(backend: Backend, ca: str) -> None:
     """Write down which authority signs our clients' certificates."""
     entry = backend.registry.of(ConfigMap)
     namespace, data = "kube-system", {"client-ca-file": ca}
-    call = Call("create", entry.kind, SYSTEM, backend.reader, clock.wall(), namespace=namespace)
+    call = ApiCall("create", entry.kind, SYSTEM, backend.reader, clock.wall(), namespace=namespace)
     if await backend.record(entry, namespace, CLIENT_CA) is None:
         try:
             meta = ObjectMeta(name=CLIENT_CA, namespace=namespace)
@@ -49,7 +49,7 @@ async def tell_client_ca(backend: Backend, ca: str) -> None:
         except AlreadyExists:
             pass
 
-    async def told(held: ConfigMap, record: Record) -> ConfigMap:
+    async def set_data(held: ConfigMap, record: StoreRecord) -> ConfigMap:
         return structs.replace(held, data={**held.data, **data})
 
-    await modify(backend, entry, structs.replace(call, verb="update", name=CLIENT_CA), told, AS_IT_IS)
+    await modify(backend, entry, structs.replace(call, verb="update", name=CLIENT_CA), set_data, SERVER_WRITE)

@@ -18,7 +18,7 @@ from msgspec import Struct
 from volplane.api.errors import MethodNotAllowed, NotFound
 from volplane.api.kinds import Kind, Subresource
 from volplane.apiserver.registry import Registry
-from volplane.apiserver.versions import preference
+from volplane.apiserver.version_priority import version_sort_key
 from volplane.web import Request, Response
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -51,7 +51,7 @@ _PRIORITY = (
 Groups = Mapping[str, Mapping[str, list[Kind]]]  # group → version → kinds
 
 
-class Page(Struct, frozen=True):
+class DiscoveryDocument(Struct, frozen=True):
     """A rendered answer."""
 
     body: bytes
@@ -59,33 +59,35 @@ class Page(Struct, frozen=True):
     etag: str = ""
 
 
-class Pages:
+class DiscoveryDocuments:
     """Everything discovery can answer, for one state of the registry."""
 
     def __init__(self, registry: Registry) -> None:
         self.version = registry.version
-        groups = grouped(registry.kinds())
-        self.legacy = {path: Page(msgspec.json.encode(data) + b"\n") for path, data in _legacy(groups)}
+        groups = group_kinds(registry.kinds())
+        self.legacy = {
+            path: DiscoveryDocument(msgspec.json.encode(data) + b"\n") for path, data in _legacy(groups)
+        }
         self.aggregated = {
-            "/api": _aggregated({"": groups.get("", {})}),
-            "/apis": _aggregated({name: versions for name, versions in groups.items() if name}),
+            "/api": _aggregated_document({"": groups.get("", {})}),
+            "/apis": _aggregated_document({name: versions for name, versions in groups.items() if name}),
         }
 
 
-_rendered: WeakKeyDictionary[Registry, Pages] = WeakKeyDictionary()
+_rendered: WeakKeyDictionary[Registry, DiscoveryDocuments] = WeakKeyDictionary()
 
 
-def pages(registry: Registry) -> Pages:
+def documents_of(registry: Registry) -> DiscoveryDocuments:
     found = _rendered.get(registry)
     if found is None or found.version != registry.version:
-        found = _rendered[registry] = Pages(registry)
+        found = _rendered[registry] = DiscoveryDocuments(registry)
     return found
 
 
 async def handle(registry: Registry, request: Request) -> Response:
     """Answers `/api`, `/apis` and what is below them. Raises NotFound for groups and versions not served."""
     path = request.path.rstrip("/")
-    known = pages(registry)
+    known = documents_of(registry)
     if path in known.aggregated and wants_aggregated(request.headers.get("accept")):
         return _conditional(known.aggregated[path], request)
     page = known.legacy.get(path)
@@ -94,11 +96,13 @@ async def handle(registry: Registry, request: Request) -> Response:
     if request.method not in ("GET", "HEAD"):
         raise MethodNotAllowed(f"{request.method.lower()} is not supported on discovery")
     return Response(
-        status=200, headers=[("Content-Type", page.media), ("Vary", "Accept")], body=_addressed(page, request)
+        status=200,
+        headers=[("Content-Type", page.media), ("Vary", "Accept")],
+        body=_with_server_address(page, request),
     )
 
 
-def _addressed(page: Page, request: Request) -> bytes:
+def _with_server_address(page: DiscoveryDocument, request: Request) -> bytes:
     """`/api` names the address under which the client reached us."""
     return page.body.replace(b"@server@", request.headers.get("host").encode() or b"127.0.0.1")
 
@@ -116,7 +120,7 @@ def wants_aggregated(accept: str) -> bool:
     return False
 
 
-def _conditional(page: Page, request: Request) -> Response:
+def _conditional(page: DiscoveryDocument, request: Request) -> Response:
     headers = [
         ("Content-Type", page.media),
         ("ETag", page.etag),
@@ -128,14 +132,17 @@ def _conditional(page: Page, request: Request) -> Response:
     return Response(status=200, headers=headers, body=page.body)
 
 
-def grouped(kinds: Iterable[Kind]) -> Groups:
+def group_kinds(kinds: Iterable[Kind]) -> Groups:
     """Groups in order of preference, and their versions in order of preference."""
     found: dict[str, dict[str, list[Kind]]] = {}
     for kind in kinds:
         found.setdefault(kind.group, {}).setdefault(kind.version, []).append(kind)
     ordered = sorted(found, key=lambda name: (_rank(name), name))
     return {
-        name: {v: sorted(found[name][v], key=lambda k: k.plural) for v in sorted(found[name], key=preference)}
+        name: {
+            v: sorted(found[name][v], key=lambda k: k.plural)
+            for v in sorted(found[name], key=version_sort_key)
+        }
         for name in ordered
     }
 
@@ -189,18 +196,18 @@ def _entries(kind: Kind) -> Iterable[dict[str, Any]]:
         "kind": kind.kind,
         "verbs": list(kind.verbs),
     }
-    if kind.short:
-        entry["shortNames"] = list(kind.short)
+    if kind.short_names:
+        entry["shortNames"] = list(kind.short_names)
     if kind.categories:
         entry["categories"] = list(kind.categories)
     if "create" in kind.verbs and "get" in kind.verbs:
         entry["storageVersionHash"] = _hash(f"{kind.api_version}/{kind.kind}".encode(), 8)
     yield entry
     for below in sorted(kind.subresources, key=lambda s: s.name):
-        yield _below(kind, below)
+        yield _subresource_entry(kind, below)
 
 
-def _below(kind: Kind, below: Subresource) -> dict[str, Any]:
+def _subresource_entry(kind: Kind, below: Subresource) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "name": f"{kind.plural}/{below.name}",
         "singularName": "",
@@ -214,8 +221,8 @@ def _below(kind: Kind, below: Subresource) -> dict[str, Any]:
 # The aggregated form: everything in one document
 
 
-def _aggregated(groups: Groups) -> Page:
-    items = [_discovered(name, versions) for name, versions in groups.items() if versions]
+def _aggregated_document(groups: Groups) -> DiscoveryDocument:
+    items = [_group_discovery(name, versions) for name, versions in groups.items() if versions]
     body = {
         "kind": "APIGroupDiscoveryList",
         "apiVersion": "apidiscovery.k8s.io/v2",
@@ -223,20 +230,20 @@ def _aggregated(groups: Groups) -> Page:
         "items": items,
     }
     encoded = msgspec.json.encode(body) + b"\n"
-    return Page(encoded, AGGREGATED, f'"{_hash(encoded)}"')
+    return DiscoveryDocument(encoded, AGGREGATED, f'"{_hash(encoded)}"')
 
 
-def _discovered(name: str, versions: Mapping[str, list[Kind]]) -> dict[str, Any]:
+def _group_discovery(name: str, versions: Mapping[str, list[Kind]]) -> dict[str, Any]:
     return {
         "metadata": {"name": name} if name else {},
         "versions": [
-            {"version": version, "freshness": "Current", "resources": [_discovered_kind(k) for k in kinds]}
+            {"version": version, "freshness": "Current", "resources": [_resource_discovery(k) for k in kinds]}
             for version, kinds in versions.items()
         ],
     }
 
 
-def _discovered_kind(kind: Kind) -> dict[str, Any]:
+def _resource_discovery(kind: Kind) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "resource": kind.plural,
         "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
@@ -244,18 +251,18 @@ def _discovered_kind(kind: Kind) -> dict[str, Any]:
         "singularResource": kind.singular,
         "verbs": list(kind.verbs),
     }
-    if kind.short:
-        entry["shortNames"] = list(kind.short)
+    if kind.short_names:
+        entry["shortNames"] = list(kind.short_names)
     if kind.categories:
         entry["categories"] = list(kind.categories)
     if kind.subresources:
         entry["subresources"] = [
-            _discovered_below(kind, below) for below in sorted(kind.subresources, key=lambda s: s.name)
+            _subresource_discovery(kind, below) for below in sorted(kind.subresources, key=lambda s: s.name)
         ]
     return entry
 
 
-def _discovered_below(kind: Kind, below: Subresource) -> dict[str, Any]:
+def _subresource_discovery(kind: Kind, below: Subresource) -> dict[str, Any]:
     group, version = (below.group, below.version) if below.group else (kind.group, kind.version)
     response = {"group": group, "version": version, "kind": below.kind or kind.kind}
     return {"subresource": below.name, "responseKind": response, "verbs": list(below.verbs)}

@@ -11,11 +11,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from volplane.api import name_validation
 from volplane.api.kinds import Kind
-from volplane.apiserver import naming
 
 
-class Selectable(Struct, frozen=True):
+class SelectableValue(Struct, frozen=True):
     """A value that field selectors may ask for."""
 
     path: str  # in the object's JSON
@@ -32,9 +32,9 @@ class Facts(Struct, frozen=True):
     )
     answers_deleted: bool = False  # DELETE answers the last object (else a Status)
     propagation: str = "Background"
-    fields: Mapping[str, Selectable] = {}
+    fields: Mapping[str, SelectableValue] = {}
     legacy_fields: bool = False  # words its refusal of an unknown field selector in the old way
-    check_name: Callable[[str, bool], list[str]] = naming.subdomain
+    check_name: Callable[[str, bool], list[str]] = name_validation.subdomain_problems
     qualified_finalizers: bool = True  # refuses finalizers without a domain
     grace: Callable[[Any, int | None], int] | None = None
 
@@ -61,11 +61,11 @@ def facts_of(kind: Kind) -> Facts:
         answers_deleted=resource in _ANSWERS_DELETED,
         propagation=_PROPAGATION.get(resource, "Background"),
         fields={
-            label: Selectable(path, _ABSENT.get(label, ""))
+            label: SelectableValue(path, _ABSENT.get(label, ""))
             for label, path in {**_ALWAYS, **selectable}.items()
         },
         legacy_fields=bool(selectable),
-        check_name=_NAMES.get(resource, naming.subdomain),
+        check_name=_NAMES.get(resource, name_validation.subdomain_problems),
         qualified_finalizers=not custom and resource not in _ANY_FINALIZERS,
         grace=pod_grace if resource == "pods" else None,
     )
@@ -176,8 +176,8 @@ _FIELDS: Mapping[str, Mapping[str, str]] = {
     "certificatesigningrequests.certificates.k8s.io": {"spec.signerName": "spec.signerName"},
 }
 _NAMES: Mapping[str, Callable[[str, bool], list[str]]] = {
-    "namespaces": naming.label,
-    "services": naming.service,
-    "statefulsets.apps": naming.label,  # it becomes the pods' host names
-    **{f"{plural}.rbac.authorization.k8s.io": naming.path_segment for plural in _RBAC},
+    "namespaces": name_validation.label_problems,
+    "services": name_validation.service_problems,
+    "statefulsets.apps": name_validation.label_problems,  # it becomes the pods' host names
+    **{f"{plural}.rbac.authorization.k8s.io": name_validation.path_segment_problems for plural in _RBAC},
 }

@@ -7,26 +7,26 @@ that wait for a revision. `system:masters` are exempt: whoever is called to help
 from __future__ import annotations
 
 from volplane.api.errors import TooManyRequests
-from volplane.apiserver.auth.users import MASTERS
-from volplane.apiserver.strategy import User
+from volplane.apiserver.auth.well_known_users import MASTERS
+from volplane.apiserver.strategy import RequestUser
 
-TOLD = "too many requests, please try again later"
-AGAIN = 1  # seconds
+MESSAGE = "too many requests, please try again later"
+RETRY_AFTER = 1  # seconds
 
 
-class Inflight:
+class InflightLimiter:
     def __init__(self, limit: int) -> None:
         self.limit = limit  # 0: none
         self._busy: dict[str, int] = {}
 
-    def enter(self, user: User) -> None:
+    def enter(self, user: RequestUser) -> None:
         """Raises TooManyRequests; else `leave` must follow."""
         count = self._busy.get(user.name, 0)
         if 0 < self.limit <= count and MASTERS not in user.groups:
-            raise TooManyRequests(TOLD, details={"retryAfterSeconds": AGAIN})
+            raise TooManyRequests(MESSAGE, details={"retryAfterSeconds": RETRY_AFTER})
         self._busy[user.name] = count + 1
 
-    def leave(self, user: User) -> None:
+    def leave(self, user: RequestUser) -> None:
         count = self._busy[user.name] - 1
         if count:
             self._busy[user.name] = count

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from volplane.api import names
-from volplane.api.errors import Cause, forbidden, invalid, required, too_long
+from volplane.api import name_validation, names
+from volplane.api.errors import Cause, forbidden, invalid, required_value, too_long
 from volplane.api.meta import ObjectMeta, OwnerReference
-from volplane.apiserver import naming
-from volplane.apiserver.strategy import AnyStrategy, Call
+from volplane.apiserver.strategy import AnyStrategy, ApiCall
 from volplane.base import clock
 
 ANNOTATIONS_LIMIT = 256 * 1024
@@ -35,7 +34,7 @@ _LABEL_VALUE = (
 )
 
 
-def born(call: Call, meta: ObjectMeta, *, generation: int) -> ObjectMeta:
+def initial_metadata(call: ApiCall, meta: ObjectMeta, *, generation: int) -> ObjectMeta:
     """The metadata of a new object."""
     return structs.replace(
         meta,
@@ -50,7 +49,7 @@ def born(call: Call, meta: ObjectMeta, *, generation: int) -> ObjectMeta:
     )
 
 
-def carried(old: ObjectMeta, new: ObjectMeta) -> ObjectMeta:
+def keep_server_fields(old: ObjectMeta, new: ObjectMeta) -> ObjectMeta:
     """What an update may not touch stays as stored."""
     return structs.replace(
         new,
@@ -80,10 +79,13 @@ def validate(strategy: AnyStrategy, meta: ObjectMeta) -> list[Cause]:
 
 def validate_embedded(meta: ObjectMeta) -> list[Cause]:
     """Metadata of an object inside another one: any name that can stand in a path, no namespace asked for."""
-    causes = [invalid("metadata.name", meta.name, text) for text in naming.path_segment(meta.name, False)]
+    causes = [
+        invalid("metadata.name", meta.name, text)
+        for text in name_validation.path_segment_problems(meta.name, False)
+    ]
     causes += [
         invalid("metadata.generateName", meta.generate_name, text)
-        for text in naming.path_segment(meta.generate_name, True)
+        for text in name_validation.path_segment_problems(meta.generate_name, True)
     ]
     causes += [*_labels(meta), *_annotations(meta), *_owners(meta.owner_references)]
     return causes + _finalizers(meta.finalizers, qualified=False)
@@ -111,9 +113,9 @@ def _names(strategy: AnyStrategy, meta: ObjectMeta) -> list[Cause]:
     if meta.name:
         causes += [invalid("metadata.name", meta.name, text) for text in strategy.validate_name(meta.name)]
     else:
-        causes.append(required("metadata.name", "name or generateName is required"))
+        causes.append(required_value("metadata.name", "name or generateName is required"))
     if strategy.kind.namespaced and not meta.namespace:
-        causes.append(required("metadata.namespace"))
+        causes.append(required_value("metadata.namespace"))
     return causes
 
 

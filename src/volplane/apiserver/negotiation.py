@@ -18,24 +18,24 @@ _TRANSFORMS = frozenset({TABLE, METADATA, METADATA_LIST})
 _TABLE_VERSIONS = frozenset({"v1", "v1beta1"})
 
 
-class Wanted(Struct, frozen=True):
+class ResponseFormat(Struct, frozen=True):
     media: str = JSON
     transform: str = ""
     version: str = "v1"  # of the meta.k8s.io group the transform is asked in
 
 
-PLAIN = Wanted()
+PLAIN_JSON = ResponseFormat()
 
 
 @lru_cache(maxsize=256)
-def negotiate(accept: str, *, numbered: bool = True) -> Wanted:
+def negotiate(accept: str, *, numbered: bool = True) -> ResponseFormat:
     """`numbered`: the kind has protobuf numbers, so that a client who asks for protobuf knows it at all."""
     if accept in ("", "*/*", JSON):
-        return PLAIN
+        return PLAIN_JSON
     for clause in _clauses(accept):
         if clause[0] == PROTOBUF and not numbered and "as" not in clause[1]:
             continue
-        wanted = _served(clause)
+        wanted = _format_of(clause)
         if wanted is not None:
             return wanted
     listed = ", ".join((JSON, YAML, PROTOBUF))
@@ -58,7 +58,7 @@ def _quality(text: str) -> float:
         return 1.0
 
 
-def _served(clause: tuple[str, dict[str, str]]) -> Wanted | None:
+def _format_of(clause: tuple[str, dict[str, str]]) -> ResponseFormat | None:
     media, parameters = clause
     if media in ("*/*", "application/*", PROTOBUF):
         media = JSON
@@ -66,8 +66,8 @@ def _served(clause: tuple[str, dict[str, str]]) -> Wanted | None:
         return None
     transform = parameters.get("as", "")
     if not transform:
-        return Wanted(media)
+        return ResponseFormat(media)
     version = parameters.get("v", "v1")
     if parameters.get("g") != "meta.k8s.io" or transform not in _TRANSFORMS or version not in _TABLE_VERSIONS:
         return None
-    return Wanted(media, transform, version)
+    return ResponseFormat(media, transform, version)

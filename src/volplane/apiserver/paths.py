@@ -11,7 +11,7 @@ from msgspec import Struct
 _OF_NAMESPACES = frozenset({"status", "finalize"})
 
 
-class Target(Struct, frozen=True):
+class RequestTarget(Struct, frozen=True):
     group: str
     version: str
     plural: str = ""  # "": the group version itself (discovery)
@@ -21,7 +21,7 @@ class Target(Struct, frozen=True):
     below: str = ""  # what follows the subresource, for proxies
 
 
-def parse(path: str) -> Target | None:
+def parse_path(path: str) -> RequestTarget | None:
     """None for what is not a resource path (`/api`, `/apis/apps`, `/healthz`)."""
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) >= 2:
@@ -36,8 +36,8 @@ def parse(path: str) -> Target | None:
     return _target(group, version, "", rest)
 
 
-def _target(group: str, version: str, namespace: str, rest: list[str]) -> Target | None:
+def _target(group: str, version: str, namespace: str, rest: list[str]) -> RequestTarget | None:
     if "" in rest[:3]:
         return None
     plural, name, subresource = [*rest[:3], "", "", ""][:3]
-    return Target(group, version, plural, namespace, name, subresource, "/".join(rest[3:]))
+    return RequestTarget(group, version, plural, namespace, name, subresource, "/".join(rest[3:]))

@@ -15,31 +15,33 @@ from volplane.api.errors import NotFound
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
 from volplane.apiserver.apply.ownership import Ownership, ownership_of
-from volplane.apiserver.feed import Feed
-from volplane.apiserver.selection import Selection
-from volplane.apiserver.shape import Shape
+from volplane.apiserver.object_access import ObjectAccess
+from volplane.apiserver.selectors import Selection
 from volplane.apiserver.strategy import AnyStrategy
+from volplane.apiserver.watch_cache import WatchCache
 
-StrategyOf = Callable[[Kind], AnyStrategy]
-Follow = Callable[[int], Awaitable[None]]  # returns when this server acts by what was written
+StrategyFactory = Callable[[Kind], AnyStrategy]
+WaitApplied = Callable[[int], Awaitable[None]]  # returns when this server acts by what was written
 
 
-class Entry:
+class ServedResource:
     """One served resource."""
 
     def __init__(self, kind: Kind, strategy: AnyStrategy) -> None:
         self.kind = kind
         self.strategy = strategy
         self.facts = strategy.facts
-        self.shape: Shape[Any] = strategy.shape
+        self.access: ObjectAccess[Any] = strategy.access
         self.resource = kind.resource
-        self.prefix = f"/registry/{strategy.stored_as or kind.resource}/"
-        self.glance = strategy.glance()
-        self.feed = Feed(self.shape, self.glance)
-        self.list_head = f'{{"kind":"{kind.list_kind}","apiVersion":"{kind.api_version}","metadata":'.encode()
+        self.prefix = f"/registry/{strategy.storage_resource or kind.resource}/"
+        self.selector_reader = strategy.selector_reader()
+        self.watch_cache = WatchCache(self.access, self.selector_reader)
+        self.list_prefix = (
+            f'{{"kind":"{kind.list_kind}","apiVersion":"{kind.api_version}","metadata":'.encode()
+        )
         self._retired = False
-        self.watching: set[Callable[[], None]] = set()  # wakes a watch, so that it looks around
-        self.follow: Follow | None = None
+        self.watch_wakers: set[Callable[[], None]] = set()  # wakes a watch, so that it looks around
+        self.wait_applied: WaitApplied | None = None
 
     @cached_property
     def ownership(self) -> Ownership:
@@ -58,36 +60,36 @@ class Entry:
     def retire(self) -> None:
         """It is no longer served, or not like this: whoever watches must begin anew."""
         self._retired = True
-        for wake in tuple(self.watching):
+        for wake in tuple(self.watch_wakers):
             wake()
 
-    def scope(self, namespace: str) -> str:
+    def namespace_prefix(self, namespace: str) -> str:
         """The keys of one namespace, or of all."""
         return f"{self.prefix}{namespace}/" if namespace else self.prefix
 
-    def reach(self, namespace: str, selection: Selection) -> str:
+    def selection_prefix(self, namespace: str, selection: Selection) -> str:
         """The shortest prefix that holds a selection: one that names its object needs no other."""
         name = selection.name
         if name and (namespace or not self.kind.namespaced):
             return self.key(namespace, name)
-        return self.scope(namespace)
+        return self.namespace_prefix(namespace)
 
     def key(self, namespace: str, name: str) -> str:
         return f"{self.prefix}{namespace}/{name}" if self.kind.namespaced else f"{self.prefix}{name}"
 
 
 class Registry:
-    def __init__(self, served: Iterable[Kind], strategy_of: StrategyOf) -> None:
+    def __init__(self, served: Iterable[Kind], strategy_of: StrategyFactory) -> None:
         self.version = 0
         self._strategy_of = strategy_of
-        self._paths: dict[tuple[str, str, str], Entry] = {}
-        self._types: dict[type[Resource], Entry] = {}
+        self._paths: dict[tuple[str, str, str], ServedResource] = {}
+        self._types: dict[type[Resource], ServedResource] = {}
         for kind in served:
             self.add(kind)
 
-    def add(self, kind: Kind, strategy: AnyStrategy | None = None) -> Entry:
+    def add(self, kind: Kind, strategy: AnyStrategy | None = None) -> ServedResource:
         """One that was served at this place before is replaced."""
-        entry = Entry(kind, strategy or self._strategy_of(kind))
+        entry = ServedResource(kind, strategy or self._strategy_of(kind))
         if (before := self.find(kind.group, kind.version, kind.plural)) is not None:
             before.retire()
         self._paths[kind.group, kind.version, kind.plural] = entry
@@ -102,10 +104,10 @@ class Registry:
             del self._types[kind.type]
         self.version += 1
 
-    def find(self, group: str, version: str, plural: str) -> Entry | None:
+    def find(self, group: str, version: str, plural: str) -> ServedResource | None:
         return self._paths.get((group, version, plural))
 
-    def of(self, type: type[Resource]) -> Entry:
+    def of(self, type: type[Resource]) -> ServedResource:
         """The entry of a kind, if it is served; one that clients have a type for may be a custom one here."""
         entry = self._types.get(type)
         if entry is None:
@@ -115,7 +117,7 @@ class Registry:
             raise NotFound.path()
         return entry
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[ServedResource]:
         return iter(list(self._paths.values()))
 
     def kinds(self) -> list[Kind]:

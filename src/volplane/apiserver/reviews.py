@@ -33,55 +33,57 @@ from volplane.api.authorization import (
 )
 from volplane.api.errors import BadRequest, Cause, Invalid, invalid
 from volplane.api.meta import ObjectMeta
-from volplane.apiserver import answers, decode, options
-from volplane.apiserver.auth import selectors
+from volplane.apiserver import decode, query_options, responses
+from volplane.apiserver.auth import review_selectors
 from volplane.apiserver.auth.authenticate import AUDIENCES, Authenticator
-from volplane.apiserver.auth.authorize import Act, Authority
-from volplane.apiserver.auth.texts import aggregate
+from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
+from volplane.apiserver.auth.go_format import aggregate_errors
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.negotiation import negotiate
-from volplane.apiserver.strategy import Call, User
+from volplane.apiserver.strategy import ApiCall, RequestUser
 from volplane.base import clock
 from volplane.web import Request, Response
 
 Access = SubjectAccessReview | LocalSubjectAccessReview | SelfSubjectAccessReview
 
 
-class Asked(Protocol):
+class ReviewServer(Protocol):
     """What a review needs of the server."""
 
     backend: Backend
     authenticate: Authenticator
-    authority: Authority
+    authority: AuthorizerChain
 
 
-Review = Callable[[Asked, Call, Any], Any]  # the answer
+Review = Callable[[ReviewServer, ApiCall, Any], Any]  # the answer
 
 
-async def serve(review: Review, server: Asked, call: Call, request: Request) -> Response:
-    validation = options.field_validation(request.query, "create")
+async def serve(review: Review, server: ReviewServer, call: ApiCall, request: Request) -> Response:
+    validation = query_options.field_validation(request.query, "create")
     obj, warnings = await decode.decode_request(call.kind, request, validation)
     call.warnings.extend(warnings)
     answered = review(server, call, obj)
-    return await answers.body(negotiate(request.headers.get("accept")), 201, codec.encode(answered))
+    return await responses.object_response(
+        negotiate(request.headers.get("accept")), 201, codec.encode(answered)
+    )
 
 
-def _who_am_i(server: Asked, call: Call, review: SelfSubjectReview) -> SelfSubjectReview:
+def _who_am_i(server: ReviewServer, call: ApiCall, review: SelfSubjectReview) -> SelfSubjectReview:
     meta = ObjectMeta(creation_timestamp=clock.stamp(call.now))
     return SelfSubjectReview(metadata=meta, status=SelfSubjectReviewStatus(user_info=_info(call.user)))
 
 
-def _info(user: User) -> UserInfo:
+def _info(user: RequestUser) -> UserInfo:
     return UserInfo(username=user.name, uid=user.uid, groups=user.groups, extra=user.extra)
 
 
-def _token(server: Asked, call: Call, review: TokenReview) -> TokenReview:
+def _token(server: ReviewServer, call: ApiCall, review: TokenReview) -> TokenReview:
     if not review.spec.token:
         raise BadRequest("token is required for TokenReview in authentication")
     return structs.replace(review, status=_token_status(server, review))
 
 
-def _token_status(server: Asked, review: TokenReview) -> TokenReviewStatus:
+def _token_status(server: ReviewServer, review: TokenReview) -> TokenReviewStatus:
     checked = server.authenticate.check(review.spec.token, review.spec.audiences or AUDIENCES)
     if checked.user is None:
         return TokenReviewStatus(error=checked.error)
@@ -91,30 +93,36 @@ def _token_status(server: Asked, review: TokenReview) -> TokenReviewStatus:
 # --- may they
 
 
-def _self_access(server: Asked, call: Call, review: SelfSubjectAccessReview) -> SelfSubjectAccessReview:
-    _check(call, review, _wrong(review) + _wrong_metadata(review.metadata))
-    return structs.replace(review, status=_judged(server.authority, call.user, review))
+def _self_access(
+    server: ReviewServer, call: ApiCall, review: SelfSubjectAccessReview
+) -> SelfSubjectAccessReview:
+    _raise_if_invalid(call, review, _attribute_causes(review) + _metadata_causes(review.metadata))
+    return structs.replace(review, status=_access_status(server.authority, call.user, review))
 
 
-def _access_of(server: Asked, call: Call, review: SubjectAccessReview) -> SubjectAccessReview:
-    return access_of(server.authority, call, review)
+def _access_of(server: ReviewServer, call: ApiCall, review: SubjectAccessReview) -> SubjectAccessReview:
+    return review_access(server.authority, call, review)
 
 
-def _local_access(server: Asked, call: Call, review: LocalSubjectAccessReview) -> LocalSubjectAccessReview:
-    _check(call, review, _wrong(review) + _wrong_subject(review) + _wrong_place(review))
+def _local_access(
+    server: ReviewServer, call: ApiCall, review: LocalSubjectAccessReview
+) -> LocalSubjectAccessReview:
+    _raise_if_invalid(
+        call, review, _attribute_causes(review) + _subject_causes(review) + _local_causes(review)
+    )
     if not call.namespace:
         raise BadRequest("namespace is required on this type: ")
     if review.namespace != call.namespace:
         raise BadRequest(f"spec.resourceAttributes.namespace must match namespace: {call.namespace}")
-    return structs.replace(review, status=_judged(server.authority, _subject(review), review))
+    return structs.replace(review, status=_access_status(server.authority, _subject(review), review))
 
 
-def _check(call: Call, review: Access, causes: list[Cause]) -> None:
+def _raise_if_invalid(call: ApiCall, review: Access, causes: list[Cause]) -> None:
     if causes:
         raise Invalid.of(call.kind, "", causes)
 
 
-def _wrong(review: Access) -> list[Cause]:
+def _attribute_causes(review: Access) -> list[Cause]:
     resource, path = review.spec.resource_attributes, review.spec.non_resource_attributes
     if resource is not None and path is not None:
         told = "cannot be specified in combination with resourceAttributes"
@@ -122,21 +130,21 @@ def _wrong(review: Access) -> list[Cause]:
     if resource is None and path is None:
         told = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
         return [invalid("spec.resourceAttributes", None, told)]
-    return selectors.wrong(resource) if resource is not None else []
+    return review_selectors.validate_selectors(resource) if resource is not None else []
 
 
-def _wrong_subject(review: SubjectAccessReview | LocalSubjectAccessReview) -> list[Cause]:
+def _subject_causes(review: SubjectAccessReview | LocalSubjectAccessReview) -> list[Cause]:
     if review.spec.user or review.spec.groups:
         return []
     return [invalid("spec.user", review.spec.user, "at least one of user or group must be specified")]
 
 
-def _wrong_metadata(meta: ObjectMeta) -> list[Cause]:
+def _metadata_causes(meta: ObjectMeta) -> list[Cause]:
     bare = structs.replace(meta, managed_fields=()) == ObjectMeta()
     return [] if bare else [invalid("metadata", json.decode(json.encode(meta)), "must be empty")]
 
 
-def _wrong_place(review: LocalSubjectAccessReview) -> list[Cause]:
+def _local_causes(review: LocalSubjectAccessReview) -> list[Cause]:
     meta = review.metadata
     wrong: list[Cause] = []
     if structs.replace(meta, namespace="", managed_fields=()) != ObjectMeta():
@@ -153,62 +161,72 @@ def _wrong_place(review: LocalSubjectAccessReview) -> list[Cause]:
     return wrong
 
 
-def _subject(review: SubjectAccessReview | LocalSubjectAccessReview) -> User:
+def _subject(review: SubjectAccessReview | LocalSubjectAccessReview) -> RequestUser:
     spec = review.spec
-    return User(spec.user, spec.groups, spec.uid, spec.extra)
+    return RequestUser(spec.user, spec.groups, spec.uid, spec.extra)
 
 
-def access_of(authority: Authority, call: Call, review: SubjectAccessReview) -> SubjectAccessReview:
+def review_access(
+    authority: AuthorizerChain, call: ApiCall, review: SubjectAccessReview
+) -> SubjectAccessReview:
     """May somebody do something? For who asks in process, too."""
-    _check(call, review, _wrong(review) + _wrong_subject(review) + _wrong_metadata(review.metadata))
-    return structs.replace(review, status=_judged(authority, _subject(review), review))
+    _raise_if_invalid(
+        call, review, _attribute_causes(review) + _subject_causes(review) + _metadata_causes(review.metadata)
+    )
+    return structs.replace(review, status=_access_status(authority, _subject(review), review))
 
 
-def _judged(authority: Authority, user: User, review: Access) -> SubjectAccessReviewStatus:
+def _access_status(
+    authority: AuthorizerChain, user: RequestUser, review: Access
+) -> SubjectAccessReviewStatus:
     resource, path = review.spec.resource_attributes, review.spec.non_resource_attributes
-    fields, lost = _selected(resource)
+    fields, lost = _parse_selectors(resource)
     act = _resource_act(resource, fields) if resource is not None else _path_act(path)
-    verdict = authority.judge(user, act)
+    verdict = authority.authorize(user, act)
     return SubjectAccessReviewStatus(
         allowed=verdict.allowed, reason=verdict.reason, evaluation_error="; ".join(lost)
     )
 
 
-def _resource_act(about: ResourceAttributes, fields: str) -> Act:
-    return Act(
+def _resource_act(about: ResourceAttributes, fields: str) -> AuthorizationAttributes:
+    return AuthorizationAttributes(
         about.verb, about.group, about.resource, about.namespace, about.name, about.subresource, fields=fields
     )
 
 
-def _selected(about: ResourceAttributes | None) -> tuple[str, list[str]]:
+def _parse_selectors(about: ResourceAttributes | None) -> tuple[str, list[str]]:
     """The field selector that is asked about, and which selectors cannot be understood.
 
     A term that is left out makes the question wider, never the answer.
     """
     fields, lost = "", []
     if about is not None and (by_field := about.field_selector) is not None:
-        fields, wrong = selectors.fields(by_field)
-        lost += _lost("fieldSelector", wrong, fields)
+        fields, wrong = review_selectors.parse_field_selector(by_field)
+        lost += _parse_errors("fieldSelector", wrong, fields)
     if about is not None and (by_label := about.label_selector) is not None:
-        left, wrong = selectors.labels(by_label)
-        lost += _lost("labelSelector", wrong, left)
+        left, wrong = review_selectors.parse_label_selector(by_label)
+        lost += _parse_errors("labelSelector", wrong, left)
     return fields, lost
 
 
-def _lost(which: str, wrong: bool, left: object) -> list[str]:
+def _parse_errors(which: str, wrong: bool, left: object) -> list[str]:
     part = "partially ignored" if left else "ignored"
     return [f"spec.resourceAttributes.{which} {part} due to parse error"] if wrong else []
 
 
-def _path_act(about: NonResourceAttributes | None) -> Act:
-    return Act(about.verb, path=about.path) if about is not None else Act("")
+def _path_act(about: NonResourceAttributes | None) -> AuthorizationAttributes:
+    return (
+        AuthorizationAttributes(about.verb, path=about.path)
+        if about is not None
+        else AuthorizationAttributes("")
+    )
 
 
-def _rules(server: Asked, call: Call, review: SelfSubjectRulesReview) -> SelfSubjectRulesReview:
+def _rules(server: ReviewServer, call: ApiCall, review: SelfSubjectRulesReview) -> SelfSubjectRulesReview:
     namespace = review.spec.namespace
     if not namespace:
         raise BadRequest("no namespace on request")
-    known = server.authority.known(call.user, namespace)
+    known = server.authority.rules_for(call.user, namespace)
     resources = [
         ResourceRule(
             verbs=rule.verbs,
@@ -229,7 +247,7 @@ def _rules(server: Asked, call: Call, review: SelfSubjectRulesReview) -> SelfSub
             resource_rules=tuple(resources),
             non_resource_rules=tuple(paths),
             incomplete=known.incomplete,
-            evaluation_error=aggregate(known.errors) if known.errors else "",
+            evaluation_error=aggregate_errors(known.errors) if known.errors else "",
         )
     )
 

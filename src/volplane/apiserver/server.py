@@ -8,21 +8,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from volplane import web
-from volplane.apiserver.app import BODY_LIMIT, App
-from volplane.apiserver.audit import Audit
+from volplane.apiserver.app import BODY_LIMIT, ApiServerApp
+from volplane.apiserver.audit import AuditLog
 from volplane.apiserver.auth import kubeconfig
-from volplane.apiserver.auth.accounts import AccountTokens
-from volplane.apiserver.auth.authenticate import Authenticator, Tokens
+from volplane.apiserver.auth.authenticate import Authenticator, StaticTokens
 from volplane.apiserver.auth.bootstrap_tokens import BootstrapTokens
-from volplane.apiserver.auth.certificates import Authority, write_private
-from volplane.apiserver.auth.issuer import Issuer
-from volplane.apiserver.auth.users import ADMIN, MASTERS
-from volplane.apiserver.bootstrap import tell_client_ca
-from volplane.apiserver.core import Core
-from volplane.apiserver.local import Local
-from volplane.apiserver.settings import Settings
-from volplane.apiserver.strategy import User
-from volplane.apiserver.subresources.streams import Streams
+from volplane.apiserver.auth.certificates import CertificateAuthority, write_private
+from volplane.apiserver.auth.issuer import TokenIssuer
+from volplane.apiserver.auth.service_account_tokens import ServiceAccountTokenCheck
+from volplane.apiserver.auth.well_known_users import ADMIN, MASTERS
+from volplane.apiserver.bootstrap import publish_client_ca
+from volplane.apiserver.in_process_server import InProcessServer
+from volplane.apiserver.in_process_transport import InProcessTransport
+from volplane.apiserver.settings import ApiServerOptions
+from volplane.apiserver.strategy import RequestUser
+from volplane.apiserver.subresources.streams import NodeStreams
 from volplane.base.files import set_aside
 from volplane.base.loop_lag import LoopLag
 from volplane.store import Store
@@ -33,26 +33,33 @@ _TOKEN = re.compile("[A-Za-z0-9_-]{43}")  # so many bytes in base64
 _NAMES = ("127.0.0.1", "::1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
 
-class Server:
+class RunningApiServer:
     """A running API server."""
 
-    def __init__(self, core: Core, app: App, listener: web.Server, pki: Pki, settings: Settings) -> None:
+    def __init__(
+        self,
+        core: InProcessServer,
+        app: ApiServerApp,
+        listener: web.HttpServer,
+        pki: Pki,
+        settings: ApiServerOptions,
+    ) -> None:
         self.core = core
         self.backend = core.backend
         self.authority = pki.authority
         self.tokens = pki.tokens
         self.admin_token = pki.admin_token
         self.port: int = listener.port
-        self.url = f"https://{_shown(settings.host)}:{listener.port}"
+        self.url = f"https://{_format_host(settings.host)}:{listener.port}"
         self.ca: bytes = pki.authority.pair.cert
         self.kubeconfig = Path(settings.data_dir) / "kubeconfig"
         self._app = app
         self._lag = LoopLag()
         self._listener = listener
 
-    def local(self, user: User = ADMIN) -> Local:
+    def in_process_transport(self, user: RequestUser = ADMIN) -> InProcessTransport:
         """The server as an in-process transport, for one user."""
-        return self.core.local(user)
+        return self.core.in_process_transport(user)
 
     def write_kubeconfig(self, path: Path, user: str, groups: Sequence[str] = ()) -> Path:
         """A kubeconfig with a client certificate for this user."""
@@ -62,7 +69,7 @@ class Server:
 
     async def start(self) -> None:
         await self.core.start()
-        await tell_client_ca(self.backend, self.ca.decode())
+        await publish_client_ca(self.backend, self.ca.decode())
         self.write_kubeconfig(self.kubeconfig, ADMIN.name, ADMIN.groups)
         self._app.started.set()
         self._app.health.started = True
@@ -80,41 +87,41 @@ class Server:
 class Pki:
     """The secrets of one data directory, made once and found again."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ApiServerOptions) -> None:
         directory = Path(settings.data_dir) / "pki"
-        self.authority = Authority(directory)
+        self.authority = CertificateAuthority(directory)
         hosts = dict.fromkeys((settings.host, *_NAMES, *settings.hosts))
         self.serving = self.authority.server("apiserver", tuple(hosts))
         self.kubelet_client = self.authority.client(
             "apiserver-kubelet-client", "kube-apiserver-kubelet-client", (MASTERS,)
         )
-        self.admin_token = _token(directory / "admin.token")
-        self.issuer = Issuer.load(directory / "sa.key")
-        self.tokens = Tokens()
+        self.admin_token = _load_or_create_token(directory / "admin.token")
+        self.issuer = TokenIssuer.load(directory / "sa.key")
+        self.tokens = StaticTokens()
         self.tokens.add(self.admin_token, ADMIN)
         self.ca_path = str(self.authority.pair.cert_path)
 
 
-async def run(settings: Settings, store: Store) -> Server:
+async def run(settings: ApiServerOptions, store: Store) -> RunningApiServer:
     """Start serving; the caller closes the server, and owns the store."""
     pki = Pki(settings)
-    core = Core(store, pki.issuer)
+    core = InProcessServer(store, pki.issuer)
     client = pki.kubelet_client
     to_nodes = tls.client_context(pki.ca_path, str(client.cert_path), str(client.key_path))
     to_nodes.check_hostname = False  # a node is known by its address, which its certificate need not name
-    app = App(
+    app = ApiServerApp(
         core.backend,
-        Authenticator([pki.tokens, AccountTokens(core.backend), BootstrapTokens(core.backend)]),
+        Authenticator([pki.tokens, ServiceAccountTokenCheck(core.backend), BootstrapTokens(core.backend)]),
         core.authority,
-        Streams(to_nodes),
-        Audit(settings.audit_log_path) if settings.audit_log_path else None,
+        NodeStreams(to_nodes),
+        AuditLog(settings.audit_log_path) if settings.audit_log_path else None,
         reads=settings.max_requests_inflight,
         writes=settings.max_mutating_requests_inflight,
     )
     context = tls.server_context(str(pki.serving.cert_path), str(pki.serving.key_path), pki.ca_path)
-    limits = web.Limits(connections=settings.max_connections, body=BODY_LIMIT)
+    limits = web.ServerLimits(connections=settings.max_connections, body=BODY_LIMIT)
     listener = await web.serve(app, host=settings.host, port=settings.port, ssl=context, limits=limits)
-    server = Server(core, app, listener, pki, settings)
+    server = RunningApiServer(core, app, listener, pki, settings)
     try:
         await server.start()
     except BaseException:
@@ -123,7 +130,7 @@ async def run(settings: Settings, store: Store) -> Server:
     return server
 
 
-def _token(path: Path) -> str:
+def _load_or_create_token(path: Path) -> str:
     """The token of a data directory, made once; one that was cut short, or is no text, is made anew."""
     try:
         known = path.read_text().strip()
@@ -138,5 +145,5 @@ def _token(path: Path) -> str:
     return made
 
 
-def _shown(host: str) -> str:
+def _format_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host

@@ -8,10 +8,12 @@ from msgspec import Struct
 
 from volplane.base.settings import about
 
-HARDLY_READ = ("/registry/events/",)  # keys whose values the store compresses: many, alike, and rarely read
+COMPRESSED_PREFIXES = (
+    "/registry/events/",
+)  # keys whose values the store compresses: many, alike, and rarely read
 
 
-class Settings(Struct, frozen=True):
+class ApiServerOptions(Struct, frozen=True):
     data_dir: Annotated[
         str, about("directory for certificates, tokens, the admin's kubeconfig and the state", value="DIR")
     ]

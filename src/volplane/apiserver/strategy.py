@@ -26,17 +26,17 @@ from volplane.api.errors import Cause
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
 from volplane.apiserver.facts import Facts, facts_of
-from volplane.apiserver.selection import Glance
-from volplane.apiserver.shape import Shape, shape_of
+from volplane.apiserver.object_access import ObjectAccess, access_for
+from volplane.apiserver.selectors import SelectorReader
 
 if TYPE_CHECKING:
-    from volplane.apiserver.tables.columns import Printer  # whose package knows the strategies
+    from volplane.apiserver.tables.columns import TablePrinter  # whose package knows the strategies
 
 O = TypeVar("O")  # noqa: E741 - a Resource for built-in kinds, a dict for custom resources
 R = TypeVar("R", bound=Resource)
 
 
-class User(Struct, frozen=True):
+class RequestUser(Struct, frozen=True):
     """Who asks. `system:masters` among the groups may do everything."""
 
     name: str
@@ -45,7 +45,7 @@ class User(Struct, frozen=True):
     extra: Mapping[str, tuple[str, ...]] = {}
 
 
-class Reader(Protocol):
+class ObjectReader(Protocol):
     """How admission looks at other objects: the newest committed state, decoded and shared."""
 
     async def get(self, type: type[R], name: str, namespace: str = "") -> R | None: ...
@@ -53,17 +53,17 @@ class Reader(Protocol):
     async def list(self, type: type[R], namespace: str = "") -> Sequence[R]: ...
 
 
-def _anything(verb: str) -> None:
+def _allow_everything(verb: str) -> None:
     """Who calls without asking may do it all."""
 
 
-class Call(Struct):
+class ApiCall(Struct):
     """One request as the hooks see it."""
 
     verb: str  # create, get, list, watch, update, patch, delete, deletecollection
     kind: Kind
-    user: User
-    reader: Reader
+    user: RequestUser
+    reader: ObjectReader
     now: datetime
     namespace: str = ""
     name: str = ""
@@ -71,12 +71,14 @@ class Call(Struct):
     dry_run: bool = False
     manager: str = ""  # fieldManager, or what the User-Agent says; "": what is created has no owner
     size: int = 0  # bytes of the request's body
-    may: Callable[[str], None] = _anything  # raises when the user may not do this verb to the same thing
+    check_access: Callable[[str], None] = (
+        _allow_everything  # raises when the user may not do this verb to the same thing
+    )
     warnings: list[str] = field(default_factory=list)  # hooks append; each becomes a Warning header
     annotations: dict[str, str] = field(default_factory=dict)  # hooks add; they go to the audit log
 
 
-class Scaling(Protocol):
+class ScaleAccess(Protocol):
     """/scale of a kind that is not typed."""
 
     def view(self, obj: Any) -> Scale: ...
@@ -91,22 +93,24 @@ class Scaling(Protocol):
 class Strategy(Generic[O]):
     """The behaviour of a kind without rules of its own."""
 
-    stored_as = ""  # the resource among whose objects these lie, if they are another's under other names
+    storage_resource = (
+        ""  # the resource among whose objects these lie, if they are another's under other names
+    )
 
     # Of a custom kind:
     schema: Mapping[str, Any] | None = None  # its structural schema
-    printer: Printer | None = None  # what it shows of itself in tables
-    scaling: Scaling | None = None  # where its replicas stand
+    printer: TablePrinter | None = None  # what it shows of itself in tables
+    scaling: ScaleAccess | None = None  # where its replicas stand
     warnings: tuple[str, ...] = ()  # what every answer about it carries
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.facts: Facts = facts_of(kind)  # what section C of the contract says in tables: see facts.py
-        self.shape: Shape[O] = shape_of(kind)
+        self.access: ObjectAccess[O] = access_for(kind)
 
-    def glance(self) -> Glance:
+    def selector_reader(self) -> SelectorReader:
         """How selectors read stored objects of the kind."""
-        return Glance(self.facts.fields)
+        return SelectorReader(self.facts.fields)
 
     # Defaults
 
@@ -116,29 +120,29 @@ class Strategy(Generic[O]):
 
     # Admission: may read other objects, may refuse
 
-    async def admit_create(self, call: Call, obj: O) -> O:
+    async def admit_create(self, call: ApiCall, obj: O) -> O:
         return obj
 
-    async def admit_update(self, call: Call, old: O, new: O) -> O:
+    async def admit_update(self, call: ApiCall, old: O, new: O) -> O:
         """Also for /status and other subresources that write this kind: `call.subresource` tells."""
         return new
 
-    async def admit_delete(self, call: Call, obj: O) -> None:
+    async def admit_delete(self, call: ApiCall, obj: O) -> None:
         return None
 
     # Preparation: which parts of the writer's object count
 
-    def prepare_create(self, call: Call, obj: O) -> O:
+    def prepare_create(self, call: ApiCall, obj: O) -> O:
         """The initial status is the server's to write; a kind that starts in a phase sets it here."""
-        return self.shape.without_status(obj) if self.facts.status else obj
+        return self.access.without_status(obj) if self.facts.status else obj
 
-    def prepare_update(self, call: Call, old: O, new: O) -> O:
+    def prepare_update(self, call: ApiCall, old: O, new: O) -> O:
         """The main endpoint does not write status."""
-        return self.shape.with_status_of(new, old) if self.facts.status else new
+        return self.access.with_status_of(new, old) if self.facts.status else new
 
-    def prepare_status(self, call: Call, old: O, new: O) -> O:
+    def prepare_status(self, call: ApiCall, old: O, new: O) -> O:
         """/status writes status, and metadata unless `facts.status_metadata` is off."""
-        return self.shape.only_status_of(new, old, metadata=self.facts.status_metadata)
+        return self.access.only_status_of(new, old, metadata=self.facts.status_metadata)
 
     # Validation
 
@@ -146,32 +150,32 @@ class Strategy(Generic[O]):
         """What is wrong with this name, in the API's words; `prefix` for generateName."""
         return self.facts.check_name(name, prefix)
 
-    def validate_create(self, call: Call, obj: O) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: O) -> list[Cause]:
         return []
 
-    def validate_update(self, call: Call, old: O, new: O) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: O, new: O) -> list[Cause]:
         return []
 
-    def validate_status(self, call: Call, old: O, new: O) -> list[Cause]:
+    def validate_status(self, call: ApiCall, old: O, new: O) -> list[Cause]:
         return []
 
     # Generation
 
     def spec_changed(self, old: O, new: O) -> bool:
         """Does this update count as a new generation? Only asked for kinds that count."""
-        return self.shape.differs(old, new, except_for=("metadata", "status"))
+        return self.access.differs(old, new, except_for=("metadata", "status"))
 
     # Deletion
 
-    def grace(self, call: Call, obj: O, requested: int | None) -> int:
+    def grace(self, call: ApiCall, obj: O, requested: int | None) -> int:
         """Seconds the object stays after DELETE (0: gone at once, or as soon as its finalizers are)."""
         return self.facts.grace(obj, requested) if self.facts.grace else 0
 
-    def mark_deleted(self, call: Call, obj: O) -> O:
+    def mark_deleted(self, call: ApiCall, obj: O) -> O:
         """The object as stored when deletion begins but cannot end yet (a namespace becomes Terminating)."""
         return obj
 
-    def may_vanish(self, obj: O) -> bool:
+    def is_removable(self, obj: O) -> bool:
         """May the object go once its finalizers are gone? A namespace also waits for its spec.finalizers."""
         return True
 

@@ -12,7 +12,7 @@ import time
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from volplane.base.virtual import VirtualLoop
+from volplane.base.virtual_time_loop import VirtualLoop
 
 # Go writes up to nine fractional digits, Python reads six.
 _NANOSECONDS = re.compile(r"(\.\d{6})\d+")
@@ -34,11 +34,11 @@ def _seconds() -> float:
 
 def stamp(moment: datetime | None = None) -> str:
     """The API's Time: whole seconds. Those of one second share the text, for many are kept."""
-    return _spelled(int(moment.timestamp() if moment else _seconds()))
+    return _format_second(int(moment.timestamp() if moment else _seconds()))
 
 
 @lru_cache(maxsize=4)
-def _spelled(second: int) -> str:
+def _format_second(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).isoformat(timespec="seconds")[:-6] + "Z"
 
 

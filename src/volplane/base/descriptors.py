@@ -16,7 +16,9 @@ from volplane.base import metrics
 
 log = logging.getLogger(__name__)
 
-MOST = 1 << 20  # a hard limit of a billion, as some container engines set it, is no number to plan with
+MAX_DESCRIPTORS = (
+    1 << 20
+)  # a hard limit of a billion, as some container engines set it, is no number to plan with
 DIRECTORY = "/proc/self/fd"
 _before: list[tuple[int, int]] = []  # the limits that this process was started with
 
@@ -26,7 +28,7 @@ def raise_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if not _before:
         _before.append((soft, hard))
-    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -38,7 +40,7 @@ def raise_limit() -> int:
 def limit() -> int:
     """How many descriptors this process may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST if soft == resource.RLIM_INFINITY else min(soft, MOST)
+    return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MAX_DESCRIPTORS)
 
 
 def open_count() -> int:

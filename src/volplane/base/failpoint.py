@@ -64,11 +64,11 @@ def effect(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)
-        def passed(*args: P.args, **kwargs: P.kwargs) -> T:
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
             with around(name):
                 return function(*args, **kwargs)
 
-        return passed
+        return wrapper
 
     return decorate
 
@@ -85,11 +85,11 @@ def _hit(name: str) -> None:
         _left -= 1
         if _left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-    if _file and _is_our_turn(name):
+    if _file and _take_turn(name):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _is_our_turn(name: str) -> bool:
+def _take_turn(name: str) -> bool:
     try:
         with open(_file) as file:
             first, _, rest = file.read().partition("\n")

@@ -26,7 +26,7 @@ class UnusableFile(Exception):
 def atomic_write(path: str, data: bytes, mode: int = 0o600, *, durable: bool = False) -> None:
     """Replace `path` so that readers see the old or the new content. `durable` also survives a power cut."""
     directory, name = os.path.split(path)
-    temporary = os.path.join(directory, f"{_half(name)}{os.getpid()}.{id(data):x}.tmp")
+    temporary = os.path.join(directory, f"{_temporary_prefix(name)}{os.getpid()}.{id(data):x}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with open(descriptor, "wb", buffering=0) as file:
@@ -49,16 +49,16 @@ def _write_all(descriptor: int, data: bytes) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def remove_written(path: str) -> None:
+def remove_with_leftovers(path: str) -> None:
     """Remove a file of `atomic_write`, and what a writer that was killed half-way has left beside it."""
     directory, name = os.path.split(path)
     with suppress(FileNotFoundError):
         for entry in os.listdir(directory or "."):
-            if entry == name or (entry.startswith(_half(name)) and entry.endswith(".tmp")):
+            if entry == name or (entry.startswith(_temporary_prefix(name)) and entry.endswith(".tmp")):
                 os.unlink(os.path.join(directory, entry))
 
 
-def _half(name: str) -> str:
+def _temporary_prefix(name: str) -> str:
     return f".{name}."
 
 

@@ -6,7 +6,7 @@ import fcntl
 import os
 
 
-class Locked(Exception):
+class LockHeld(Exception):
     def __init__(self, what: str, pid: int) -> None:
         super().__init__(f"{what} is in use by {f'process {pid}' if pid else 'another process'}")
         self.pid = pid  # 0: it has not said yet
@@ -23,7 +23,7 @@ def lock(path: str, what: str = "") -> int:
     except BlockingIOError:
         holder = os.pread(descriptor, 32, 0).strip()
         os.close(descriptor)
-        raise Locked(what or path, int(holder) if holder.isdigit() else 0) from None
+        raise LockHeld(what or path, int(holder) if holder.isdigit() else 0) from None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     return descriptor

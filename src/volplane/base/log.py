@@ -27,10 +27,12 @@ MAX_SIZE, MAX_FILES = 10 << 20, 5  # of a role's log: bytes of a file, and files
 sink: ContextVar[Callable[[str], None] | None] = ContextVar("volplane_log_sink", default=None)
 
 _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
-_HOUSES = frozenset({"controllers", "sidecars", "drivers"})  # they only hold rooms: the inner name says more
+_GROUPING_PACKAGES = frozenset(
+    {"controllers", "sidecars", "drivers"}
+)  # they only hold rooms: the inner name says more
 
 
-class Formatter(logging.Formatter):
+class LogFormatter(logging.Formatter):
     """`2026-11-15T20:00:00.123456Z INFO  attacher: text key=value`; the values come from `extra=`."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -46,7 +48,7 @@ class Formatter(logging.Formatter):
 def component(logger: str) -> str:
     """Whose line it is: `volplane.sidecars.attacher.controller` is the attacher's."""
     parts = logger.removeprefix("volplane.").split(".")
-    return parts[1] if parts[0] in _HOUSES and len(parts) > 1 else parts[0]
+    return parts[1] if parts[0] in _GROUPING_PACKAGES and len(parts) > 1 else parts[0]
 
 
 def _value(value: object) -> str:
@@ -78,7 +80,7 @@ def _rotate_output(path: str) -> None:
             os.close(file)
 
 
-class Handler(logging.StreamHandler[IO[str]]):
+class LogHandler(logging.StreamHandler[IO[str]]):
     def __init__(self, stream: IO[str], file: str = "") -> None:
         """`file`: where the stream ends, if that is to be rotated."""
         super().__init__(stream)
@@ -104,10 +106,10 @@ def setup(level: str | int = logging.INFO, stream: IO[str] | None = None) -> Non
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     root = logging.getLogger()
-    for old in [h for h in root.handlers if isinstance(h, Handler)]:
+    for old in [h for h in root.handlers if isinstance(h, LogHandler)]:
         root.removeHandler(old)
-    handler = Handler(stream or sys.stderr, "" if stream else os.environ.get(FILE, ""))
-    handler.setFormatter(Formatter())
+    handler = LogHandler(stream or sys.stderr, "" if stream else os.environ.get(FILE, ""))
+    handler.setFormatter(LogFormatter())
     root.addHandler(handler)
     root.setLevel(logging.WARNING)  # libraries speak up only when something is wrong
     logging.getLogger("volplane").setLevel(level.upper() if isinstance(level, str) else level)

@@ -27,28 +27,28 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h
 _libc = ctypes.CDLL(None)
 
 
-class Forgetful(Protocol):
+class ExpiringCache(Protocol):
     def forget(self) -> None:
         """Let go of what was there at the last call already, and can be worked out again."""
 
 
-forgetful: WeakSet[Forgetful] = WeakSet()  # who is told to, whenever this process tidies up
+expiring_caches: WeakSet[ExpiringCache] = WeakSet()  # who is told to, whenever this process tidies up
 
 
-def prepare() -> None:
+def configure_malloc() -> None:
     """Before there are threads: how the C library keeps memory."""
     if hasattr(_libc, "mallopt"):
         _libc.mallopt(_M_ARENA_MAX, ARENAS)
         _libc.mallopt(_M_MMAP_THRESHOLD, LARGE)
 
 
-def look_less_often() -> None:
+def tune_garbage_collector() -> None:
     """When everything is imported: that lives as long as the process, and is not looked through again."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
 
-async def keep_tidy() -> None:
+async def release_memory_periodically() -> None:
     """Until cancelled."""
     await asyncio.sleep(EVERY)
     gc.collect()
@@ -58,19 +58,19 @@ async def keep_tidy() -> None:
         await asyncio.sleep(EVERY)
         rest -= EVERY
         if rest <= 0:
-            rest = look() / SHARE
-        tidy()
+            rest = collect_cycles() / SHARE
+        release_memory()
 
 
-def look() -> float:
+def collect_cycles() -> float:
     """For circles; the seconds of work that it took."""
     began = time.thread_time()
     gc.collect()
     return time.thread_time() - began
 
 
-def tidy() -> None:
-    for who in list(forgetful):
+def release_memory() -> None:
+    for who in list(expiring_caches):
         who.forget()
     if hasattr(_libc, "malloc_trim"):  # not every C library has it, or needs it
         _libc.malloc_trim(0)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 
-from volplane.base.units import duration, format_duration
+from volplane.base.units import format_duration, parse_duration
 
 T = TypeVar("T", bound=Struct)
 
@@ -123,7 +123,7 @@ def flags(settings: type[Struct]) -> Mapping[str, Flag]:
         default = info.default if info.default is not NODEFAULT else None
         if info.default_factory is not NODEFAULT:
             default = info.default_factory()
-        kind = _plain(hints[info.name])
+        kind = _unwrap_optional(hints[info.name])
         name = info.name.replace("_", "-")
         meta = _metas(notes[info.name])
         extras = {key: value for each in meta for key, value in (each.extra or {}).items() if value}
@@ -182,10 +182,10 @@ def _pairs(arguments: Sequence[str], known: Mapping[str, Flag]) -> Iterator[tupl
         elif (flag is not None and flag.type is bool) or (flag is None and name in SWITCHES):
             yield name, "true"
         else:
-            yield name, _next(rest, name)
+            yield name, _next_value(rest, name)
 
 
-def _next(rest: Iterator[str], name: str) -> str:
+def _next_value(rest: Iterator[str], name: str) -> str:
     if (text := next(rest, None)) is None:
         raise BadFlag(f"flag needs a value: --{name}")
     return text
@@ -196,7 +196,7 @@ def _metas(hint: Any) -> list[Meta]:
     return [note for note in notes if isinstance(note, Meta)]
 
 
-def _plain(hint: Any) -> Any:
+def _unwrap_optional(hint: Any) -> Any:
     """`str | None` is a string that may be absent."""
     members: Iterable[Any] = get_args(hint)
     if NoneType in members:
@@ -235,7 +235,7 @@ def parse_seconds(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
-        return duration(text)
+        return parse_duration(text)
     if not math.isfinite(seconds):
         raise ValueError("not a finite number of seconds")
     return seconds

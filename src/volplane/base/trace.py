@@ -55,7 +55,7 @@ class span:
     ) -> None:
         end = time.monotonic_ns()
         text = "" if error is None else f"{type(error).__name__}: {error}"
-        _keep(self.component, self.step, self.subject, self.start, end, self.attrs, text)
+        _append(self.component, self.step, self.subject, self.start, end, self.attrs, text)
 
     async def __aenter__(self) -> span:
         return self.__enter__()
@@ -66,16 +66,16 @@ class span:
         self.__exit__(kind, error, where)
 
 
-def timed(component: str, step: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def trace_calls(component: str, step: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """For a function whose every call is a step; its first argument is the subject."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)
-        def measured(*args: P.args, **kwargs: P.kwargs) -> T:
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
             with span(component, step, str(args[0]) if args else ""):
                 return function(*args, **kwargs)
 
-        return measured
+        return wrapper
 
     return decorate
 
@@ -83,7 +83,7 @@ def timed(component: str, step: str) -> Callable[[Callable[P, T]], Callable[P, T
 def mark(component: str, step: str, subject: str, **attrs: object) -> None:
     """A step without a length."""
     now = time.monotonic_ns()
-    _keep(component, step, subject, now, now, attrs)
+    _append(component, step, subject, now, now, attrs)
 
 
 def spans(subject_prefix: str = "") -> list[Span]:
@@ -91,7 +91,7 @@ def spans(subject_prefix: str = "") -> list[Span]:
     return sorted((s for s in kept if s.subject.startswith(subject_prefix)), key=lambda s: s.start)
 
 
-def _keep(*span: object) -> None:
+def _append(*span: object) -> None:
     try:
         packed = _pack(span)
     except UnicodeEncodeError:  # the name of a file may hold bytes that are no text

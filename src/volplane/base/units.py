@@ -9,7 +9,7 @@ _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 _WHOLE = re.compile(rf"(?:{_PART.pattern})+")
 
 
-def duration(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds in a Go duration such as `1m30s`; ValueError if it is none."""
     sign = -1.0 if text.startswith("-") else 1.0
     rest = text[1:] if text[:1] in ("+", "-") else text

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import click
 
-from volplane.cli.failure import Failure
+from volplane.cli.error import CommandError
 
 GROUPS = {
     "Cluster": {
@@ -54,7 +54,7 @@ class Verbs(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        command: click.Command = _loaded(f"volplane.cli.{name.replace('-', '_')}").command
+        command: click.Command = _import_verb(f"volplane.cli.{name.replace('-', '_')}").command
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -63,7 +63,7 @@ class Verbs(click.Group):
                 formatter.write_dl(list(verbs.items()))
 
 
-def _loaded(name: str) -> ModuleType:
+def _import_verb(name: str) -> ModuleType:
     """What modules make stays: looking for garbage in it, again and again, takes a tenth of a start."""
     gc.disable()
     try:
@@ -87,6 +87,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except Failure as error:
+    except CommandError as error:
         print(f"volplane: {error}", file=sys.stderr)
         sys.exit(1)

@@ -8,28 +8,28 @@ import os
 import click
 
 from volplane import apiserver
-from volplane.apiserver import Settings
-from volplane.cli.failure import Failure
+from volplane.apiserver import ApiServerOptions
+from volplane.cli.error import CommandError
 from volplane.cli.options import options
-from volplane.cli.running import serve
-from volplane.store import Failed, Store
+from volplane.cli.serve import serve
+from volplane.store import Store, StoreFailed
 from volplane.store.sqlite import SqliteStore
 
 ROOT = "/registry"  # what the server's keys begin with, and --etcd-prefix stands for
 
 
 @click.command()
-@options(Settings)
-def command(settings: Settings) -> None:
+@options(ApiServerOptions)
+def command(settings: ApiServerOptions) -> None:
     """Serve the Kubernetes API over HTTPS until stopped; its state lies in the data directory or in etcd."""
     serve(lambda stop: _serve(settings, stop))
 
 
-async def _serve(settings: Settings, stop: asyncio.Event) -> None:
+async def _serve(settings: ApiServerOptions, stop: asyncio.Event) -> None:
     try:
         store = await _open(settings)
-    except Failed as error:
-        raise Failure(str(error)) from error
+    except StoreFailed as error:
+        raise CommandError(str(error)) from error
     try:
         server = await apiserver.run(settings, store)
         try:
@@ -41,12 +41,12 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
         await store.close()
 
 
-async def _open(settings: Settings) -> Store:
+async def _open(settings: ApiServerOptions) -> Store:
     if not settings.etcd_servers:
         path = os.path.join(settings.data_dir, "state.db")
-        return await SqliteStore.open(path, packed=apiserver.HARDLY_READ)
+        return await SqliteStore.open(path, compressed_prefixes=apiserver.COMPRESSED_PREFIXES)
     # Imported when asked for: gRPC takes memory and time that a server on its own store does not need.
-    from volplane.store.etcd import EtcdStore, Tls
+    from volplane.store.etcd import EtcdStore, EtcdTls
 
-    tls = Tls(settings.etcd_cafile, settings.etcd_certfile, settings.etcd_keyfile)
+    tls = EtcdTls(settings.etcd_cafile, settings.etcd_certfile, settings.etcd_keyfile)
     return await EtcdStore.open(settings.etcd_servers, prefix=settings.etcd_prefix, root=ROOT, tls=tls)

@@ -3,4 +3,6 @@
 from volplane.cli.sidecar import verb
 from volplane.sidecars import attacher
 
-command = verb("csi-attacher", attacher.Settings, attacher.run, "Attach and detach volumes until stopped.")
+command = verb(
+    "csi-attacher", attacher.AttacherOptions, attacher.run, "Attach and detach volumes until stopped."
+)

@@ -8,37 +8,39 @@ from pathlib import Path
 import click
 from msgspec import structs
 
-from volplane.cli.failure import Failure
+from volplane.cli.error import CommandError
 from volplane.cli.options import options
-from volplane.cli.running import connect, serve, until
+from volplane.cli.serve import connect, run_until, serve
 from volplane.controllers import manager
-from volplane.controllers.manager import Settings, UnknownController
+from volplane.controllers.manager import ControllerManagerOptions, UnknownController
 from volplane.loops.wait_reports import WaitRegistry
 
 
 @click.command()
-@options(Settings, hide=("root_ca",))
+@options(ControllerManagerOptions, hide=("root_ca",))
 @click.option("--kubeconfig", default="", metavar="FILE", help="API server and credentials")
 @click.option(
     "--root-ca-file", default="", metavar="FILE", help="CA certificate to publish in every namespace"
 )
-def command(settings: Settings, kubeconfig: str, root_ca_file: str) -> None:
+def command(settings: ControllerManagerOptions, kubeconfig: str, root_ca_file: str) -> None:
     """Run the controllers until stopped."""
     if root_ca_file:
         try:
             settings = structs.replace(settings, root_ca=Path(root_ca_file).read_text())
         except OSError as error:
-            raise Failure(f"--root-ca-file {root_ca_file}: {error.strerror}") from error
+            raise CommandError(f"--root-ca-file {root_ca_file}: {error.strerror}") from error
     registry = WaitRegistry()
     serve(lambda stop: _serve(settings, kubeconfig, registry, stop), wait_registry=registry)
 
 
-async def _serve(settings: Settings, kubeconfig: str, registry: WaitRegistry, stop: asyncio.Event) -> None:
+async def _serve(
+    settings: ControllerManagerOptions, kubeconfig: str, registry: WaitRegistry, stop: asyncio.Event
+) -> None:
     client = connect(kubeconfig, "kube-controller-manager")
     try:
-        await until(stop, manager.run(client, settings, wait_registry=registry))
+        await run_until(stop, manager.run(client, settings, wait_registry=registry))
     except UnknownController as error:
-        raise Failure(f"--controllers: {error}") from error
+        raise CommandError(f"--controllers: {error}") from error
     finally:
         await client.close()
         await client.transport.close()

@@ -8,10 +8,10 @@ import signal
 
 import click
 
-from volplane.cli.failure import Failure
-from volplane.cluster import power
-from volplane.cluster.layout import Layout
-from volplane.cluster.separate import Runs
+from volplane.cli.error import CommandError
+from volplane.cluster import power_loss
+from volplane.cluster.data_directory import DataDirectory
+from volplane.cluster.multi_process import RoleFiles
 from volplane.host import Host
 
 
@@ -25,31 +25,33 @@ def command(role: str, data_dir: str, revive: bool) -> None:
     A node goes with its containers and mounts, as a machine does that loses power, and stays down until
     --revive. Other roles are started again at once. Needs a cluster of `volplane up --separate`.
     """
-    layout = Layout(data_dir)
-    runs = Runs(layout.run)
+    layout = DataDirectory(data_dir)
+    runs = RoleFiles(layout.run)
     keeper = runs.read("up")
-    if keeper is None or not keeper.lives:
-        raise Failure(f"no cluster of separate processes runs in {layout.directory}: volplane up --separate")
+    if keeper is None or not keeper.is_alive:
+        raise CommandError(
+            f"no cluster of separate processes runs in {layout.directory}: volplane up --separate"
+        )
     if revive:
-        runs.crashed(role).unlink(missing_ok=True)
+        runs.crash_marker(role).unlink(missing_ok=True)
         os.kill(keeper.pid, signal.SIGHUP)
         return
     found = runs.read(role)
-    if found is None or not found.lives:
+    if found is None or not found.is_alive:
         known = sorted(p.stem.replace("node-", "node/") for p in layout.run.glob("*.pid") if p.stem != "up")
-        raise Failure(f"{role} does not run; there are: {', '.join(known)}")
+        raise CommandError(f"{role} does not run; there are: {', '.join(known)}")
     kind, _, name = role.partition("/")
     if kind == "node":
-        runs.crashed(role).touch()
+        runs.crash_marker(role).touch()
     os.kill(found.pid, signal.SIGKILL)
     if kind == "node":
         asyncio.run(_lose_power(layout, int(name.rpartition("-")[2])))
     click.echo(f"{role} is down")
 
 
-async def _lose_power(layout: Layout, index: int) -> None:
+async def _lose_power(layout: DataDirectory, index: int) -> None:
     host = Host()
     try:
-        await power.lose(layout.member(index, 1).root, host)
+        await power_loss.lose_power(layout.member(index, 1).root, host)
     finally:
         await host.close()

@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from volplane.cli.demo_script import DemoScript
 from volplane.cli.journey import Journey
-from volplane.cli.running import need_root, serve
-from volplane.cli.story import Story
+from volplane.cli.serve import require_root, serve
 from volplane.client import kubeconfig
 from volplane.client.client import Client
-from volplane.cluster.whole import Cluster, Settings
+from volplane.cluster.single_process import Cluster, ClusterOptions
 
 WIDTH = 110  # of the journey's table, also where there is no terminal
 
@@ -31,7 +31,7 @@ def command(keep: bool, log_level: str) -> None:
     each step with the component that took it, moves the pod to the other node, reads the data back, and
     removes everything.
     """
-    need_root()
+    require_root()
     directory = Path(tempfile.mkdtemp(prefix="volplane-demo-"))
     try:
         serve(lambda stop: _demo(directory, stop), level=log_level.upper())
@@ -48,23 +48,23 @@ async def _demo(directory: Path, stop: asyncio.Event) -> None:
     console.print(
         "Starting a cluster: API server, store, controllers, scheduler, two nodes, disk service, driver …"
     )
-    async with Cluster(Settings(data_dir=str(directory), nodes=2)) as cluster:
-        await cluster.ready()
+    async with Cluster(ClusterOptions(data_dir=str(directory), nodes=2)) as cluster:
+        await cluster.wait_ready()
         console.print(f"  ready after {time.monotonic() - began:.2f} s at {cluster.url}\n")
         transport = kubeconfig.load(cluster.layout.kubeconfig, agent="volplane-demo")
         client = Client(transport, component="volplane-demo")
         try:
-            await _tell(console, Story(client, directory))
+            await _run_script(console, DemoScript(client, directory))
         finally:
             await client.close()
             await transport.close()
-    left = await asyncio.to_thread(_left, directory)
+    left = await asyncio.to_thread(_find_leftovers, directory)
     console.print(f"Stopped. {left or 'No mount, loop device, network or process of the demo is left.'}")
     if left:
         raise SystemExit(1)
 
 
-async def _tell(console: Console, story: Story) -> None:
+async def _run_script(console: Console, story: DemoScript) -> None:
     journey = Journey()
     await story.write()
     console.print(f"A claim of 1Gi and a pod: [bold]{story.line}[/bold] written on {story.first_node}\n")
@@ -81,7 +81,7 @@ async def _tell(console: Console, story: Story) -> None:
     console.print()
 
 
-def _left(directory: Path) -> str:
+def _find_leftovers(directory: Path) -> str:
     """What the demo did not give back; nothing if all is well."""
     place = str(directory)
     mounts = [

@@ -10,9 +10,9 @@ import click
 
 from volplane.api import errors
 from volplane.api.core import Node
-from volplane.cli.account import account
-from volplane.cli.failure import Failure
-from volplane.cli.running import connect, need_root, serve, until
+from volplane.cli.aws_account import aws_account
+from volplane.cli.error import CommandError
+from volplane.cli.serve import connect, require_root, run_until, serve
 from volplane.drivers import ebs, efs
 from volplane.drivers.ebs import metadata
 from volplane.host import Host, NodePaths
@@ -72,31 +72,33 @@ def command(
     CSI_NODE_NAME.
     """
     if mode == "node" or driver == "efs":
-        need_root(loops=False)
+        require_root(loops=False)
     paths = NodePaths(root_dir or "/var/lib/kubelet", identity=not root_dir, targets=target_root)
     socket = "/" + endpoint.removeprefix("unix:").lstrip("/")
     shared = shared_dir if driver == "efs" else ""
 
     async def work(stop: asyncio.Event) -> None:
-        place = ebs.Place(instance_id or os.environ.get("CSI_NODE_NAME", ""), zone, volume_attach_limit)
+        place = ebs.EbsNodeConfig(
+            instance_id or os.environ.get("CSI_NODE_NAME", ""), zone, volume_attach_limit
+        )
         if (mode, driver) == ("node", "ebs") and not (instance_id and zone):
             where = await _find(kubeconfig)
-            place = ebs.Place(instance_id or where.instance, zone or where.zone, volume_attach_limit)
+            place = ebs.EbsNodeConfig(instance_id or where.instance, zone or where.zone, volume_attach_limit)
         elif mode == "node" and not place.instance:
-            raise Failure("a node service needs --instance-id, or CSI_NODE_NAME")
+            raise CommandError("a node service needs --instance-id, or CSI_NODE_NAME")
         await _serve(mode, socket, place, paths, shared, stop)
 
     serve(work)
 
 
-async def _find(kubeconfig: str) -> metadata.Where:
+async def _find(kubeconfig: str) -> metadata.InstanceLocation:
     """Where this node is. Raises Failure."""
     told = await metadata.from_instance(os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", ""))
     name = os.environ.get("CSI_NODE_NAME", "")
     if told is not None:
         return told
     if not name:
-        raise Failure(
+        raise CommandError(
             "a node service of ebs needs --instance-id and --zone: there are no instance metadata, and"
             " CSI_NODE_NAME names no Node"
         )
@@ -104,30 +106,30 @@ async def _find(kubeconfig: str) -> metadata.Where:
     try:
         told = metadata.from_node(await client.get(Node, name))
     except errors.APIError as error:
-        raise Failure(f"Node {name} cannot be read: {error}") from error
+        raise CommandError(f"Node {name} cannot be read: {error}") from error
     finally:
         await client.close()
         await client.transport.close()
     if told is None:
-        raise Failure(f"Node {name} has no providerID of AWS and zone: give --instance-id and --zone")
+        raise CommandError(f"Node {name} has no providerID of AWS and zone: give --instance-id and --zone")
     return told
 
 
 async def _serve(
-    mode: str, socket: str, place: ebs.Place, paths: NodePaths, shared_dir: str, stop: asyncio.Event
+    mode: str, socket: str, place: ebs.EbsNodeConfig, paths: NodePaths, shared_dir: str, stop: asyncio.Event
 ) -> None:
     host = Host()
     work: Awaitable[None]
     match mode, bool(shared_dir):
         case "controller", False:
-            work = ebs.run_controller(account(), host, socket)
+            work = ebs.run_controller(aws_account(), host, socket)
         case "controller", True:
             work = efs.run_controller(shared_dir, host, socket)
         case _, False:
-            work = ebs.run_node(place, host, paths, socket, account=account())
+            work = ebs.run_node(place, host, paths, socket, account=aws_account())
         case _:
             work = efs.run_node(shared_dir, place.instance, host, paths, socket)
     try:
-        await until(stop, work)
+        await run_until(stop, work)
     finally:
         await host.close()

@@ -6,18 +6,18 @@ import shlex
 
 import click
 
-from volplane.cli.failure import Failure
-from volplane.cluster.layout import REGION, Layout
+from volplane.cli.error import CommandError
+from volplane.cluster.data_directory import REGION, DataDirectory
 
 
 @click.command()
 @click.option("--data-dir", default="~/.volplane", metavar="~/.volplane", help="directory of the cluster")
 def command(data_dir: str) -> None:
     """Print exports for the shell: eval "$(volplane env --data-dir D)"."""
-    layout = Layout(data_dir)
-    memory = layout.remembered()
+    layout = DataDirectory(data_dir)
+    memory = layout.load_saved()
     if not memory.access_key:
-        raise Failure(f"no cluster in {layout.directory}: start one with volplane up --data-dir")
+        raise CommandError(f"no cluster in {layout.directory}: start one with volplane up --data-dir")
     exports = {
         "KUBECONFIG": str(layout.kubeconfig),
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{memory.cloud_port}",

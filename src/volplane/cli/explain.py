@@ -12,17 +12,17 @@ import click
 import msgspec
 
 from volplane.api.errors import APIError, NotFound
-from volplane.cli.connecting import transport
-from volplane.cli.failure import Failure
+from volplane.cli.client_factory import open_transport
+from volplane.cli.error import CommandError
 from volplane.client import kubeconfig as configs
 from volplane.client.client import Client
-from volplane.client.https import Https
-from volplane.client.still import Still
-from volplane.explain import roles
-from volplane.explain.answer import Answer, State
-from volplane.explain.asking import NoName, Subject, UnknownKind, explain, subject
-from volplane.explain.scene import Scene
-from volplane.explain.text import MARKS, lines
+from volplane.client.https import HttpsTransport
+from volplane.client.snapshot_cache import SnapshotCaches
+from volplane.explain import wait_reports
+from volplane.explain.cluster_state import ClusterState
+from volplane.explain.render import MARKS, render_lines
+from volplane.explain.resolve import ExplainTarget, MissingName, UnsupportedKind, explain, parse_target
+from volplane.explain.result import ExplainResult, StepState
 
 WAITS = 3  # the exit code where something waits
 WIDEST = 110
@@ -45,11 +45,11 @@ def command(what: str, namespace: str, kubeconfig: str, data_dir: str, output: s
         raise click.UsageError("--kubeconfig and --data-dir exclude each other: a directory has its own")
     file = _file(kubeconfig, data_dir)
     try:
-        asked = subject(what, namespace or (configs.namespace(file) if file else "") or "default")
-    except (UnknownKind, NoName) as error:
+        asked = parse_target(what, namespace or (configs.namespace(file) if file else "") or "default")
+    except (UnsupportedKind, MissingName) as error:
         raise click.UsageError(str(error)) from error
     except configs.BadKubeconfig as error:
-        raise Failure(str(error)) from error
+        raise CommandError(str(error)) from error
     answer = asyncio.run(_ask(asked, file))
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
@@ -69,37 +69,41 @@ def _file(kubeconfig: str, data_dir: str) -> str:
     return next(iter(given), "") or next((str(path) for path in usual if path.exists()), "")
 
 
-async def _ask(asked: Subject, file: str) -> Answer:
+async def _ask(asked: ExplainTarget, file: str) -> ExplainResult:
     try:
         async with asyncio.timeout(PATIENCE):
-            return await _answered(asked, file)
+            return await _explain(asked, file)
     except NotFound as error:
-        raise Failure(str(error)) from error
+        raise CommandError(str(error)) from error
     except APIError as error:
-        raise Failure(f"the API server does not answer: {error}") from error
+        raise CommandError(f"the API server does not answer: {error}") from error
     except TimeoutError:
-        raise Failure(f"no answer within {PATIENCE:g} seconds") from None
+        raise CommandError(f"no answer within {PATIENCE:g} seconds") from None
 
 
-async def _answered(asked: Subject, file: str) -> Answer:
-    carrier: Https = transport(file, "volplane-explain")
-    still = Still(carrier, namespace=asked.namespace)
+async def _explain(asked: ExplainTarget, file: str) -> ExplainResult:
+    carrier: HttpsTransport = open_transport(file, "volplane-explain")
+    still = SnapshotCaches(carrier, namespace=asked.namespace)
     try:
         obj = await Client(carrier, caches=still).get(asked.type, asked.name, asked.namespace)
-        told = await roles.ask(Path(file).parent / "run") if file else roles.Roles()
-        return await explain(Scene(still, told), asked, obj)
+        told = (
+            await wait_reports.read_all_reports(Path(file).parent / "run")
+            if file
+            else wait_reports.RoleReports()
+        )
+        return await explain(ClusterState(still, told), asked, obj)
     finally:
         await still.close()
         await carrier.close()
 
 
-def _print(answer: Answer) -> None:
+def _print(answer: ExplainResult) -> None:
     width = min(shutil.get_terminal_size().columns, WIDEST)
     first = True
-    for line in lines(answer, width):
+    for line in render_lines(answer, width):
         first = first and bool(line.strip())
         if first:
             line = click.style(line, bold=True)
-        elif line.startswith(f"  {MARKS[State.WAITS]}"):
+        elif line.startswith(f"  {MARKS[StepState.WAITS]}"):
             line = click.style(line, fg="yellow")
         click.echo(line)

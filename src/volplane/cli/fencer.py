@@ -6,8 +6,8 @@ import asyncio
 
 import click
 
-from volplane.cli.account import account
-from volplane.cli.running import connect, serve, until
+from volplane.cli.aws_account import aws_account
+from volplane.cli.serve import connect, run_until, serve
 from volplane.drivers import ebs
 from volplane.host import Host
 from volplane.loops.wait_reports import WaitRegistry
@@ -28,10 +28,10 @@ def command(kubeconfig: str) -> None:
 async def _work(kubeconfig: str, registry: WaitRegistry, stop: asyncio.Event) -> None:
     host = Host()
     client = connect(kubeconfig, "node-fencer")
-    ec2 = await ebs.connect(account(), host)
+    ec2 = await ebs.connect_ec2(aws_account(), host)
     try:
         work = fencer.run(client, driver=ebs.NAME, is_off=ec2.is_off, wait_registry=registry)
-        await until(stop, work)
+        await run_until(stop, work)
     finally:
         await ec2.close()
         await client.close()

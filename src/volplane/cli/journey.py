@@ -8,13 +8,13 @@ from rich.table import Table
 
 from volplane.base import trace
 from volplane.base.trace import Span
-from volplane.cli.story import Story
+from volplane.cli.demo_script import DemoScript
 
 
 class Journey:
     """The spans of this process between the first request and the last byte."""
 
-    def table(self, story: Story) -> Table:
+    def table(self, story: DemoScript) -> Table:
         shown = Table(box=None, pad_edge=False, header_style="dim")
         for name, justify in (
             ("since start", "right"),
@@ -23,13 +23,13 @@ class Journey:
             ("step", "left"),
         ):
             shown.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
-        for span in self._told(story):
+        for span in self._select_spans(story):
             shown.add_row(*_row(span, story.began))
         total = (story.written - story.began) / 1e6
         shown.add_row(f"[bold]{total:.1f} ms[/bold]", "", "you", "see that the pod has done its work")
         return shown
 
-    def _told(self, story: Story) -> Iterator[Span]:
+    def _select_spans(self, story: DemoScript) -> Iterator[Span]:
         """What belongs to this claim and pod, in the order of beginning."""
         # Of the API server's steps only the user's own two: the others are inside the step of whoever asked.
         own = {f"pvc/{story.claim}", f"pod/{story.writer}"}

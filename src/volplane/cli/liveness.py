@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from volplane.cli.options import options
-from volplane.cli.running import serve, until
+from volplane.cli.serve import run_until, serve
 from volplane.sidecars import liveness
-from volplane.sidecars.liveness import Settings
+from volplane.sidecars.liveness import LivenessOptions
 
 
 @click.command()
-@options(Settings, sidecar=True)
+@options(LivenessOptions, sidecar=True)
 @click.version_option(package_name="volplane", message="%(version)s")
-def command(settings: Settings) -> None:
+def command(settings: LivenessOptions) -> None:
     """Answer health checks for a driver until stopped."""
-    serve(lambda stop: until(stop, liveness.run(settings)))
+    serve(lambda stop: run_until(stop, liveness.run(settings)))

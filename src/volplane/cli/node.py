@@ -9,23 +9,23 @@ from pathlib import Path
 import click
 import msgspec
 
-from volplane.cli.account import account
-from volplane.cli.failure import Failure
+from volplane.cli.aws_account import aws_account
+from volplane.cli.error import CommandError
 from volplane.cli.options import options
-from volplane.cli.running import connect, need_root, serve, until
+from volplane.cli.serve import connect, require_root, run_until, serve
 from volplane.client.kubeconfig import BadKubeconfig
-from volplane.cluster.brought import BadImage, program
-from volplane.cluster.images import Kit, by_account, images
+from volplane.cluster.builtin_images import ImageDeps, builtin_images, service_account_client
+from volplane.cluster.user_drivers import BadImage, parse_image_program
 from volplane.drivers import ebs
 from volplane.host import Host
 from volplane.loops.wait_reports import WaitRegistry
-from volplane.node import runner
-from volplane.node.programs import Program, Programs
-from volplane.node.settings import NodeSettings, pki_of
+from volplane.node import kubelet
+from volplane.node.image_overrides import ImageOverride, ImageOverrides
+from volplane.node.options import NodeOptions, pki_directory
 
 
 @click.command()
-@options(NodeSettings)
+@options(NodeOptions)
 @click.option("--kubeconfig", default="", metavar="FILE", help="API server and credentials")
 @click.option(
     "--bootstrap-kubeconfig",
@@ -52,7 +52,7 @@ from volplane.node.settings import NodeSettings, pki_of
     help="directory of shared file systems",
 )
 def command(
-    settings: NodeSettings,
+    settings: NodeOptions,
     kubeconfig: str,
     bootstrap_kubeconfig: str,
     cover: tuple[str, ...],
@@ -62,11 +62,13 @@ def command(
     shared_dir: str,
 ) -> None:
     """Run pods and mount their volumes until stopped; then stop the pods and unmount the volumes."""
-    need_root()
+    require_root()
 
     async def work(stop: asyncio.Event) -> None:
         if bootstrap_kubeconfig:
-            await until(stop, _join(name_of(settings), bootstrap_kubeconfig, kubeconfig, pki_of(settings)))
+            await run_until(
+                stop, _join(name_of(settings), bootstrap_kubeconfig, kubeconfig, pki_directory(settings))
+            )
         # Whoever is a node may have to take down what an earlier life has left, however early it is stopped.
         if not bootstrap_kubeconfig or _has_joined(kubeconfig):
             programs = _programs(mapped, programs_file)
@@ -76,15 +78,15 @@ def command(
     serve(work, wait_registry=registry)
 
 
-def _programs(mapped: tuple[str, ...], file: str) -> Programs:
+def _programs(mapped: tuple[str, ...], file: str) -> ImageOverrides:
     try:
-        given = msgspec.json.decode(Path(file).read_bytes(), type=dict[str, Program]) if file else {}
-        return Programs({**given, **dict(map(program, mapped))})
+        given = msgspec.json.decode(Path(file).read_bytes(), type=dict[str, ImageOverride]) if file else {}
+        return ImageOverrides({**given, **dict(map(parse_image_program, mapped))})
     except (BadImage, OSError, msgspec.MsgspecError) as error:
-        raise Failure(str(error)) from error
+        raise CommandError(str(error)) from error
 
 
-def name_of(settings: NodeSettings) -> str:
+def name_of(settings: NodeOptions) -> str:
     return settings.hostname_override or os.uname().nodename.lower()
 
 
@@ -93,33 +95,35 @@ def _has_joined(kubeconfig: str) -> bool:
 
 
 async def _join(name: str, bootstrap: str, kubeconfig: str, directory: str) -> None:
-    from volplane.node import joining  # it needs what only this moment needs
+    from volplane.node import tls_bootstrap  # it needs what only this moment needs
 
     if not kubeconfig:
-        raise Failure("--bootstrap-kubeconfig needs --kubeconfig: where to write who this node is")
+        raise CommandError("--bootstrap-kubeconfig needs --kubeconfig: where to write who this node is")
     try:
-        await joining.join(name=name, bootstrap=bootstrap, config=kubeconfig, directory=directory)
-    except (joining.NotLetIn, BadKubeconfig) as error:
-        raise Failure(f"this machine did not become a node: {error}") from error
+        await tls_bootstrap.request_client_certificate(
+            name=name, bootstrap=bootstrap, config=kubeconfig, directory=directory
+        )
+    except (tls_bootstrap.BootstrapRefused, BadKubeconfig) as error:
+        raise CommandError(f"this machine did not become a node: {error}") from error
 
 
 async def _serve(
-    settings: NodeSettings,
+    settings: NodeOptions,
     kubeconfig: str,
     cover: tuple[str, ...],
     latency: str,
-    standing: Programs,
+    standing: ImageOverrides,
     shared_dir: str,
     registry: WaitRegistry,
     stop: asyncio.Event,
 ) -> None:
     client = connect(kubeconfig, "kubelet")
     host = Host()
-    places = {name_of(settings): ebs.Place(settings.instance_id, settings.zone, latency=latency)}
-    kit = Kit(by_account, host, account(), places, shared_dir, registry)
+    places = {name_of(settings): ebs.EbsNodeConfig(settings.instance_id, settings.zone, latency=latency)}
+    kit = ImageDeps(service_account_client, host, aws_account(), places, shared_dir, registry)
     try:
-        own = images(kit, standing)
-        await runner.run(
+        own = builtin_images(kit, standing)
+        await kubelet.run(
             settings,
             client,
             host,

@@ -89,7 +89,7 @@ def options(
         for flag in reversed(shown):
             made = _option(flag)(made)
         for name in sorted((IGNORED | SWITCHES) - known.keys()) if sidecar else ():
-            made = _unheeded(name)(made)
+            made = _ignored_option(name)(made)
         extra = getattr(verb, "__click_params__", [])
         made.__click_params__ = [*extra, *getattr(made, "__click_params__", [])]  # type: ignore[attr-defined]
         return made
@@ -112,7 +112,7 @@ def _option(flag: Flag) -> Callable[[Verb], Verb]:
     return click.option(f"--{flag.name}", flag.field, **shared)
 
 
-def _unheeded(name: str) -> Callable[[Verb], Verb]:
+def _ignored_option(name: str) -> Callable[[Verb], Verb]:
     spellings = (f"--{name}", "-v") if name == "v" else (f"--{name}",)
     alone = "true" if name in SWITCHES else None  # a switch may come without a value
     return click.option(*spellings, hidden=True, expose_value=False, is_flag=False, flag_value=alone)

@@ -5,7 +5,7 @@ from volplane.sidecars import provisioner
 
 command = verb(
     "csi-provisioner",
-    provisioner.Settings,
+    provisioner.ProvisionerOptions,
     provisioner.run,
     "Make and delete volumes for claims until stopped.",
 )

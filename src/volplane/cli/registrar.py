@@ -5,20 +5,20 @@ from __future__ import annotations
 import click
 
 from volplane.cli.options import options
-from volplane.cli.running import serve, until
+from volplane.cli.serve import run_until, serve
 from volplane.sidecars import registrar
-from volplane.sidecars.registrar import Settings
+from volplane.sidecars.registrar import RegistrarOptions
 
 PROBE = "kubelet-registration-probe"  # an old liveness check, which upstream has always pass now
 
 
 @click.command()
-@options(Settings, sidecar=True)
+@options(RegistrarOptions, sidecar=True)
 @click.option("--mode", default="registration", hidden=True)
 @click.option("--connection-timeout", hidden=True, expose_value=False)  # upstream has not heeded it for long
 @click.version_option(package_name="volplane", message="%(version)s")
-def command(settings: Settings, mode: str) -> None:
+def command(settings: RegistrarOptions, mode: str) -> None:
     """Announce a driver to its kubelet until stopped."""
     if mode == PROBE:
         return
-    serve(lambda stop: until(stop, registrar.run(settings)))
+    serve(lambda stop: run_until(stop, registrar.run(settings)))

@@ -3,4 +3,4 @@
 from volplane.cli.sidecar import verb
 from volplane.sidecars import resizer
 
-command = verb("csi-resizer", resizer.Settings, resizer.run, "Grow and modify volumes until stopped.")
+command = verb("csi-resizer", resizer.ResizerOptions, resizer.run, "Grow and modify volumes until stopped.")

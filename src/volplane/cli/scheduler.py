@@ -8,7 +8,7 @@ from functools import partial
 import click
 
 from volplane import scheduler
-from volplane.cli.running import connect, serve, until
+from volplane.cli.serve import connect, run_until, serve
 from volplane.loops.wait_reports import WaitRegistry
 
 
@@ -42,7 +42,7 @@ async def _serve(
         work = scheduler.run(
             client, scheduler_name=scheduler_name, bind_timeout=patience, wait_registry=registry
         )
-        await until(stop, work)
+        await run_until(stop, work)
     finally:
         await client.close()
         await client.transport.close()

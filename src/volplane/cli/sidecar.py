@@ -10,9 +10,9 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from volplane.cli.failure import Failure
+from volplane.cli.error import CommandError
 from volplane.cli.options import options
-from volplane.cli.running import connect, serve, until
+from volplane.cli.serve import connect, run_until, serve
 from volplane.loops.controller import Unsupported
 from volplane.loops.wait_reports import WaitRegistry
 
@@ -30,9 +30,9 @@ def verb(
         namespace = os.environ.get("POD_NAMESPACE", os.environ.get("NAMESPACE", "default"))
         try:
             own = {"identity": identity, "namespace": namespace, "wait_registry": registry}
-            await until(stop, run(client, chosen, **own))
+            await run_until(stop, run(client, chosen, **own))
         except Unsupported as error:
-            raise Failure(str(error)) from error
+            raise CommandError(str(error)) from error
         finally:
             await client.close()
             await client.transport.close()

@@ -3,4 +3,6 @@
 from volplane.cli.sidecar import verb
 from volplane.controllers.snapshot import role
 
-command = verb("snapshot-controller", role.Settings, role.run, "Look after snapshots until stopped.")
+command = verb(
+    "snapshot-controller", role.SnapshotControllerOptions, role.run, "Look after snapshots until stopped."
+)

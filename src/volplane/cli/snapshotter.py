@@ -4,5 +4,8 @@ from volplane.cli.sidecar import verb
 from volplane.sidecars import snapshotter
 
 command = verb(
-    "csi-snapshotter", snapshotter.Settings, snapshotter.run, "Take and delete snapshots until stopped."
+    "csi-snapshotter",
+    snapshotter.SnapshotterOptions,
+    snapshotter.run,
+    "Take and delete snapshots until stopped.",
 )

@@ -15,17 +15,17 @@ import click
 import yaml
 
 from volplane.base.units import format_duration
-from volplane.cli.failure import Failure
+from volplane.cli.error import CommandError
 from volplane.cli.options import DURATION
-from volplane.cli.running import need_root, serve, until
-from volplane.cluster import guest
-from volplane.cluster.brought import BadImage, mapping, read
+from volplane.cli.serve import require_root, run_until, serve
+from volplane.cluster import external_driver
 from volplane.cluster.errors import CannotStart as CannotBring
-from volplane.cluster.guest import Guest
+from volplane.cluster.external_driver import ExternalDriver
+from volplane.cluster.user_drivers import BadImage, parse_image_option, read_manifests
 from volplane.csi.outcome import CallError
 from volplane.testing import driver_run, runner
 from volplane.testing.case import Case
-from volplane.testing.cases import ALL
+from volplane.testing.cases import ALL_CASES
 from volplane.testing.driver_process import DriverStartError
 from volplane.testing.report import DriverTestRun, console, machine, page
 
@@ -104,7 +104,7 @@ def command(
     """
     for option, pattern in (("--focus", focus), ("--skip", skip)):
         _check_pattern(option, pattern)
-    cases = runner.select_cases(ALL, focus, skip)
+    cases = runner.select_cases(ALL_CASES, focus, skip)
     if listing:
         _list(cases)
         return
@@ -120,21 +120,23 @@ def command(
         raise click.UsageError(f"--timeout must be longer than 0s, not {format_duration(timeout)}")
     places = {"--junit": junit, "--json": as_json, "--html": html}
     for option, place in places.items():
-        _check_place(option, place)
-    sent = {**_kept(vault), **_pairs(secrets, "--secret")}
+        _check_report_path(option, place)
+    sent = {**_read_secrets(vault), **_pairs(secrets, "--secret")}
     wanted = _pairs(parameters, "--parameter")
     mutable = _pairs(mutables, "--mutable-parameter")
-    need_root()
+    require_root()
     try:
         if manifests:
-            brought = _deployed(manifests, images)
+            brought = _read_deployment(manifests, images)
         else:
-            brought = guest.read(file) if file else guest.from_command(line or "")
+            brought = (
+                external_driver.read_driver_file(file) if file else external_driver.from_command(line or "")
+            )
     except BadImage as error:
-        raise Failure(str(error)) from error
+        raise CommandError(str(error)) from error
     except CannotBring as error:
         option = "--driver" if file else "--manifest" if manifests else "--driver-command"
-        raise Failure(f"{option}: {error}") from error
+        raise CommandError(f"{option}: {error}") from error
     said: dict[str, Sequence[str | None]] = {
         "--driver": [file],
         "--driver-command": [line],
@@ -147,7 +149,7 @@ def command(
         "--timeout": [format_duration(timeout) if timeout != TIMEOUT else None],
     }
     pairs = [(option, word) for option, words in said.items() for word in words if word]
-    again = [_called(sys.argv[0]), "test-driver", *chain.from_iterable(pairs)]
+    again = [_program_name(sys.argv[0]), "test-driver", *chain.from_iterable(pairs)]
     chosen = runner.CaseSettings(
         focus=focus,
         skip=skip,
@@ -158,7 +160,7 @@ def command(
     begun: list[DriverTestRun] = []
 
     async def work(stop: asyncio.Event) -> None:
-        await until(stop, _test(brought, cases, chosen, again, sent, wanted, mutable, begun))
+        await run_until(stop, _test(brought, cases, chosen, again, sent, wanted, mutable, begun))
 
     try:
         serve(work, level="ERROR")
@@ -167,12 +169,12 @@ def command(
             _write(run, places)
     if not (begun and begun[0].complete):
         raise click.exceptions.Abort
-    if begun[0].failed:
+    if begun[0].failed_results:
         sys.exit(1)
 
 
 async def _test(
-    brought: Guest,
+    brought: ExternalDriver,
     cases: Sequence[Case],
     settings: runner.CaseSettings,
     again: Sequence[str],
@@ -181,11 +183,11 @@ async def _test(
     mutable: dict[str, str],
     begun: list[DriverTestRun],
 ) -> None:
-    progress = console.Progress(sys.stdout, total=len(cases) * settings.repeat)
+    progress = console.ProgressDisplay(sys.stdout, total=len(cases) * settings.repeat)
 
-    def started(run: DriverTestRun) -> None:
+    def note_start(run: DriverTestRun) -> None:
         begun.append(run)
-        promises = ", ".join(run.promises) or "nothing beyond mounting"
+        promises = ", ".join(run.capabilities) or "nothing beyond mounting"
         progress.console.print(
             f"{run.driver} {run.version}, {len(run.nodes)} nodes, seed {run.seed}\n  {promises}\n"
         )
@@ -200,19 +202,19 @@ async def _test(
             secrets=secrets,
             parameters=parameters,
             mutable=mutable,
-            started=started,
-            begins=progress.case_starts,
+            on_start=note_start,
+            on_case_start=progress.case_starts,
         )
     except (DriverStartError, CannotBring) as error:
-        raise Failure(str(error)) from error
+        raise CommandError(str(error)) from error
     except CallError as error:
-        raise Failure(f"the driver does not say what it is: {error}") from error
+        raise CommandError(f"the driver does not say what it is: {error}") from error
     finally:
         for run in begun:
             progress.end(run)
 
 
-def _called(program: str) -> str:
+def _program_name(program: str) -> str:
     """As it can be called again from here: by its name, if that is on PATH."""
     if os.path.basename(program) != NAME or shutil.which(NAME) == os.path.abspath(program):
         return NAME
@@ -226,7 +228,7 @@ def _check_pattern(option: str, pattern: str) -> None:
         raise click.UsageError(f"{option} is a regular expression, not {pattern!r}: {error}") from error
 
 
-def _check_place(option: str, place: str | None) -> None:
+def _check_report_path(option: str, place: str | None) -> None:
     """Before minutes are spent on what could not be written in the end."""
     if not place:
         return
@@ -255,13 +257,15 @@ def _write(run: DriverTestRun, places: Mapping[str, str | None]) -> None:
         except OSError as error:
             problems.append(f"{option} {path}: {error.strerror or error}")
     if problems:
-        raise Failure("\n".join(problems))
+        raise CommandError("\n".join(problems))
 
 
-def _deployed(manifests: Sequence[str], images: Sequence[str]) -> Guest:
+def _read_deployment(manifests: Sequence[str], images: Sequence[str]) -> ExternalDriver:
     """Raises CannotBring."""
-    things = [thing for path in manifests for thing in read(path)]
-    return guest.from_manifests(things, {image: said.command for image, said in map(mapping, images)})
+    things = [thing for path in manifests for thing in read_manifests(path)]
+    return external_driver.from_manifests(
+        things, {image: said.command for image, said in map(parse_image_option, images)}
+    )
 
 
 def _pairs(given: Sequence[str], option: str) -> dict[str, str]:
@@ -274,7 +278,7 @@ def _pairs(given: Sequence[str], option: str) -> dict[str, str]:
     return made
 
 
-def _kept(file: str | None) -> dict[str, str]:
+def _read_secrets(file: str | None) -> dict[str, str]:
     """What stands in a file can be sent again by whoever reads the report, and is in no list of processes."""
     if not file:
         return {}

@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from volplane.cli.bringing import bring, brought_to, described
-from volplane.cli.failure import Failure
+from volplane.cli.driver_options import add_driver_options, describe_drivers, resolve_user_drivers
+from volplane.cli.error import CommandError
 from volplane.cli.options import options
-from volplane.cli.running import FEWEST_FILES, need_root, serve, until
-from volplane.cluster.brought import Brought
+from volplane.cli.serve import FEWEST_FILES, require_root, run_until, serve
 from volplane.cluster.errors import CannotStart
-from volplane.cluster.separate import Separate
-from volplane.cluster.whole import Cluster, Settings, files_needed
+from volplane.cluster.multi_process import MultiProcessCluster
+from volplane.cluster.single_process import Cluster, ClusterOptions, files_needed
+from volplane.cluster.user_drivers import UserDrivers
 
 LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False)
 
@@ -26,13 +26,13 @@ PATIENCE = 15.0  # seconds for a start that is to be stopped
 
 
 @click.command()
-@options(Settings)
-@bring
+@options(ClusterOptions)
+@add_driver_options
 @click.option("--separate", is_flag=True, help="run each role as a process of its own")
 @click.option(
     "--log-level", type=LEVELS, default="INFO", metavar="info", help="debug, info, warning or error"
 )
-def command(settings: Settings, separate: bool, log_level: str, **given: Any) -> None:
+def command(settings: ClusterOptions, separate: bool, log_level: str, **given: Any) -> None:
     """Start a cluster and serve until stopped.
 
     Writes a kubeconfig into the data directory. Ctrl-C stops the pods, unmounts the volumes and releases the
@@ -41,30 +41,32 @@ def command(settings: Settings, separate: bool, log_level: str, **given: Any) ->
     A driver of your own replaces the built-in drivers unless --builtin-drivers is given. The next start on
     the same directory uses the same drivers, manifests and images unless it is given others.
     """
-    need_root()
-    brought, again = brought_to(settings.data_dir, **given)
+    require_root()
+    brought, again = resolve_user_drivers(settings.data_dir, **given)
     if again:
-        _say(f"options of the last start: {' '.join(brought.said.words())}")
+        _say(f"options of the last start: {' '.join(brought.options.command_words())}")
     files = FEWEST_FILES if separate else files_needed(settings.nodes)
     serve(lambda stop: _up(settings, brought, separate, stop), level=log_level, files=files)
 
 
-async def _up(settings: Settings, brought: Brought, separate: bool, stop: asyncio.Event) -> None:
+async def _up(settings: ClusterOptions, brought: UserDrivers, separate: bool, stop: asyncio.Event) -> None:
     began = time.monotonic()
     me = asyncio.current_task()
     assert me is not None
     guard = asyncio.create_task(_end_start(stop, me), name="end of a start")
     try:
-        async with Separate(settings, brought) if separate else Cluster(settings, brought) as cluster:
+        async with (
+            MultiProcessCluster(settings, brought) if separate else Cluster(settings, brought) as cluster
+        ):
             guard.cancel()
             await _serve(cluster, stop, began)
     except CannotStart as error:
-        raise Failure(str(error)) from error
+        raise CommandError(str(error)) from error
     except asyncio.CancelledError:
         if not stop.is_set():
             raise
         me.uncancel()
-        raise Failure("stopped before it had started: what an earlier run left is still there") from None
+        raise CommandError("stopped before it had started: what an earlier run left is still there") from None
     finally:
         guard.cancel()
     _say("stopped")
@@ -83,21 +85,21 @@ async def _end_start(stop: asyncio.Event, start: asyncio.Task[None]) -> None:
     os._exit(1)
 
 
-async def _serve(cluster: Cluster | Separate, stop: asyncio.Event, started: float) -> None:
-    for line in described(cluster.learned):
+async def _serve(cluster: Cluster | MultiProcessCluster, stop: asyncio.Event, started: float) -> None:
+    for line in describe_drivers(cluster.learned):
         _say(line)
-    await until(stop, cluster.ready())
+    await run_until(stop, cluster.wait_ready())
     if stop.is_set():
         await _take_over(cluster)
     else:
         _say(f"ready in {time.monotonic() - started:.2f} s: {len(cluster.members)} nodes, {cluster.url}")
         _say(f"  export KUBECONFIG={cluster.layout.kubeconfig}")
         _say(f'  or: eval "$(volplane env --data-dir {cluster.layout.directory})" for kubectl and aws')
-        await until(stop, cluster.wait())
+        await run_until(stop, cluster.wait())
     _say("stopping: pods, volumes, disks")
 
 
-async def _take_over(cluster: Cluster | Separate) -> None:
+async def _take_over(cluster: Cluster | MultiProcessCluster) -> None:
     """Stopped while it starts: what an earlier run left mounted only a started node can take down."""
     directory = str(cluster.layout.directory)
     if not (await cluster.host.mounts()).under(directory):
@@ -105,7 +107,7 @@ async def _take_over(cluster: Cluster | Separate) -> None:
     _say(f"{directory} has mounts of an earlier run: taking them over before they can be removed")
     try:
         async with asyncio.timeout(TAKE_OVER):
-            await cluster.ready()
+            await cluster.wait_ready()
     except TimeoutError:
         _say("not ready in time: what it has not taken over stays for the next start")
 

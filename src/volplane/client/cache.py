@@ -22,7 +22,7 @@ from volplane.api import kinds
 from volplane.api.errors import APIError, Expired
 from volplane.api.meta import Resource
 from volplane.base import clock
-from volplane.client.transport import Change, ChangeType, Transport
+from volplane.client.transport import ChangeType, ObjectChange, Transport
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ STALLED = 60.0  # a stream that is this much overdue is dead, whatever TCP says
 CAUGHT_UP = 0.5  # seconds in which a server that sends no bookmark at once has told what was missed
 
 
-class Index(Generic[T]):
+class CacheIndex(Generic[T]):
     """The objects under each of the strings that `by` finds in them."""
 
     def __init__(self, by: Callable[[T], Iterable[str]]) -> None:
@@ -83,7 +83,7 @@ class Cache(Generic[T]):
         self._transport = transport
         self._namespace, self._labels, self._fields = namespace, labels, fields
         self._objects: dict[str, dict[str, T]] = {}  # namespace → name → object
-        self._indexes: dict[tuple[str, Callable[[T], Iterable[str]]], Index[T]] = {}
+        self._indexes: dict[tuple[str, Callable[[T], Iterable[str]]], CacheIndex[T]] = {}
         self._subscribers: list[Subscriber[T]] = []
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = count()
@@ -111,18 +111,18 @@ class Cache(Generic[T]):
         """The objects of a namespace (or those that have none) by name: a view for now, not a copy."""
         return MappingProxyType(self._objects.get(namespace, {}))
 
-    def everywhere(self, name: str) -> list[T]:
+    def list_by_name(self, name: str) -> list[T]:
         """Those of that name, in whichever namespace."""
         return [names[name] for names in self._objects.values() if name in names]
 
     def __len__(self) -> int:
         return sum(map(len, self._objects.values()))
 
-    def index(self, name: str, by: Callable[[T], Iterable[str]]) -> Index[T]:
+    def index(self, name: str, by: Callable[[T], Iterable[str]]) -> CacheIndex[T]:
         """Caches are shared: two rooms that index by the same function share the index, too."""
         made = self._indexes.get((name, by))
         if made is None:
-            made = self._indexes[name, by] = Index(by)
+            made = self._indexes[name, by] = CacheIndex(by)
             for obj in self.all():
                 made.change(None, obj)
         return made
@@ -130,7 +130,7 @@ class Cache(Generic[T]):
     def subscribe(self, fn: Subscriber[T]) -> Callable[[], None]:
         """Tell `fn` of what is there (None, object) and of every change from now on; the result ends it."""
         for obj in self.all():
-            self._tell(fn, None, obj)
+            self._notify(fn, None, obj)
         self._subscribers.append(fn)
 
         def end() -> None:
@@ -143,14 +143,14 @@ class Cache(Generic[T]):
     def is_synced(self) -> bool:
         return self._synced.is_set()
 
-    async def synced(self) -> None:
+    async def wait_synced(self) -> None:
         await self._synced.wait()
 
     @property
     def is_live(self) -> bool:
         return self._live.is_set()
 
-    async def live(self) -> None:
+    async def wait_live(self) -> None:
         """Until the server is heard again, for decisions that must not rest on what was so before it went."""
         await self._live.wait()
 
@@ -228,7 +228,7 @@ class Cache(Generic[T]):
             self._live.clear()
         return lively
 
-    def _apply(self, batch: Iterable[Change[T]]) -> None:
+    def _apply(self, batch: Iterable[ObjectChange[T]]) -> None:
         for change in batch:
             self.revision = max(self.revision, change.revision)
             if change.type is ChangeType.DELETED:
@@ -261,7 +261,7 @@ class Cache(Generic[T]):
             if known.resource_version == meta.resource_version:
                 return
         names[meta.name] = new
-        self._changed(old, new)
+        self._update_indexes(old, new)
 
     def _remove(self, last: T) -> None:
         names = self._objects.get(last.namespace, {})
@@ -274,18 +274,18 @@ class Cache(Generic[T]):
         # there.
         for index in self._indexes.values():
             index.change(known, None)
-        self._tell_all(last, None)
+        self._notify_all(last, None)
 
-    def _changed(self, old: T | None, new: T) -> None:
+    def _update_indexes(self, old: T | None, new: T) -> None:
         for index in self._indexes.values():
             index.change(old, new)
-        self._tell_all(old, new)
+        self._notify_all(old, new)
 
-    def _tell_all(self, old: T | None, new: T | None) -> None:
+    def _notify_all(self, old: T | None, new: T | None) -> None:
         for fn in tuple(self._subscribers):
-            self._tell(fn, old, new)
+            self._notify(fn, old, new)
 
-    def _tell(self, fn: Subscriber[T], old: T | None, new: T | None) -> None:
+    def _notify(self, fn: Subscriber[T], old: T | None, new: T | None) -> None:
         try:
             fn(old, new)
         except Exception:  # one reader's mistake must not stop the others' news

@@ -20,11 +20,11 @@ from volplane.api.policy import Eviction
 from volplane.client import patches
 from volplane.client.cache import Cache, Caches
 from volplane.client.patches import PatchOptions
-from volplane.client.transport import Change, ChangeType, Page, Transport
+from volplane.client.transport import ChangeType, ListPage, ObjectChange, Transport
 
 T = TypeVar("T", bound=Resource)
 
-written: ContextVar[dict[type[Resource], int] | None] = ContextVar("volplane_written", default=None)
+written_revisions: ContextVar[dict[type[Resource], int] | None] = ContextVar("volplane_written", default=None)
 
 
 class Client:
@@ -71,14 +71,14 @@ class Client:
         limit: int = 0,
         token: str = "",
         revision: str = "",
-    ) -> Page[T]:
+    ) -> ListPage[T]:
         return await self.transport.list(
             type, namespace, labels=labels, fields=fields, limit=limit, token=token, revision=revision
         )
 
     async def watch(
         self, type: type[T], namespace: str = "", *, labels: str = "", fields: str = "", revision: int = 0
-    ) -> AsyncIterator[Change[T]]:
+    ) -> AsyncIterator[ObjectChange[T]]:
         """Event by event, to the stream's end; without a revision, what is there comes first.
 
         That is listed: not every server can send it in the stream (upstream's with an older etcd).
@@ -86,7 +86,7 @@ class Client:
         if not revision:
             page = await self.transport.list(type, namespace, labels=labels, fields=fields)
             for obj in page.items:
-                yield Change(ChangeType.ADDED, obj, obj.revision)
+                yield ObjectChange(ChangeType.ADDED, obj, obj.revision)
             revision = page.revision
         watching = self.transport.watch(type, namespace, labels=labels, fields=fields, revision=revision)
         async with watching as batches:
@@ -116,11 +116,11 @@ class Client:
             if not exists_ok:
                 raise
             return await self.get(type(obj), obj.name, namespace or obj.namespace)
-        return self._wrote(made)
+        return self._note_write(made)
 
     async def update(self, obj: T, *, subresource: str = "") -> T:
         """PUT: only for objects of which we own and know every field (Leases)."""
-        return self._wrote(await self.transport.update(obj, subresource=subresource))
+        return self._note_write(await self.transport.update(obj, subresource=subresource))
 
     @overload
     async def patch(
@@ -157,7 +157,7 @@ class Client:
 
         None only with `missing_ok`, when there is nothing to patch.
         """
-        body, style = patches.body(options)
+        body, style = patches.build_patch(options)
         try:
             obj = await self.transport.patch(
                 type,
@@ -178,7 +178,7 @@ class Client:
             if options.get("uid") and any(cause.field == "metadata.uid" for cause in error.causes):
                 raise Conflict(error.message, details=error.details) from error
             raise
-        return self._wrote(obj)
+        return self._note_write(obj)
 
     async def delete(
         self,
@@ -204,7 +204,7 @@ class Client:
             if missing_ok:
                 return None
             raise
-        return None if left is None else self._wrote(left)
+        return None if left is None else self._note_write(left)
 
     async def bind(self, pod: Pod, node: str) -> None:
         """Put the pod on the node; the uid keeps a namesake from being bound in its place."""
@@ -228,8 +228,8 @@ class Client:
         if self._own:
             await self._caches.close()
 
-    def _wrote(self, obj: T) -> T:
-        notes = written.get()
+    def _note_write(self, obj: T) -> T:
+        notes = written_revisions.get()
         if notes is not None and obj.revision > notes.get(type(obj), 0):
             notes[type(obj)] = obj.revision
         return obj

@@ -26,10 +26,10 @@ from msgspec import Struct
 
 from volplane.api import codec, errors, kinds
 from volplane.api.kinds import Kind
-from volplane.api.meta import Bare, DeleteOptions, ListMeta, Resource
+from volplane.api.meta import DeleteOptions, ListMeta, PartialObjectMetadata, Resource
 from volplane.base import failpoint
-from volplane.client.transport import Change, ChangeType, Page, Patch, PatchStyle, Watching
-from volplane.web.client import Answer, Http, HttpError
+from volplane.client.transport import ChangeType, ListPage, ObjectChange, PatchBody, PatchStyle, WatchContext
+from volplane.web.client import ClientResponse, HttpClient, HttpError
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def _lists(type: type[T]) -> msgspec.json.Decoder[_List[T]]:
     return msgspec.json.Decoder(_List[type])  # type: ignore[valid-type]
 
 
-def _decoded(of: type[T], data: bytes) -> T:
+def _decode(of: type[T], data: bytes) -> T:
     """An object as a server sends it. Upstream's writes null where a list or a map of Go is empty."""
     try:
         return codec.decode(of, data)
@@ -89,23 +89,23 @@ def _page(of: type[T], data: bytes) -> _List[T]:
 
 
 def _without_nulls(data: bytes) -> bytes:
-    def pruned(value: Any) -> Any:
+    def drop_nulls(value: Any) -> Any:
         if isinstance(value, dict):
-            return {k: pruned(v) for k, v in value.items() if v is not None}
-        return [pruned(v) for v in value] if isinstance(value, list) else value
+            return {k: drop_nulls(v) for k, v in value.items() if v is not None}
+        return [drop_nulls(v) for v in value] if isinstance(value, list) else value
 
-    return msgspec.json.encode(pruned(msgspec.json.decode(data)))
+    return msgspec.json.encode(drop_nulls(msgspec.json.decode(data)))
 
 
-class Https:
+class HttpsTransport:
     """Implements `Transport`."""
 
-    def __init__(self, http: Http) -> None:
+    def __init__(self, http: HttpClient) -> None:
         self._http = http
 
     async def get(self, type: type[T], name: str, namespace: str = "") -> T:
         path = kinds.of(type).path(namespace, name)
-        return _decoded(type, await self._ask("GET", path, accept=_accept(type)))
+        return _decode(type, await self._request("GET", path, accept=_accept(type)))
 
     async def list(
         self,
@@ -117,7 +117,7 @@ class Https:
         limit: int = 0,
         token: str = "",
         revision: str = "",
-    ) -> Page[T]:
+    ) -> ListPage[T]:
         query = _query(
             labelSelector=labels,
             fieldSelector=fields,
@@ -125,10 +125,12 @@ class Https:
             resourceVersion=revision,
             **{"continue": token},
         )
-        answer = await self._ask("GET", kinds.of(type).path(namespace) + query, accept=_accept(type, "List"))
+        answer = await self._request(
+            "GET", kinds.of(type).path(namespace) + query, accept=_accept(type, "List")
+        )
         page = _page(type, answer)
         meta = page.metadata
-        return Page(page.items or (), int(meta.resource_version or 0), meta.continue_)
+        return ListPage(page.items or (), int(meta.resource_version or 0), meta.continue_)
 
     async def create(
         self,
@@ -142,22 +144,22 @@ class Https:
         kind = kinds.of(of or type(obj))
         path = kind.path(namespace or obj.namespace, name if subresource else "", subresource)
         with _fail_points("create", kind, subresource):
-            answer = await self._ask("POST", path, codec.encode(obj))
-        return obj if _is_status(answer) else _decoded(type(obj), answer)
+            answer = await self._request("POST", path, codec.encode(obj))
+        return obj if _is_status(answer) else _decode(type(obj), answer)
 
     async def update(self, obj: T, *, subresource: str = "") -> T:
         kind = kinds.of(type(obj))
         path = kind.path(obj.namespace, obj.name, subresource)
         with _fail_points("update", kind, subresource):
-            answer = await self._ask("PUT", path, codec.encode(obj))
-        return _decoded(type(obj), answer)
+            answer = await self._request("PUT", path, codec.encode(obj))
+        return _decode(type(obj), answer)
 
     async def patch(
         self,
         type: type[T],
         name: str,
         namespace: str,
-        patch: Patch,
+        patch: PatchBody,
         style: PatchStyle,
         *,
         subresource: str = "",
@@ -170,8 +172,8 @@ class Https:
         query = _query(fieldManager=manager, force="true" if force else "")
         path = kind.path(namespace, name, subresource) + query
         with _fail_points("patch", kind, subresource):
-            answer = await self._ask("PATCH", path, msgspec.json.encode(patch), style)
-        return _decoded(type, answer)
+            answer = await self._request("PATCH", path, msgspec.json.encode(patch), style)
+        return _decode(type, answer)
 
     async def delete(
         self, type: type[T], name: str, namespace: str = "", options: DeleteOptions | None = None
@@ -179,15 +181,17 @@ class Https:
         body = b""
         if options is not None:
             body = msgspec.json.encode(
-                {"kind": "DeleteOptions", "apiVersion": "v1", **codec.builtins(options)}
+                {"kind": "DeleteOptions", "apiVersion": "v1", **codec.to_dict(options)}
             )
         kind = kinds.of(type)
         with _fail_points("delete", kind):
-            answer = await self._ask("DELETE", kind.path(namespace, name), body)
-        return None if _is_status(answer) else _decoded(type, answer)
+            answer = await self._request("DELETE", kind.path(namespace, name), body)
+        return None if _is_status(answer) else _decode(type, answer)
 
     @asynccontextmanager
-    async def _watching(self, type: type[T], path: str) -> AsyncIterator[AsyncIterator[Sequence[Change[T]]]]:
+    async def _watching(
+        self, type: type[T], path: str
+    ) -> AsyncIterator[AsyncIterator[Sequence[ObjectChange[T]]]]:
         async with AsyncExitStack() as stack:
             with _as_api_errors():
                 async with asyncio.timeout(CONNECT):
@@ -206,7 +210,7 @@ class Https:
         fields: str = "",
         revision: int = 0,
         seconds: int = 0,
-    ) -> Watching[T]:
+    ) -> WatchContext[T]:
         query = _query(
             watch="true",
             allowWatchBookmarks="true",
@@ -217,18 +221,18 @@ class Https:
         )
         return self._watching(type, kinds.of(type).path(namespace) + query)
 
-    def show(self, pair: bytes) -> None:
+    def use_certificate(self, pair: bytes) -> None:
         """New connections show this certificate; its key is in the same text."""
-        self._http.show(pair)
+        self._http.use_certificate(pair)
 
     async def close(self) -> None:
         await self._http.close()
 
     async def raw(self, method: str, path: str, body: bytes = b"", content_type: str = JSON) -> bytes:
         """A request of any kind, for objects that have no type here."""
-        return await self._ask(method, path, body, content_type)
+        return await self._request(method, path, body, content_type)
 
-    async def _ask(
+    async def _request(
         self, method: str, path: str, body: bytes = b"", content_type: str = JSON, accept: str = JSON
     ) -> bytes:
         headers = {"Accept": accept}
@@ -244,7 +248,7 @@ class Https:
         return repr(self._http)
 
 
-async def _changes(type: type[T], chunks: AsyncIterator[bytes]) -> AsyncIterator[Sequence[Change[T]]]:
+async def _changes(type: type[T], chunks: AsyncIterator[bytes]) -> AsyncIterator[Sequence[ObjectChange[T]]]:
     rest = b""
     with _as_api_errors():
         async for chunk in chunks:
@@ -254,15 +258,15 @@ async def _changes(type: type[T], chunks: AsyncIterator[bytes]) -> AsyncIterator
                 yield batch
 
 
-def _change(type: type[T], line: bytes) -> Change[T]:
+def _change(type: type[T], line: bytes) -> ObjectChange[T]:
     event = _events.decode(line)
     if event.type == "ERROR":
         raise errors.from_status(msgspec.json.decode(event.object))
     kind = ChangeType(event.type)
     if kind is ChangeType.BOOKMARK:
-        return Change(kind, None, int(_bookmarks.decode(event.object).metadata.resource_version or 0))
-    obj = _decoded(type, bytes(event.object))
-    return Change(kind, obj, obj.revision)
+        return ObjectChange(kind, None, int(_bookmarks.decode(event.object).metadata.resource_version or 0))
+    obj = _decode(type, bytes(event.object))
+    return ObjectChange(kind, obj, obj.revision)
 
 
 def _fail_points(verb: str, kind: Kind, subresource: str = "") -> AbstractContextManager[None]:
@@ -281,7 +285,7 @@ def _as_api_errors() -> Iterator[None]:
         raise errors.Unavailable(f"the API server cannot be reached: {error}") from error
 
 
-def _error(answer: Answer, body: bytes) -> errors.APIError:
+def _error(answer: ClientResponse, body: bytes) -> errors.APIError:
     try:
         data: Any = msgspec.json.decode(body)
     except msgspec.DecodeError:
@@ -296,7 +300,7 @@ def _error(answer: Answer, body: bytes) -> errors.APIError:
 
 def _accept(type: type[Resource], suffix: str = "") -> str:
     """Of what is bare to us the rest need not travel."""
-    return METADATA % suffix if issubclass(type, Bare) else JSON
+    return METADATA % suffix if issubclass(type, PartialObjectMetadata) else JSON
 
 
 def _is_status(body: bytes) -> bool:

@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
-from volplane.client.https import Https
+from volplane.client.https import HttpsTransport
 from volplane.web import tls
-from volplane.web.client import Http
+from volplane.web.client import HttpClient
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -29,7 +29,7 @@ class BadKubeconfig(ValueError):
     """The file does not tell how to reach a server."""
 
 
-def load(path: str | Path, *, context: str = "", agent: str = "volplane", server: str = "") -> Https:
+def load(path: str | Path, *, context: str = "", agent: str = "volplane", server: str = "") -> HttpsTransport:
     """The transport for a context of the file, the current one if none is named; `server`: elsewhere."""
     path = Path(path)
     return _File(path, _read(path)).transport(context, agent, server)
@@ -41,15 +41,15 @@ def in_cluster(
     agent: str = "volplane",
     env: Mapping[str, str] = os.environ,
     server: str = "",
-) -> Https:
+) -> HttpsTransport:
     """The transport of a pod, by its service account and its environment."""
     token, authority = (directory / "token").read_bytes(), (directory / "ca.crt").read_bytes()
-    return of_account(token, authority, agent=agent, env=env, server=server)
+    return from_service_account(token, authority, agent=agent, env=env, server=server)
 
 
-def of_account(
+def from_service_account(
     token: bytes, authority: bytes, *, agent: str, env: Mapping[str, str], server: str = ""
-) -> Https:
+) -> HttpsTransport:
     """The transport of a service account, by what the files of its volume hold."""
     host, port = env.get("KUBERNETES_SERVICE_HOST"), env.get("KUBERNETES_SERVICE_PORT", "443")
     if not host and not server:
@@ -61,7 +61,7 @@ def of_account(
     shown = f"[{host}]" if host and ":" in host else host
     headers = {"User-Agent": agent, "Authorization": f"Bearer {word.decode()}"}
     context = tls.client_context(authority)
-    return Https(Http(server or f"https://{shown}:{port}", ssl=context, headers=headers))
+    return HttpsTransport(HttpClient(server or f"https://{shown}:{port}", ssl=context, headers=headers))
 
 
 def namespace(path: str | Path, *, context: str = "") -> str:
@@ -93,8 +93,8 @@ class _File:
         self._path, self._config = path, config
 
     def for_user(self, name: str, user: Mapping[str, str]) -> dict[str, Any]:
-        chosen = self._named("contexts", "context", str(self._config.get("current-context") or ""))
-        cluster = dict(self._named("clusters", "cluster", str(chosen.get("cluster", ""))))
+        chosen = self._find("contexts", "context", str(self._config.get("current-context") or ""))
+        cluster = dict(self._find("clusters", "cluster", str(chosen.get("cluster", ""))))
         authority = self._pem(cluster, "certificate-authority")
         if authority is not None:  # the other file may not stay where it is
             text = authority if isinstance(authority, bytes) else authority.read_bytes()
@@ -111,15 +111,15 @@ class _File:
 
     def namespace(self, context: str) -> str:
         name = context or str(self._config.get("current-context") or "")
-        return str(self._named("contexts", "context", name).get("namespace") or "")
+        return str(self._find("contexts", "context", name).get("namespace") or "")
 
-    def transport(self, context: str, agent: str, elsewhere: str = "") -> Https:
+    def transport(self, context: str, agent: str, elsewhere: str = "") -> HttpsTransport:
         name = context or str(self._config.get("current-context") or "")
         if not name:
             raise BadKubeconfig(f"{self._path}: no current-context")
-        chosen = self._named("contexts", "context", name)
-        cluster = self._named("clusters", "cluster", str(chosen.get("cluster", "")))
-        user = self._named("users", "user", str(chosen.get("user", ""))) if chosen.get("user") else {}
+        chosen = self._find("contexts", "context", name)
+        cluster = self._find("clusters", "cluster", str(chosen.get("cluster", "")))
+        user = self._find("users", "user", str(chosen.get("user", ""))) if chosen.get("user") else {}
         server = elsewhere or str(cluster.get("server", ""))
         if not server:
             raise BadKubeconfig(f"{self._path}: cluster of context {name!r} has no server")
@@ -132,9 +132,9 @@ class _File:
                 verify=not cluster.get("insecure-skip-tls-verify", False),
             )
         headers = {"User-Agent": agent, **self._login(user)}
-        return Https(Http(server, ssl=ssl, headers=headers))
+        return HttpsTransport(HttpClient(server, ssl=ssl, headers=headers))
 
-    def _named(self, section: str, what: str, name: str) -> Mapping[str, Any]:
+    def _find(self, section: str, what: str, name: str) -> Mapping[str, Any]:
         entries: Sequence[Any] = self._config.get(section) or ()
         for entry in entries:
             if isinstance(entry, dict) and entry.get("name") == name:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from volplane.client.transport import Patch, PatchStyle
+from volplane.client.transport import PatchBody, PatchStyle
 
 
 class PatchOptions(TypedDict, total=False):
@@ -31,20 +31,20 @@ STYLES = {
 }
 
 
-def body(options: PatchOptions) -> tuple[Patch, PatchStyle]:
+def build_patch(options: PatchOptions) -> tuple[PatchBody, PatchStyle]:
     given = [name for name in STYLES if name in options]
     if len(given) != 1:
         raise TypeError(f"a patch is exactly one of {', '.join(STYLES)}, not {given}")
-    patch: Patch = options[given[0]]  # type: ignore[literal-required]
+    patch: PatchBody = options[given[0]]  # type: ignore[literal-required]
     facts = {}
     if uid := options.get("uid"):
         facts["uid"] = uid
     if revision := options.get("revision"):
         facts["resourceVersion"] = revision
-    return _guarded(patch, facts), STYLES[given[0]]
+    return _add_preconditions(patch, facts), STYLES[given[0]]
 
 
-def _guarded(patch: Patch, facts: Mapping[str, str]) -> Patch:
+def _add_preconditions(patch: PatchBody, facts: Mapping[str, str]) -> PatchBody:
     if not facts:
         return patch
     if isinstance(patch, Mapping):

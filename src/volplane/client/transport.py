@@ -1,7 +1,7 @@
 """What a client needs of an API server: the typed verbs, whoever carries them.
 
-Two carriers exist: `client.https.Https` (any Kubernetes API server) and the API server's own in-process one.
-A transport carries one user. It sends and returns objects as they are: no retries, no caches. Errors are
+Two carriers exist: `client.https.HttpsTransport` (any Kubernetes API server) and the API server's own
+in-process one. A transport carries one user. It sends and returns objects as they are: no retries, no caches. Errors are
 `api.errors`, a lost connection included (`Unavailable`), so that callers know one tree. The subtle thing:
 a patch or an object handed in is shared, never changed.
 """
@@ -32,7 +32,7 @@ class ChangeType(StrEnum):
     BOOKMARK = "BOOKMARK"
 
 
-class Change(NamedTuple, Generic[T]):
+class ObjectChange(NamedTuple, Generic[T]):
     """A watch event. DELETED carries the last state under the delete's revision, BOOKMARK no object."""
 
     type: ChangeType
@@ -40,14 +40,14 @@ class Change(NamedTuple, Generic[T]):
     revision: int
 
 
-class Page(NamedTuple, Generic[T]):
+class ListPage(NamedTuple, Generic[T]):
     items: Sequence[T]
     revision: int
     token: str = ""  # `continue` of the next page, "" at the end
 
 
-Patch = Mapping[str, Any] | Sequence[Mapping[str, Any]]
-Watching = AbstractAsyncContextManager[AsyncIterator[Sequence[Change[T]]]]
+PatchBody = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+WatchContext = AbstractAsyncContextManager[AsyncIterator[Sequence[ObjectChange[T]]]]
 
 
 class Transport(Protocol):
@@ -63,7 +63,7 @@ class Transport(Protocol):
         limit: int = 0,
         token: str = "",
         revision: str = "",  # resourceVersion of the request: "" newest, "0" any, "N" not older than
-    ) -> Page[T]: ...
+    ) -> ListPage[T]: ...
 
     async def create(
         self,
@@ -86,7 +86,7 @@ class Transport(Protocol):
         type: type[T],
         name: str,
         namespace: str,
-        patch: Patch,
+        patch: PatchBody,
         style: PatchStyle,
         *,
         subresource: str = "",
@@ -109,7 +109,7 @@ class Transport(Protocol):
         fields: str = "",
         revision: int = 0,  # events after it; 0: ADDED for what exists, then live
         seconds: int = 0,  # timeoutSeconds; 0: the server's choice
-    ) -> Watching[T]:
+    ) -> WatchContext[T]:
         """`async with watch(…) as batches: async for batch in batches`: in revision order, with bookmarks.
 
         What is ready comes as one batch, never empty. The iteration ends when the server ends the watch. A

@@ -12,39 +12,47 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from volplane import web
-from volplane.cloud.app import App
-from volplane.cloud.disks import Disks
-from volplane.cloud.errors import LedgerLost
-from volplane.cloud.faults import Faults
-from volplane.cloud.ledger import WINDOW, Ledger
-from volplane.cloud.model import Instance
-from volplane.cloud.pace import Pace
+from volplane.cloud.app import Ec2Endpoint
+from volplane.cloud.disks import DiskFiles
+from volplane.cloud.errors import RecordsLostError
+from volplane.cloud.faults import FaultScript
+from volplane.cloud.latency import LatencySimulator
+from volplane.cloud.model import CloudInstance
+from volplane.cloud.records import EVENT_WINDOW, CloudRecords
 from volplane.cloud.recover import recover
-from volplane.cloud.service import Service
-from volplane.cloud.settings import Settings
-from volplane.cloud.throttle import Throttle
+from volplane.cloud.service import DiskService
+from volplane.cloud.settings import CloudOptions
+from volplane.cloud.throttle import RequestThrottle
 from volplane.host import Host
 from volplane.store import Store
-from volplane.web.sigv4 import Keys
+from volplane.web.sigv4 import AwsKeys
 
-__all__ = ["WINDOW", "Instance", "Service", "Settings", "opened", "run", "serving"]
+__all__ = [
+    "EVENT_WINDOW",
+    "CloudInstance",
+    "CloudOptions",
+    "DiskService",
+    "open_service",
+    "run",
+    "serve_endpoint",
+]
 
 
 @asynccontextmanager
-async def opened(settings: Settings, host: Host, store: Store) -> AsyncIterator[Service]:
+async def open_service(settings: CloudOptions, host: Host, store: Store) -> AsyncIterator[DiskService]:
     """The service without its endpoint: recovered on entering, its loop devices released on leaving."""
-    ledger = Ledger(store)
+    ledger = CloudRecords(store)
     await ledger.load()
-    disks = Disks(host, os.path.join(settings.data_dir, "disks"))
+    disks = DiskFiles(host, os.path.join(settings.data_dir, "disks"))
     await disks.prepare()
     if ledger.is_new and (left := (await disks.survey()).files):
-        raise LedgerLost(os.path.join(settings.data_dir, "disks"), len(left))
-    service = Service(
+        raise RecordsLostError(os.path.join(settings.data_dir, "disks"), len(left))
+    service = DiskService(
         ledger,
         disks,
         zones=settings.zones,
         thin=settings.thin,
-        pace=Pace(settings.latency),
+        pace=LatencySimulator(settings.latency),
         modification_pause=settings.modification_pause,
     )
     for instance in settings.instances:
@@ -57,12 +65,16 @@ async def opened(settings: Settings, host: Host, store: Store) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def serving(settings: Settings, host: Host, store: Store) -> AsyncIterator[str]:
+async def serve_endpoint(settings: CloudOptions, host: Host, store: Store) -> AsyncIterator[str]:
     """The endpoint's address while the context lasts."""
-    async with opened(settings, host, store) as service:
-        faults = Faults.read(await host.call(_read, settings.faults)) if settings.faults else Faults()
-        throttle = Throttle(settings.request_rate, settings.request_burst)
-        app = App(service, Keys(settings.access_key, settings.secret_key), throttle=throttle, faults=faults)
+    async with open_service(settings, host, store) as service:
+        faults = (
+            FaultScript.read(await host.call(_read, settings.faults)) if settings.faults else FaultScript()
+        )
+        throttle = RequestThrottle(settings.request_rate, settings.request_burst)
+        app = Ec2Endpoint(
+            service, AwsKeys(settings.access_key, settings.secret_key), throttle=throttle, faults=faults
+        )
         server = await web.serve(app.handle, host=settings.host, port=settings.port)
         try:
             yield f"http://{settings.host}:{server.port}"
@@ -72,10 +84,10 @@ async def serving(settings: Settings, host: Host, store: Store) -> AsyncIterator
 
 
 async def run(
-    settings: Settings, host: Host, store: Store, *, ready: Callable[[str], None] = lambda _: None
+    settings: CloudOptions, host: Host, store: Store, *, ready: Callable[[str], None] = lambda _: None
 ) -> None:
     """Until cancelled. `ready` hears the address when the endpoint takes requests."""
-    async with serving(settings, host, store) as address:
+    async with serve_endpoint(settings, host, store) as address:
         ready(address)
         await asyncio.get_running_loop().create_future()
 

@@ -13,14 +13,14 @@ from datetime import datetime
 from volplane.base import clock, metrics, trace
 from volplane.cloud import sigv4, xml
 from volplane.cloud.actions import ACTIONS, CHECKS, Action
-from volplane.cloud.errors import Refusal, broken, no_room
-from volplane.cloud.faults import Faults
-from volplane.cloud.query import Parameters
-from volplane.cloud.service import Service
-from volplane.cloud.throttle import Throttle
-from volplane.store import Full
+from volplane.cloud.errors import Ec2ErrorResponse, insufficient_capacity, internal_error
+from volplane.cloud.faults import FaultScript
+from volplane.cloud.query import QueryParameters
+from volplane.cloud.service import DiskService
+from volplane.cloud.throttle import RequestThrottle
+from volplane.store import StoreFull
 from volplane.web import Request, Response
-from volplane.web.sigv4 import Keys, Signed
+from volplane.web.sigv4 import AwsKeys, SignedRequest
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +28,17 @@ _requests = metrics.counter("volplane_cloud_requests_total", "EC2 API requests",
 _CONTENT_TYPE = ("Content-Type", "text/xml;charset=UTF-8")
 
 
-class App:
+class Ec2Endpoint:
     def __init__(
-        self, service: Service, keys: Keys, *, throttle: Throttle | None = None, faults: Faults | None = None
+        self,
+        service: DiskService,
+        keys: AwsKeys,
+        *,
+        throttle: RequestThrottle | None = None,
+        faults: FaultScript | None = None,
     ) -> None:
         self._service, self._keys = service, keys
-        self._throttle, self._faults = throttle or Throttle(0, 1), faults or Faults()
+        self._throttle, self._faults = throttle or RequestThrottle(0, 1), faults or FaultScript()
         self._running: set[asyncio.Task[dict[str, xml.Value]]] = set()
 
     async def handle(self, request: Request) -> Response:
@@ -42,9 +47,9 @@ class App:
         try:
             given = self._read(request)
             action = given.text("Action")
-            tree = await self._do(action, given)
+            tree = await self._dispatch(action, given)
             status, code, body = 200, "OK", xml.answer(action, request_id, tree)
-        except Refusal as error:
+        except Ec2ErrorResponse as error:
             status, code, body = error.status, error.code, xml.error(error.code, error.message, request_id)
             log.info("%s: %s", action or request.method, error)
         _requests.labels(action if action in ACTIONS else "", code).inc()
@@ -54,68 +59,74 @@ class App:
         """Until the actions under way have ended."""
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    def _read(self, request: Request) -> Parameters:
-        sigv4.verify(_signed(request), self._keys, _now())
+    def _read(self, request: Request) -> QueryParameters:
+        sigv4.verify(_to_signed_request(request), self._keys, _now())
         request.user = self._keys.access
         if request.method not in ("GET", "POST"):
-            raise Refusal("InvalidRequest", f"{request.method} is not a method of this API", 405)
+            raise Ec2ErrorResponse("InvalidRequest", f"{request.method} is not a method of this API", 405)
         try:
-            return Parameters.parse(request.body.decode() if request.method == "POST" else request.query.raw)
+            return QueryParameters.parse(
+                request.body.decode() if request.method == "POST" else request.query.raw
+            )
         except (UnicodeDecodeError, ValueError) as error:
-            raise Refusal("MalformedQueryString", f"The query string cannot be read: {error}") from None
+            raise Ec2ErrorResponse(
+                "MalformedQueryString", f"The query string cannot be read: {error}"
+            ) from None
 
-    async def _do(self, name: str, given: Parameters) -> dict[str, xml.Value]:
+    async def _dispatch(self, name: str, given: QueryParameters) -> dict[str, xml.Value]:
         if name == "SetFaults":
-            self._faults = Faults.read(given.text("Script", "[]").encode())
+            self._faults = FaultScript.read(given.text("Script", "[]").encode())
             return {"return": True}
         action = ACTIONS.get(name)
         if action is None:
-            raise Refusal(
+            raise Ec2ErrorResponse(
                 "InvalidAction", f"The action {name or '(none)'} is not valid for this web service."
             )
         self._throttle.take(name)
         if given.flag("DryRun"):
             if check := CHECKS.get(name):
                 await check(self._service, given)
-            raise Refusal("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
+            raise Ec2ErrorResponse(
+                "DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412
+            )
         task = asyncio.ensure_future(self._run(name, action, given))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return await asyncio.shield(task)
 
-    async def _run(self, name: str, action: Action, given: Parameters) -> dict[str, xml.Value]:
+    async def _run(self, name: str, action: Action, given: QueryParameters) -> dict[str, xml.Value]:
         with trace.span("cloud", name, f"volume/{given.text('VolumeId')}"):
             try:
                 return await self._act(name, action, given)
-            except Refusal:
+            except Ec2ErrorResponse:
                 raise
-            except Full as error:  # of the service's own records
-                raise no_room(str(error)) from error
+            except StoreFull as error:  # of the service's own records
+                raise insufficient_capacity(str(error)) from error
             except Exception as error:
                 log.exception("%s failed", name)
-                raise broken("An internal error has occurred") from error
+                raise internal_error("An internal error has occurred") from error
 
-    async def _act(self, name: str, action: Action, given: Parameters) -> dict[str, xml.Value]:
-        fault = self._faults.take(name, _resources(given))
+    async def _act(self, name: str, action: Action, given: QueryParameters) -> dict[str, xml.Value]:
+        fault = self._faults.next_fault(name, _resources(given))
         if fault is None:
             return await action(self._service, given)
         await asyncio.sleep(fault.delay)
         if fault.code and not fault.after:
-            raise fault.refusal()
+            raise fault.to_error()
         answer = await action(self._service, given)
         if fault.code:
-            raise fault.refusal()
+            raise fault.to_error()
         return answer
 
 
-def _resources(given: Parameters) -> tuple[str, ...]:
+def _resources(given: QueryParameters) -> tuple[str, ...]:
     kinds = ("VolumeId", "SnapshotId", "InstanceId")
     return tuple(text for kind in kinds for text in (given.text(kind), *given.texts(kind)) if text)
 
 
-def _signed(request: Request) -> Signed:
+def _to_signed_request(request: Request) -> SignedRequest:
     path, _, _ = request.raw_path.partition("?")
-    return Signed(
+    return SignedRequest(
         method=request.method,
         path=path,
         query=request.query.raw,

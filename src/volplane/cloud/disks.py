@@ -15,9 +15,9 @@ from contextlib import ExitStack, suppress
 from msgspec import Struct
 
 from volplane.base import clock
-from volplane.cloud.model import GIB, Attachment, Instance
+from volplane.cloud.model import GIB, CloudAttachment, CloudInstance
 from volplane.host import DeviceBusy, Host, MountEntry, copies, devices, mounts
-from volplane.host.copies import Report
+from volplane.host.copies import ProgressCallback
 from volplane.host.devices import DELETED
 
 log = logging.getLogger(__name__)
@@ -27,20 +27,20 @@ _LINKS = ("xvd", "sd", "nvme-Amazon_Elastic_Block_Store_")  # how the names of o
 # What is never promised to disks: a machine without any space left breaks every disk on it at once.
 RESERVE = 256 << 20
 ORPHANED = ".orphaned"  # behind the name of a file that no record speaks of
-COUNT_EVERY = 10.0  # seconds
+COUNT_INTERVAL = 10.0  # seconds
 
 
-class Image(Struct, frozen=True):
+class DiskImage(Struct, frozen=True):
     """A disk's file."""
 
     size: int
     is_blank: bool  # nothing was ever written to it
 
 
-class Survey(Struct, frozen=True):
+class DiskSurvey(Struct, frozen=True):
     """What the machine shows."""
 
-    files: dict[str, Image]  # by volume id
+    files: dict[str, DiskImage]  # by volume id
     snapshots: frozenset[str]
     bound: dict[str, str]  # volume id → loop device
 
@@ -50,7 +50,7 @@ def stable_name(volume: str) -> str:
     return f"nvme-Amazon_Elastic_Block_Store_{volume.replace('-', '')}"
 
 
-class Disks:
+class DiskFiles:
     def __init__(self, host: Host, directory: str) -> None:
         self._host = host
         self._directory = os.path.realpath(directory)
@@ -89,12 +89,12 @@ class Disks:
     async def copy(self, source: str, volume: str) -> None:
         await self._host.call(copies.copy, source, self.file(volume))
 
-    async def capture(self, volume: str, target: str, report: Report) -> tuple[bool, bool]:
+    async def capture(self, volume: str, target: str, report: ProgressCallback) -> tuple[bool, bool]:
         """Copy a disk that may be in use: whether blocks are shared, and whether it stood still."""
         device = await self.device(volume)
         return await self._host.call(_capture, self.file(volume), device, target, report)
 
-    async def capture_frozen(self, volume: str, target: str, report: Report) -> bool:
+    async def capture_frozen(self, volume: str, target: str, report: ProgressCallback) -> bool:
         device = await self.device(volume)
         return await self._host.call(_capture_frozen, self.file(volume), device, target, report)
 
@@ -109,36 +109,36 @@ class Disks:
         if device:
             await self._host.call(_thaw, device)
 
-    async def allocated(self, volume: str) -> int:
-        return await self._host.call(copies.allocated, self.file(volume))
+    async def count_allocated_bytes(self, volume: str) -> int:
+        return await self._host.call(copies.count_allocated_bytes, self.file(volume))
 
-    async def stored(self, snapshot: str) -> int:
-        return await self._host.call(copies.allocated, self.snapshot_file(snapshot))
+    async def count_snapshot_bytes(self, snapshot: str) -> int:
+        return await self._host.call(copies.count_allocated_bytes, self.snapshot_file(snapshot))
 
     async def remove_snapshot(self, snapshot: str) -> None:
         await self._host.call(_remove, self.snapshot_file(snapshot))
 
-    async def written(self) -> int:
+    async def count_written_bytes(self) -> int:
         """Bytes that all disks take; counted again only after a while, because they may be many."""
         now = clock.now()
         if now >= self._count_again:
-            self._count_again = now + COUNT_EVERY
-            self._written = await self._host.call(_written, self._directory)
+            self._count_again = now + COUNT_INTERVAL
+            self._written = await self._host.call(_count_written_bytes, self._directory)
         return self._written
 
-    async def free(self) -> int:
+    async def count_free_bytes(self) -> int:
         """Bytes that the machine has left for disks."""
         return max(0, (await self._host.stats(self._directory)).available - RESERVE)
 
     async def device(self, volume: str) -> str:
         """The loop device that has the volume, in whatever state, or nothing."""
-        return await self._host.call(_bound, self.file(volume), self._last.get(volume, ""))
+        return await self._host.call(_find_loop_device, self.file(volume), self._last.get(volume, ""))
 
-    async def attach(self, volume: str, attachment: Attachment, instance: Instance) -> None:
+    async def attach(self, volume: str, attachment: CloudAttachment, instance: CloudInstance) -> None:
         links = _links(volume, attachment, instance)
         self._last[volume] = await self._host.call(_attach, self.file(volume), links)
 
-    async def detach(self, volume: str, attachment: Attachment, instance: Instance) -> None:
+    async def detach(self, volume: str, attachment: CloudAttachment, instance: CloudInstance) -> None:
         """DeviceBusy, and everything as before, while anybody on this machine uses the disk."""
         links, last = _links(volume, attachment, instance), self._last.get(volume, "")
         await self._host.call(_detach, self.file(volume), links, last)
@@ -150,16 +150,16 @@ class Disks:
         if device:
             await self._host.loop_detach(device, self.file(volume))
 
-    async def _mounts(self, device: str) -> list[str]:
+    async def _mount_targets(self, device: str) -> list[str]:
         """Where its file system, or its node as a raw block volume, is mounted."""
-        return await self._host.call(_showing, device)
+        return await self._host.call(_find_mount_targets, device)
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> DiskSurvey:
         files = await self._host.call(_images, self._directory)
         loops = await self._host.loops()
         bound = {_volume(file): device for device, file in loops.items() if self._is_ours(file)}
         kept = await self._host.call(os.listdir, self._snapshots)
-        return Survey(files, _stems(kept), bound)
+        return DiskSurvey(files, _snapshot_ids(kept), bound)
 
     async def clear(self, volume: str) -> None:
         """Of a file that belongs to no volume: remove it, unless something was ever written to it."""
@@ -168,7 +168,7 @@ class Disks:
     async def clear_snapshot(self, snapshot: str) -> None:
         await self._host.call(_clear, self.snapshot_file(snapshot))
 
-    async def clear_links(self, instance: Instance, attached: Container[str]) -> None:
+    async def clear_links(self, instance: CloudInstance, attached: Container[str]) -> None:
         """Remove an instance's links to devices that no attachment accounts for.
 
         They may be of before a reboot, or come from the directory that this one was copied from: somebody
@@ -181,12 +181,12 @@ class Disks:
     def _is_ours(self, file: str) -> bool:
         return os.path.dirname(file) == self._directory
 
-    async def users(self, volume: str) -> str:
+    async def describe_users(self, volume: str) -> str:
         """Who holds a disk, in words."""
         device = await self.device(volume)
         if not device:
             return "nobody"
-        here = await self._mounts(device)
+        here = await self._mount_targets(device)
         if here:
             return f"{device} is mounted at {', '.join(here)}"
         elsewhere = await self._host.call(foreign_mounts, device)
@@ -194,14 +194,14 @@ class Disks:
             return f"{device} is mounted in the namespace of process {', '.join(map(str, elsewhere))}"
         return f"{device} is held open"
 
-    async def pull(self, volume: str) -> None:
+    async def unmount_leftovers(self, volume: str) -> None:
         """Take the mounts that a dead instance left off its disk; DeviceBusy if somebody alive has it."""
         device = await self.device(volume)
         if not device:
             return
         if await self._host.call(foreign_mounts, device):
             raise DeviceBusy(device)
-        for target in reversed(await self._mounts(device)):
+        for target in reversed(await self._mount_targets(device)):
             try:
                 await self._host.unmount(target)
             except OSError as error:
@@ -248,10 +248,10 @@ def _can_share(directory: str, other: str) -> bool:
         _remove(target)
 
 
-def _images(directory: str) -> dict[str, Image]:
+def _images(directory: str) -> dict[str, DiskImage]:
     with os.scandir(directory) as entries:
         images = [e for e in entries if e.name.endswith(".img") and e.is_file(follow_symlinks=False)]
-        return {_volume(e.name): Image(e.stat().st_size, e.stat().st_blocks == 0) for e in images}
+        return {_volume(e.name): DiskImage(e.stat().st_size, e.stat().st_blocks == 0) for e in images}
 
 
 def _clear(path: str) -> None:
@@ -278,27 +278,27 @@ def _clear_links(directory: str, devices: Container[str]) -> None:
                     os.unlink(link.path)
 
 
-def _written(directory: str) -> int:
+def _count_written_bytes(directory: str) -> int:
     with os.scandir(directory) as entries:
         return sum(entry.stat().st_blocks * 512 for entry in entries)
 
 
-def _capture(file: str, device: str, target: str, report: Report) -> tuple[bool, bool]:
+def _capture(file: str, device: str, target: str, report: ProgressCallback) -> tuple[bool, bool]:
     if not device:
         return copies.copy(file, target, report=report), True
     for path in _filesystems(device):
         copies.sync(path)
     copies.flush(device)
-    before = copies.written(device)
+    before = copies.read_write_counters(device)
     shared = copies.copy(file, target, report=report)
-    return shared, copies.stands_still(before, copies.written(device))
+    return shared, copies.is_quiescent(before, copies.read_write_counters(device))
 
 
-def _capture_frozen(file: str, device: str, target: str, report: Report) -> bool:
+def _capture_frozen(file: str, device: str, target: str, report: ProgressCallback) -> bool:
     paths = _filesystems(device) if device else []
     if not paths:
         return _capture(file, device, target, report)[1]
-    with copies.frozen(paths[0]):
+    with copies.freeze_filesystem(paths[0]):
         copies.flush(device)
         copies.copy(file, target, report=report)
     return True
@@ -309,16 +309,16 @@ def _capture_set(disks: Sequence[tuple[str, str, str]], *, freeze: bool) -> bool
     with ExitStack() as held:
         for path in (path for device in bound for path in _filesystems(device)):
             if freeze:
-                held.enter_context(copies.frozen(path))
+                held.enter_context(copies.freeze_filesystem(path))
             else:
                 copies.sync(path)
         for device in bound:
             copies.flush(device)
-        before = [copies.written(device) for device in bound]
+        before = [copies.read_write_counters(device) for device in bound]
         for file, _, target in disks:
             copies.copy(file, target)
-        after = [copies.written(device) for device in bound]
-    return all(map(copies.stands_still, before, after))
+        after = [copies.read_write_counters(device) for device in bound]
+    return all(map(copies.is_quiescent, before, after))
 
 
 def _thaw(device: str) -> None:
@@ -330,15 +330,15 @@ def _filesystems(device: str) -> list[str]:
     """Where the file system of a device is mounted, one place of all."""
     number = os.stat(device).st_rdev
     system = f"{os.major(number)}:{os.minor(number)}"
-    entries = mounts.read_table().mentioning(f" {system} ", f"{device} ")
+    entries = mounts.read_table().filter_lines(f" {system} ", f"{device} ")
     return [e.target for e in entries if _has_filesystem(e, device, system)][:1]
 
 
-def _stems(names: list[str]) -> frozenset[str]:
+def _snapshot_ids(names: list[str]) -> frozenset[str]:
     return frozenset(_volume(n) for n in names if n.endswith(".img"))
 
 
-def _bound(file: str, last: str) -> str:
+def _find_loop_device(file: str, last: str) -> str:
     """The loop device of a file; the one it had last is looked at first, because all of them are many."""
     if last and devices.backing_file(last).removesuffix(DELETED) == file:
         return last
@@ -353,9 +353,9 @@ def _attach(file: str, links: tuple[str, ...]) -> str:
 
 
 def _detach(file: str, links: tuple[str, ...], last: str) -> None:
-    device = _bound(file, last)
+    device = _find_loop_device(file, last)
     # The kernel guards a mounted file system, but not a published device node.
-    if device and _showing(device):
+    if device and _find_mount_targets(device):
         raise DeviceBusy(device)
     _unlink(links)
     if not device:
@@ -376,7 +376,7 @@ def _volume(file: str) -> str:
     return os.path.basename(file).removesuffix(DELETED).removesuffix(".img")
 
 
-def _links(volume: str, attachment: Attachment, instance: Instance) -> tuple[str, str]:
+def _links(volume: str, attachment: CloudAttachment, instance: CloudInstance) -> tuple[str, str]:
     name = os.path.basename(attachment.device)
     stable = os.path.join(instance.directory, BY_ID, stable_name(volume))
     return os.path.join(instance.directory, name), stable
@@ -398,14 +398,14 @@ def _unlink(links: tuple[str, ...]) -> None:
             os.unlink(link)
 
 
-def _showing(device: str) -> list[str]:
+def _find_mount_targets(device: str) -> list[str]:
     number = os.stat(device).st_rdev
     system, node = f"{os.major(number)}:{os.minor(number)}", f"/{os.path.basename(device)}"
-    entries = mounts.read_table().mentioning(f" {system} ", f"{node} ")
+    entries = mounts.read_table().filter_lines(f" {system} ", f"{node} ")
     return [
         e.target
         for e in entries
-        if _has_filesystem(e, device, system) or (e.root.endswith(node) and _is(e.target, number))
+        if _has_filesystem(e, device, system) or (e.root.endswith(node) and _is_device(e.target, number))
     ]
 
 
@@ -414,7 +414,7 @@ def _has_filesystem(entry: MountEntry, device: str, number: str) -> bool:
     return entry.device == number or (entry.fstype == "btrfs" and entry.source == device)
 
 
-def _is(path: str, number: int) -> bool:
+def _is_device(path: str, number: int) -> bool:
     with suppress(OSError):
         return os.stat(path).st_rdev == number
     return False
@@ -433,12 +433,12 @@ def foreign_mounts(device: str) -> list[int]:
                 continue
             seen.add(namespace)
             with open(f"/proc/{pid}/mountinfo", errors="surrogateescape") as table:
-                if any(_marked(line, marks) for line in table):
+                if any(_shows_device(line, marks) for line in table):
                     found.append(pid)
     return found
 
 
-def _marked(line: str, marks: tuple[str, str]) -> bool:
+def _shows_device(line: str, marks: tuple[str, str]) -> bool:
     """A line of mountinfo that shows the device: its file system, or its node bound to some path."""
     system, node = marks
     return system in line or node in line.split(" - ")[0]

@@ -8,7 +8,7 @@ import os
 from volplane.base.files import UnusableFile
 
 
-class LedgerLost(UnusableFile):
+class RecordsLostError(UnusableFile):
     """There are disks, but nothing that says whose they are."""
 
     def __init__(self, directory: str, disks: int) -> None:
@@ -18,63 +18,63 @@ class LedgerLost(UnusableFile):
         )
 
 
-class Refusal(Exception):
+class Ec2ErrorResponse(Exception):
     def __init__(self, code: str, message: str, status: int = 400) -> None:
         super().__init__(f"{code}: {message}")
         self.code, self.message, self.status = code, message, status
 
 
-def missing_parameter(name: str) -> Refusal:
-    return Refusal("MissingParameter", f"The request must contain the parameter {name}")
+def missing_parameter(name: str) -> Ec2ErrorResponse:
+    return Ec2ErrorResponse("MissingParameter", f"The request must contain the parameter {name}")
 
 
-def invalid_parameter(name: str, value: object, why: str = "") -> Refusal:
-    return Refusal(
+def invalid_parameter(name: str, value: object, why: str = "") -> Ec2ErrorResponse:
+    return Ec2ErrorResponse(
         "InvalidParameterValue", f"Value ({value}) for parameter {name} is invalid. {why}".rstrip()
     )
 
 
-def no_volume(volume: str) -> Refusal:
-    return Refusal("InvalidVolume.NotFound", f"The volume '{volume}' does not exist.")
+def volume_not_found(volume: str) -> Ec2ErrorResponse:
+    return Ec2ErrorResponse("InvalidVolume.NotFound", f"The volume '{volume}' does not exist.")
 
 
-def no_snapshot(snapshot: str) -> Refusal:
-    return Refusal("InvalidSnapshot.NotFound", f"The snapshot '{snapshot}' does not exist.")
+def snapshot_not_found(snapshot: str) -> Ec2ErrorResponse:
+    return Ec2ErrorResponse("InvalidSnapshot.NotFound", f"The snapshot '{snapshot}' does not exist.")
 
 
-def no_instance(instance: str) -> Refusal:
-    return Refusal("InvalidInstanceID.NotFound", f"The instance ID '{instance}' does not exist")
+def instance_not_found(instance: str) -> Ec2ErrorResponse:
+    return Ec2ErrorResponse("InvalidInstanceID.NotFound", f"The instance ID '{instance}' does not exist")
 
 
-def no_zone(zone: str) -> Refusal:
-    return Refusal("InvalidZone.NotFound", f"The zone '{zone}' does not exist.")
+def zone_not_found(zone: str) -> Ec2ErrorResponse:
+    return Ec2ErrorResponse("InvalidZone.NotFound", f"The zone '{zone}' does not exist.")
 
 
-def not_attached(volume: str, instance: str) -> Refusal:
-    return Refusal(
+def not_attached(volume: str, instance: str) -> Ec2ErrorResponse:
+    return Ec2ErrorResponse(
         "InvalidAttachment.NotFound", f"The volume '{volume}' is not attached to instance '{instance}'"
     )
 
 
-def in_use(message: str) -> Refusal:
-    return Refusal("VolumeInUse", message)
+def in_use(message: str) -> Ec2ErrorResponse:
+    return Ec2ErrorResponse("VolumeInUse", message)
 
 
-def wrong_state(volume: str, state: str) -> Refusal:
-    return Refusal("IncorrectState", f"The volume '{volume}' is '{state}'.")
+def wrong_state(volume: str, state: str) -> Ec2ErrorResponse:
+    return Ec2ErrorResponse("IncorrectState", f"The volume '{volume}' is '{state}'.")
 
 
-def no_room(text: str) -> Refusal:
+def insufficient_capacity(text: str) -> Ec2ErrorResponse:
     message = f"There is not enough capacity to fulfill your EBS volume provision request: {text}"
-    return Refusal("InsufficientVolumeCapacity", message, 500)
+    return Ec2ErrorResponse("InsufficientVolumeCapacity", message, 500)
 
 
-def by_machine(what: str, error: OSError) -> Refusal:
+def from_os_error(what: str, error: OSError) -> Ec2ErrorResponse:
     """What the operating system refused: for want of room, or for another reason."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return no_room(f"{what}: {error.strerror}")
-    return broken(f"{what}: {error.strerror}")
+        return insufficient_capacity(f"{what}: {error.strerror}")
+    return internal_error(f"{what}: {error.strerror}")
 
 
-def broken(message: str) -> Refusal:
-    return Refusal("InternalError", message, 500)
+def internal_error(message: str) -> Ec2ErrorResponse:
+    return Ec2ErrorResponse("InternalError", message, 500)

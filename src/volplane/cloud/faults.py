@@ -15,10 +15,10 @@ from fnmatch import fnmatchcase
 import msgspec
 from msgspec import Struct
 
-from volplane.cloud.errors import Refusal
+from volplane.cloud.errors import Ec2ErrorResponse
 
 
-class Fault(Struct, frozen=True, forbid_unknown_fields=True):
+class RequestFault(Struct, frozen=True, forbid_unknown_fields=True):
     action: str = "*"
     resource: str = "*"  # of the volume's, snapshot's or instance's id
     skip: int = 0  # so many matching requests pass first
@@ -29,23 +29,25 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True):
     delay: float = 0.0  # seconds before anything else
     after: bool = False
 
-    def refusal(self) -> Refusal:
-        return Refusal(self.code, self.message, self.status)
+    def to_error(self) -> Ec2ErrorResponse:
+        return Ec2ErrorResponse(self.code, self.message, self.status)
 
 
-class Faults:
-    def __init__(self, script: tuple[Fault, ...] = ()) -> None:
+class FaultScript:
+    def __init__(self, script: tuple[RequestFault, ...] = ()) -> None:
         self.script = script
         self._seen = [0] * len(script)
 
     @classmethod
-    def read(cls, text: bytes) -> Faults:
+    def read(cls, text: bytes) -> FaultScript:
         try:
-            return cls(msgspec.json.decode(text, type=tuple[Fault, ...]))
+            return cls(msgspec.json.decode(text, type=tuple[RequestFault, ...]))
         except msgspec.DecodeError as error:
-            raise Refusal("InvalidParameterValue", f"the script of faults cannot be read: {error}") from None
+            raise Ec2ErrorResponse(
+                "InvalidParameterValue", f"the script of faults cannot be read: {error}"
+            ) from None
 
-    def take(self, action: str, resources: tuple[str, ...]) -> Fault | None:
+    def next_fault(self, action: str, resources: tuple[str, ...]) -> RequestFault | None:
         for number, fault in enumerate(self.script):
             hit = any(fnmatchcase(resource, fault.resource) for resource in resources or ("",))
             if not hit or not fnmatchcase(action, fault.action):

@@ -11,21 +11,21 @@ import binascii
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from volplane.cloud.errors import Refusal, invalid_parameter
-from volplane.cloud.model import Instance, Modification, Snapshot, Volume
-from volplane.cloud.query import Parameters
+from volplane.cloud.errors import Ec2ErrorResponse, invalid_parameter
+from volplane.cloud.model import CloudInstance, CloudModification, CloudSnapshot, CloudVolume
+from volplane.cloud.query import QueryParameters
 
 T = TypeVar("T")
-Facts = Mapping[str, Callable[[T], Iterable[str]]]
+FilterFields = Mapping[str, Callable[[T], Iterable[str]]]
 
 LARGEST_PAGE, SMALLEST_PAGE = 1000, 5
 
 
-def _of(value: str) -> list[str]:
+def _optional(value: str) -> list[str]:
     return [value] if value else []
 
 
-VOLUME: Facts[Volume] = {
+VOLUME: FilterFields[CloudVolume] = {
     "volume-id": lambda v: [v.id],
     "status": lambda v: [v.state],
     "size": lambda v: [str(v.shape.size)],
@@ -33,15 +33,15 @@ VOLUME: Facts[Volume] = {
     "availability-zone": lambda v: [v.zone],
     "encrypted": lambda v: ["true" if v.encrypted else "false"],
     "create-time": lambda v: [v.created],
-    "snapshot-id": lambda v: _of(v.snapshot),
+    "snapshot-id": lambda v: _optional(v.snapshot),
     "multi-attach-enabled": lambda v: ["false"],
-    "attachment.instance-id": lambda v: _of(v.attachment.instance if v.attachment else ""),
-    "attachment.device": lambda v: _of(v.attachment.device if v.attachment else ""),
-    "attachment.status": lambda v: _of(v.attachment.state if v.attachment else ""),
-    "attachment.attach-time": lambda v: _of(v.attachment.since if v.attachment else ""),
-    "attachment.delete-on-termination": lambda v: _of("false" if v.attachment else ""),
+    "attachment.instance-id": lambda v: _optional(v.attachment.instance if v.attachment else ""),
+    "attachment.device": lambda v: _optional(v.attachment.device if v.attachment else ""),
+    "attachment.status": lambda v: _optional(v.attachment.state if v.attachment else ""),
+    "attachment.attach-time": lambda v: _optional(v.attachment.since if v.attachment else ""),
+    "attachment.delete-on-termination": lambda v: _optional("false" if v.attachment else ""),
 }
-SNAPSHOT: Facts[tuple[Snapshot, int]] = {  # with its progress
+SNAPSHOT: FilterFields[tuple[CloudSnapshot, int]] = {  # with its progress
     "snapshot-id": lambda s: [s[0].id],
     "volume-id": lambda s: [s[0].volume],
     "volume-size": lambda s: [str(s[0].size)],
@@ -52,7 +52,7 @@ SNAPSHOT: Facts[tuple[Snapshot, int]] = {  # with its progress
     "encrypted": lambda s: ["true" if s[0].encrypted else "false"],
     "storage-tier": lambda s: ["standard"],
 }
-MODIFICATION: Facts[Modification] = {
+MODIFICATION: FilterFields[CloudModification] = {
     "volume-id": lambda m: [m.volume],
     "modification-state": lambda m: [m.state],
     "original-size": lambda m: [str(m.original.size)],
@@ -63,27 +63,30 @@ MODIFICATION: Facts[Modification] = {
     "target-volume-type": lambda m: [m.target.type],
     "start-time": lambda m: [m.started],
 }
-INSTANCE: Facts[Instance] = {
+INSTANCE: FilterFields[CloudInstance] = {
     "instance-id": lambda i: [i.id],
     "availability-zone": lambda i: [i.zone],
-    "private-dns-name": lambda i: _of(i.name),
+    "private-dns-name": lambda i: _optional(i.name),
     "instance-state-name": lambda i: ["running" if i.running else "stopped"],
 }
 
 
-def chosen(
-    items: Iterable[T], facts: Facts[T], tags: Callable[[T], Mapping[str, str]], wanted: Parameters
+def apply_filters(
+    items: Iterable[T],
+    facts: FilterFields[T],
+    tags: Callable[[T], Mapping[str, str]],
+    wanted: QueryParameters,
 ) -> list[T]:
     """Those that pass every filter of the request."""
-    tests = [_test(f.required("Name"), f.texts("Value"), facts, tags) for f in wanted.structs("Filter")]
+    tests = [_build_test(f.require("Name"), f.texts("Value"), facts, tags) for f in wanted.structs("Filter")]
     return [item for item in items if all(test(item) for test in tests)]
 
 
-def _test(
-    name: str, values: Sequence[str], facts: Facts[T], tags: Callable[[T], Mapping[str, str]]
+def _build_test(
+    name: str, values: Sequence[str], facts: FilterFields[T], tags: Callable[[T], Mapping[str, str]]
 ) -> Callable[[T], bool]:
     def passes(found: Iterable[str]) -> bool:
-        return any(fits(pattern, value) for value in found for pattern in values)
+        return any(matches_pattern(pattern, value) for value in found for pattern in values)
 
     if name.startswith("tag:"):
         key = name.removeprefix("tag:")
@@ -92,11 +95,11 @@ def _test(
         return lambda item: passes(tags(item))
     read = facts.get(name)
     if read is None:
-        raise Refusal("InvalidParameterValue", f"The filter '{name}' is invalid")
+        raise Ec2ErrorResponse("InvalidParameterValue", f"The filter '{name}' is invalid")
     return lambda item: passes(read(item))
 
 
-def fits(pattern: str, value: str) -> bool:
+def matches_pattern(pattern: str, value: str) -> bool:
     """Does the value have this form? A star that took too little takes one more: no other is tried again, so
     that the time is at most the product of the lengths, unlike a regular expression's.
     """
@@ -116,7 +119,7 @@ def fits(pattern: str, value: str) -> bool:
     return not pattern[at:].strip("*")
 
 
-def page(items: Sequence[T], key: Callable[[T], str], wanted: Parameters) -> tuple[list[T], str | None]:
+def page(items: Sequence[T], key: Callable[[T], str], wanted: QueryParameters) -> tuple[list[T], str | None]:
     """Items behind the token, at most MaxResults of them, and the next token."""
     ordered = sorted(items, key=key)
     token = wanted.text("NextToken")
@@ -141,4 +144,4 @@ def _read_token(token: str) -> str:
     try:
         return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
-        raise Refusal("InvalidParameterValue", "Unable to parse pagination token") from None
+        raise Ec2ErrorResponse("InvalidParameterValue", "Unable to parse pagination token") from None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from volplane.cloud.errors import Refusal, invalid_parameter
-from volplane.cloud.model import Shape
+from volplane.cloud.errors import Ec2ErrorResponse, invalid_parameter
+from volplane.cloud.model import VolumeShape
 
-ATTACHMENTS = 28  # volumes that one instance takes
+MAX_ATTACHMENTS = 28  # volumes that one instance takes
 
 
-class Type(Struct, frozen=True):
+class VolumeTypeLimits(Struct, frozen=True):
     smallest: int  # GiB
     largest: int
     iops: tuple[int, int] | None = None  # None: the type has no setting for it
@@ -19,19 +19,19 @@ class Type(Struct, frozen=True):
 
 
 TYPES = {
-    "gp3": Type(1, 65536, (3000, 80000), 500, (125, 2000)),
-    "gp2": Type(1, 16384),
-    "io1": Type(4, 16384, (100, 64000), 50),
-    "io2": Type(4, 65536, (100, 256000), 1000),
-    "st1": Type(125, 16384),
-    "sc1": Type(125, 16384),
-    "standard": Type(1, 1024),
+    "gp3": VolumeTypeLimits(1, 65536, (3000, 80000), 500, (125, 2000)),
+    "gp2": VolumeTypeLimits(1, 16384),
+    "io1": VolumeTypeLimits(4, 16384, (100, 64000), 50),
+    "io2": VolumeTypeLimits(4, 65536, (100, 256000), 1000),
+    "st1": VolumeTypeLimits(125, 16384),
+    "sc1": VolumeTypeLimits(125, 16384),
+    "standard": VolumeTypeLimits(1, 1024),
 }
 _MIB_PER_IOPS = 0.25  # gp3: throughput has to be paid for with IOPS
 _IOPS_REQUIRED = frozenset({"io1", "io2"})
 
 
-def checked(shape: Shape) -> Shape:
+def validate_shape(shape: VolumeShape) -> VolumeShape:
     """The shape with AWS's defaults filled in, or a refusal."""
     kind = TYPES.get(shape.type)
     if kind is None:
@@ -39,10 +39,10 @@ def checked(shape: Shape) -> Shape:
     if not kind.smallest <= shape.size <= kind.largest:
         text = f"{shape.type} volumes have {kind.smallest} to {kind.largest} GiB."
         raise invalid_parameter("size", shape.size, text)
-    return Shape(shape.size, shape.type, _iops(shape, kind), _throughput(shape, kind))
+    return VolumeShape(shape.size, shape.type, _iops(shape, kind), _throughput(shape, kind))
 
 
-def _iops(shape: Shape, kind: Type) -> int:
+def _iops(shape: VolumeShape, kind: VolumeTypeLimits) -> int:
     if kind.iops is None:
         if shape.iops:
             raise _not_supported("iops", shape.type)
@@ -50,7 +50,7 @@ def _iops(shape: Shape, kind: Type) -> int:
     if not shape.iops:
         if shape.type in _IOPS_REQUIRED:
             text = f"The parameter iops must be specified for {shape.type} volumes."
-            raise Refusal("InvalidParameterCombination", text)
+            raise Ec2ErrorResponse("InvalidParameterCombination", text)
         return kind.iops[0]
     low, high = kind.iops
     if not low <= shape.iops <= high:
@@ -59,11 +59,11 @@ def _iops(shape: Shape, kind: Type) -> int:
         text = (
             f"Iops to volume size ratio of {shape.iops / shape.size:f} is too high; maximum is {kind.ratio}."
         )
-        raise Refusal("InvalidParameterValue", text)
+        raise Ec2ErrorResponse("InvalidParameterValue", text)
     return shape.iops
 
 
-def _throughput(shape: Shape, kind: Type) -> int:
+def _throughput(shape: VolumeShape, kind: VolumeTypeLimits) -> int:
     if kind.throughput is None:
         if shape.throughput:
             raise _not_supported("throughput", shape.type)
@@ -77,11 +77,11 @@ def _throughput(shape: Shape, kind: Type) -> int:
     ratio = wanted / _iops(shape, kind)
     if ratio > _MIB_PER_IOPS:
         text = f"Throughput (MiBps) to iops ratio of {ratio:f} is too high; maximum is {_MIB_PER_IOPS:f}."
-        raise Refusal("InvalidParameterValue", text)
+        raise Ec2ErrorResponse("InvalidParameterValue", text)
     return wanted
 
 
-def _not_supported(parameter: str, kind: str) -> Refusal:
-    return Refusal(
+def _not_supported(parameter: str, kind: str) -> Ec2ErrorResponse:
+    return Ec2ErrorResponse(
         "InvalidParameterCombination", f"The parameter {parameter} is not supported for {kind} volumes."
     )

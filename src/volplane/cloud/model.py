@@ -28,14 +28,14 @@ class AttachmentState(StrEnum):
     DETACHED = "detached"
 
 
-class Attachment(Struct, frozen=True, omit_defaults=True):
+class CloudAttachment(Struct, frozen=True, omit_defaults=True):
     instance: str
     device: str  # "/dev/xvdba", as the instance sees it
     state: AttachmentState
     since: str = ""
 
 
-class Shape(Struct, frozen=True, omit_defaults=True):
+class VolumeShape(Struct, frozen=True, omit_defaults=True):
     """What a volume is made of, and what can be modified."""
 
     size: int  # GiB
@@ -44,17 +44,17 @@ class Shape(Struct, frozen=True, omit_defaults=True):
     throughput: int = 0
 
 
-class Volume(Struct, frozen=True, omit_defaults=True):
+class CloudVolume(Struct, frozen=True, omit_defaults=True):
     id: str
     zone: str
-    shape: Shape
+    shape: VolumeShape
     state: VolumeState
     created: str = ""
     encrypted: bool = False
     token: str = ""  # the client token it was made with
     fingerprint: str = ""  # of the request that the token belongs to
     tags: dict[str, str] = {}
-    attachment: Attachment | None = None
+    attachment: CloudAttachment | None = None
     used: bool = False  # its file may hold data: it was attached once, or is a copy
     snapshot: str = ""  # what it was made from
     source: str = ""  # the volume that it is a copy of
@@ -62,7 +62,7 @@ class Volume(Struct, frozen=True, omit_defaults=True):
     lost: bool = False  # in error because its file is gone or too short; no more when the file is back
 
 
-class Snapshot(Struct, frozen=True, omit_defaults=True):
+class CloudSnapshot(Struct, frozen=True, omit_defaults=True):
     id: str
     volume: str
     size: int  # GiB
@@ -79,10 +79,10 @@ class Snapshot(Struct, frozen=True, omit_defaults=True):
     set: str = ""  # snapshots of one moment, of several volumes: there are all of them, or none
 
 
-class Modification(Struct, frozen=True, omit_defaults=True):
+class CloudModification(Struct, frozen=True, omit_defaults=True):
     volume: str
-    original: Shape
-    target: Shape
+    original: VolumeShape
+    target: VolumeShape
     started: str
     ended: str = ""
     failed: str = ""  # why
@@ -94,7 +94,7 @@ class Modification(Struct, frozen=True, omit_defaults=True):
         return "completed" if self.ended else "modifying"
 
 
-class Instance(Struct, frozen=True, omit_defaults=True):
+class CloudInstance(Struct, frozen=True, omit_defaults=True):
     id: str
     zone: str
     directory: str  # its /dev on this machine

@@ -12,78 +12,80 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from volplane.cloud.model import AttachmentState, Snapshot, SnapshotState, Volume, VolumeState
+from volplane.cloud.model import AttachmentState, CloudSnapshot, CloudVolume, SnapshotState, VolumeState
 
 
-class Forget(Struct, frozen=True):
+class DeleteDisk(Struct, frozen=True):
     """Remove the file and the record."""
 
 
-class Attach(Struct, frozen=True):
+class AttachDisk(Struct, frozen=True):
     """Bind and link; the record says where."""
 
 
-class Detach(Struct, frozen=True):
+class DetachDisk(Struct, frozen=True):
     """Unlink and unbind, if nobody uses it; else it stays attached."""
 
 
-class Unbind(Struct, frozen=True):
+class UnbindDisk(Struct, frozen=True):
     """A loop device that nothing accounts for."""
 
 
-class Finish(Struct, frozen=True):
+class FinishCopy(Struct, frozen=True):
     """Make the copy again: its maker waits for it."""
 
 
-class Restore(Struct, frozen=True):
+class RecreateFile(Struct, frozen=True):
     """The file again, empty: nothing was ever written to it."""
 
 
-class Lost(Struct, frozen=True):
+class MarkLost(Struct, frozen=True):
     """The file is gone, or a part of it, and held data: say so."""
 
 
-class Regain(Struct, frozen=True):
+class MarkRecovered(Struct, frozen=True):
     """The file of a lost volume is back: it can be used again."""
 
 
-Step: TypeAlias = Forget | Attach | Detach | Unbind | Restore | Finish | Lost | Regain
+Step: TypeAlias = (
+    DeleteDisk | AttachDisk | DetachDisk | UnbindDisk | RecreateFile | FinishCopy | MarkLost | MarkRecovered
+)
 
 
-def plan(volume: Volume, *, has_file: bool, bound: bool, blank: bool = False) -> Iterator[Step]:
+def plan(volume: CloudVolume, *, has_file: bool, bound: bool, blank: bool = False) -> Iterator[Step]:
     """`has_file`: all of it; `blank`: a part of it, but without any data."""
     if volume.state is VolumeState.CREATING and volume.told:
         # A snapshot is still what it was; the disk that a copy was made of has gone on living.
-        yield Finish() if volume.snapshot else Lost()
+        yield FinishCopy() if volume.snapshot else MarkLost()
         return
     if volume.state in (VolumeState.CREATING, VolumeState.DELETING):
         # The intent was stored; the file may be there, in part or no more.
         if bound:
-            yield Unbind()
-        yield Forget()
+            yield UnbindDisk()
+        yield DeleteDisk()
         return
     if not has_file:
         # A power cut may take the size of a file to which nothing was brought yet, but never its data.
         if volume.used and not blank:
-            yield Lost()
+            yield MarkLost()
             return
-        yield Restore()
+        yield RecreateFile()
     elif volume.lost:
-        yield Regain()
+        yield MarkRecovered()
     if volume.attachment is None:
         if bound:  # killed between the effect and the result of a detach that was already written down
-            yield Unbind()
+            yield UnbindDisk()
     elif volume.attachment.state is AttachmentState.DETACHING:
-        yield Detach()
+        yield DetachDisk()
     else:
-        yield Attach()  # binding and linking again what is bound and linked changes nothing
+        yield AttachDisk()  # binding and linking again what is bound and linked changes nothing
 
 
-def snapshot_plan(snapshot: Snapshot, *, has_file: bool) -> Iterator[Step]:
+def plan_snapshot(snapshot: CloudSnapshot, *, has_file: bool) -> Iterator[Step]:
     if snapshot.deleting:
-        yield Forget()
+        yield DeleteDisk()
     elif snapshot.state is SnapshotState.PENDING:
         # Its moment has passed. Who has heard of it learns that it failed.
-        yield Lost() if snapshot.told else Forget()
+        yield MarkLost() if snapshot.told else DeleteDisk()
     elif snapshot.state is SnapshotState.COMPLETED and not has_file:
-        yield Lost()
+        yield MarkLost()

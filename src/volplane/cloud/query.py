@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
-from volplane.cloud.errors import Refusal, invalid_parameter, missing_parameter
+from volplane.cloud.errors import Ec2ErrorResponse, invalid_parameter, missing_parameter
 
 Tree = dict[str, "Tree | str"]
 
 
-class Parameters:
+class QueryParameters:
     def __init__(self, tree: Mapping[str, Tree | str]) -> None:
         self._tree = tree
 
     @classmethod
-    def parse(cls, text: str) -> Parameters:
+    def parse(cls, text: str) -> QueryParameters:
         tree: Tree = {}
         for name, value in parse_qsl(text, keep_blank_values=True):
             _insert(tree, name.split("."), value)
@@ -25,7 +25,7 @@ class Parameters:
         value = self._tree.get(name, default)
         return value if isinstance(value, str) else default
 
-    def required(self, name: str) -> str:
+    def require(self, name: str) -> str:
         value = self.text(name)
         if not value:
             raise missing_parameter(name)
@@ -50,13 +50,13 @@ class Parameters:
         """`Name.1`, `Name.2`, … in order."""
         return [value for value in self._items(name) if isinstance(value, str)]
 
-    def struct(self, name: str) -> Parameters:
+    def struct(self, name: str) -> QueryParameters:
         """`Name.Field`, …; empty if there is none."""
         value = self._tree.get(name, {})
-        return Parameters({} if isinstance(value, str) else value)
+        return QueryParameters({} if isinstance(value, str) else value)
 
-    def structs(self, name: str) -> list[Parameters]:
-        return [Parameters(value) for value in self._items(name) if not isinstance(value, str)]
+    def structs(self, name: str) -> list[QueryParameters]:
+        return [QueryParameters(value) for value in self._items(name) if not isinstance(value, str)]
 
     def _items(self, name: str) -> list[Tree | str]:
         value = self._tree.get(name, {})
@@ -70,17 +70,17 @@ def _insert(tree: Tree, names: list[str], value: str) -> None:
     for name in path:
         below = tree.setdefault(name, {})
         if isinstance(below, str):
-            raise Refusal("MalformedQueryString", f"{'.'.join(names)} contradicts another parameter")
+            raise Ec2ErrorResponse("MalformedQueryString", f"{'.'.join(names)} contradicts another parameter")
         tree = below
     tree[last] = value
 
 
-def tags(items: list[Parameters]) -> dict[str, str]:
+def parse_tags(items: list[QueryParameters]) -> dict[str, str]:
     found = {}
     for item in items:
-        key = item.required("Key")
+        key = item.require("Key")
         if key.lower().startswith("aws:"):
-            raise Refusal(
+            raise Ec2ErrorResponse(
                 "InvalidParameterValue", "Tag keys starting with 'aws:' are reserved for internal use"
             )
         if len(key) > 127 or len(item.text("Value")) > 255:

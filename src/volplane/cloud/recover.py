@@ -8,23 +8,23 @@ from typing import assert_never
 from msgspec import structs
 
 from volplane.cloud import plan as planning
-from volplane.cloud.errors import Refusal
+from volplane.cloud.errors import Ec2ErrorResponse
 from volplane.cloud.model import (
     GIB,
     AttachmentState,
-    Modification,
-    Snapshot,
+    CloudModification,
+    CloudSnapshot,
+    CloudVolume,
     SnapshotState,
-    Volume,
     VolumeState,
 )
-from volplane.cloud.service import Service
+from volplane.cloud.service import DiskService
 from volplane.host import DeviceBusy
 
 log = logging.getLogger(__name__)
 
 
-async def recover(service: Service) -> None:
+async def recover(service: DiskService) -> None:
     survey = await service.disks.survey()
     for volume in tuple(service.ledger.volumes.values()):
         file, bound = survey.files.get(volume.id), volume.id in survey.bound
@@ -47,7 +47,7 @@ async def recover(service: Service) -> None:
     for orphan in (set(survey.files) | set(survey.bound)) - set(service.ledger.volumes):
         if orphan not in service.ledger.unreadable:
             await _remove_orphan(service, orphan)
-    for snapshot in _broken_sets(service):
+    for snapshot in _unfinished_sets(service):
         await service.disks.thaw(snapshot.volume)
         await service.snapshots.forget(snapshot)
     for snapshot in tuple(service.ledger.snapshots.values()):
@@ -59,7 +59,7 @@ async def recover(service: Service) -> None:
         await service.disks.clear_links(instance, accounted)
 
 
-def _broken_sets(service: Service) -> list[Snapshot]:
+def _unfinished_sets(service: DiskService) -> list[CloudSnapshot]:
     """Members of sets that were not finished, and that nobody has heard of.
 
     What tells of that goes last: killed here, too, the rest is found again.
@@ -70,23 +70,23 @@ def _broken_sets(service: Service) -> list[Snapshot]:
     return sorted(broken, key=lambda s: s.state is SnapshotState.PENDING)
 
 
-async def _recover_modification(service: Service, change: Modification) -> None:
+async def _recover_modification(service: DiskService, change: CloudModification) -> None:
     volume = service.ledger.volumes.get(change.volume)
     if volume is None:
-        await service.ledger.drop_modification(change)
+        await service.ledger.delete_modification(change)
     elif not change.ended and volume.state is not VolumeState.ERROR:
         try:
-            await service.carry_out(change)
-        except Refusal as error:
+            await service.apply_modification(change)
+        except Ec2ErrorResponse as error:
             log.error("%s: its modification has failed: %s", change.volume, error)
 
 
-async def _recover_snapshot(service: Service, snapshot: Snapshot, *, has_file: bool) -> None:
+async def _recover_snapshot(service: DiskService, snapshot: CloudSnapshot, *, has_file: bool) -> None:
     if snapshot.state is SnapshotState.PENDING:
         await service.disks.thaw(snapshot.volume)
-    for step in planning.snapshot_plan(snapshot, has_file=has_file):
+    for step in planning.plan_snapshot(snapshot, has_file=has_file):
         log.debug("%s: %s", snapshot.id, step)
-        if isinstance(step, planning.Forget):
+        if isinstance(step, planning.DeleteDisk):
             await service.snapshots.forget(snapshot)
         else:
             why = "its file is gone" if snapshot.state is SnapshotState.COMPLETED else "it was interrupted"
@@ -94,37 +94,37 @@ async def _recover_snapshot(service: Service, snapshot: Snapshot, *, has_file: b
             await service.snapshots.fail(snapshot, why)
 
 
-async def _act(service: Service, volume: Volume, step: planning.Step) -> Volume:
+async def _act(service: DiskService, volume: CloudVolume, step: planning.Step) -> CloudVolume:
     ledger, disks = service.ledger, service.disks
     match step:
-        case planning.Forget():
+        case planning.DeleteDisk():
             await disks.remove(volume.id)
             if volume.id in ledger.volumes:
-                await ledger.drop_volume(volume)
-        case planning.Unbind():
+                await ledger.delete_volume(volume)
+        case planning.UnbindDisk():
             await disks.unbind(volume.id)
-        case planning.Restore():
+        case planning.RecreateFile():
             await disks.restore(volume.id, volume.shape.size)
-        case planning.Lost():
+        case planning.MarkLost():
             log.error("%s: its file is gone or too short: %s", volume.id, disks.file(volume.id))
             lost = volume.state is not VolumeState.CREATING
             return await ledger.put_volume(structs.replace(volume, state=VolumeState.ERROR, lost=lost))
-        case planning.Regain():
+        case planning.MarkRecovered():
             log.warning("%s: its file is back", volume.id)
             state = VolumeState.IN_USE if volume.attachment else VolumeState.AVAILABLE
             return await ledger.put_volume(structs.replace(volume, state=state, lost=False))
-        case planning.Finish():
+        case planning.FinishCopy():
             service.work.start(service.creation.finish(volume))
-        case planning.Attach():
+        case planning.AttachDisk():
             return await _attach(service, volume)
-        case planning.Detach():
+        case planning.DetachDisk():
             return await _detach(service, volume)
         case _:
             assert_never(step)
     return volume
 
 
-async def _attach(service: Service, volume: Volume) -> Volume:
+async def _attach(service: DiskService, volume: CloudVolume) -> CloudVolume:
     held = volume.attachment
     assert held is not None
     await service.disks.attach(volume.id, held, service.instance(held.instance))
@@ -134,7 +134,7 @@ async def _attach(service: Service, volume: Volume) -> Volume:
     return await service.ledger.put_volume(structs.replace(volume, attachment=done))
 
 
-async def _detach(service: Service, volume: Volume) -> Volume:
+async def _detach(service: DiskService, volume: CloudVolume) -> CloudVolume:
     held = volume.attachment
     assert held is not None
     try:
@@ -146,7 +146,7 @@ async def _detach(service: Service, volume: Volume) -> Volume:
     return await service.ledger.put_volume(free)
 
 
-async def _remove_orphan(service: Service, volume_id: str) -> None:
+async def _remove_orphan(service: DiskService, volume_id: str) -> None:
     try:
         await service.disks.unbind(volume_id)
         await service.disks.clear(volume_id)

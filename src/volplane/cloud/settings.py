@@ -5,11 +5,11 @@ from typing import Annotated
 from msgspec import Struct
 
 from volplane.base.settings import Duration, about
-from volplane.cloud.model import Instance
+from volplane.cloud.model import CloudInstance
 from volplane.rules import latency
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class CloudOptions(Struct, frozen=True, kw_only=True):
     data_dir: Annotated[str, about("directory for disks and their records", value="DIR")]
     access_key: str
     secret_key: str
@@ -26,9 +26,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     request_burst: Annotated[int, about("requests of one action that may come at once")] = 20
     modification_pause: Annotated[Duration, about("least time between two ModifyVolume calls; AWS: 6h")] = 0.0
     faults: Annotated[str, about("JSON script of requests that fail", value="FILE")] = ""
-    instances: tuple[Instance, ...] = ()  # known at the start; others register themselves
+    instances: tuple[CloudInstance, ...] = ()  # known at the start; others register themselves
 
     def __post_init__(self) -> None:
-        latency.checked(self.latency)
+        latency.check_profile(self.latency)
         if self.thin < 0:
             raise ValueError(f"--thin must not be negative, not {self.thin}")

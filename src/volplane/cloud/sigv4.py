@@ -10,8 +10,8 @@ import hmac
 import re
 from datetime import datetime, timedelta
 
-from volplane.cloud.errors import Refusal
-from volplane.web.sigv4 import ALGORITHM, END, Keys, Signed, signature
+from volplane.cloud.errors import Ec2ErrorResponse
+from volplane.web.sigv4 import ALGORITHM, END, AwsKeys, SignedRequest, signature
 
 SERVICE = "ec2"
 SKEW = timedelta(minutes=5)
@@ -20,12 +20,14 @@ _STAMP = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
 _FIELDS = re.compile(r"(Credential|SignedHeaders|Signature)=([^,\s]+)")
 
 
-def verify(request: Signed, keys: Keys, now: datetime) -> None:
+def verify(request: SignedRequest, keys: AwsKeys, now: datetime) -> None:
     """Raises Refusal unless the holder of the secret key signed exactly this, just now."""
     fields = _authorization(request.header("authorization"))
     access, *scope = fields["Credential"].split("/")
     if not hmac.compare_digest(access.encode(), keys.access.encode()):
-        raise Refusal("AuthFailure", "AWS was not able to validate the provided access credentials", 401)
+        raise Ec2ErrorResponse(
+            "AuthFailure", "AWS was not able to validate the provided access credentials", 401
+        )
     stamp = request.header("x-amz-date")
     _check_time(stamp, now)
     if len(scope) != 4 or scope[0] != stamp[:8] or scope[2:] != [SERVICE, END]:
@@ -40,10 +42,12 @@ def verify(request: Signed, keys: Keys, now: datetime) -> None:
 
 def _authorization(header: str) -> dict[str, str]:
     if not header:
-        raise Refusal("MissingAuthenticationToken", "The request has no Authorization header", 403)
+        raise Ec2ErrorResponse("MissingAuthenticationToken", "The request has no Authorization header", 403)
     fields = dict(_FIELDS.findall(header))
     if not header.startswith(ALGORITHM) or len(fields) != 3:
-        raise Refusal("IncompleteSignature", "The Authorization header is not an AWS4-HMAC-SHA256 signature")
+        raise Ec2ErrorResponse(
+            "IncompleteSignature", "The Authorization header is not an AWS4-HMAC-SHA256 signature"
+        )
     return fields
 
 
@@ -53,11 +57,11 @@ def _check_time(stamp: str, now: datetime) -> None:
             raise ValueError(stamp)
         signed = datetime.fromisoformat(stamp)
     except ValueError:
-        raise Refusal("IncompleteSignature", "X-Amz-Date is missing or malformed") from None
+        raise Ec2ErrorResponse("IncompleteSignature", "X-Amz-Date is missing or malformed") from None
     if abs(now - signed) > SKEW:
-        raise Refusal("RequestExpired", "Request has expired.")
+        raise Ec2ErrorResponse("RequestExpired", "Request has expired.")
 
 
-def _mismatch(hint: str) -> Refusal:
+def _mismatch(hint: str) -> Ec2ErrorResponse:
     text = "The request signature we calculated does not match the signature you provided."
-    return Refusal("SignatureDoesNotMatch", f"{text} {hint}", 403)
+    return Ec2ErrorResponse("SignatureDoesNotMatch", f"{text} {hint}", 403)

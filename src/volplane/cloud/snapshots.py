@@ -18,47 +18,49 @@ from msgspec import structs
 
 from volplane.base import clock
 from volplane.cloud import errors
-from volplane.cloud.errors import Refusal
-from volplane.cloud.model import Snapshot, SnapshotState, Volume, VolumeState
-from volplane.cloud.points import reached
+from volplane.cloud.errors import Ec2ErrorResponse
+from volplane.cloud.failpoints import hit_failpoint
+from volplane.cloud.model import CloudSnapshot, CloudVolume, SnapshotState, VolumeState
 
 if TYPE_CHECKING:
-    from volplane.cloud.service import Service
+    from volplane.cloud.service import DiskService
 
 TRIES = 3  # to copy a disk that is written to
 
 
-class Snapshots:
-    def __init__(self, service: Service, patience: float) -> None:
+class SnapshotService:
+    def __init__(self, service: DiskService, patience: float) -> None:
         self._service, self._patience = service, patience
         self._progress: dict[str, int] = {}
         self.attached: Counter[str] = Counter()  # how often a volume was attached since the start
 
-    def get(self, snapshot_id: str) -> Snapshot:
+    def get(self, snapshot_id: str) -> CloudSnapshot:
         snapshot = self._service.ledger.snapshots.get(snapshot_id)
         if snapshot is None or snapshot.deleting:
-            raise errors.no_snapshot(snapshot_id)
+            raise errors.snapshot_not_found(snapshot_id)
         return snapshot
 
-    def all(self) -> list[Snapshot]:
+    def all(self) -> list[CloudSnapshot]:
         return [s for s in self._service.ledger.snapshots.values() if not s.deleting]
 
-    def progress(self, snapshot: Snapshot) -> int:
+    def progress(self, snapshot: CloudSnapshot) -> int:
         return 100 if snapshot.state is SnapshotState.COMPLETED else self._progress.get(snapshot.id, 0)
 
-    async def create(self, volume_id: str, *, description: str = "", tags: Mapping[str, str]) -> Snapshot:
+    async def create(
+        self, volume_id: str, *, description: str = "", tags: Mapping[str, str]
+    ) -> CloudSnapshot:
         volume = self._service.volume(volume_id)
         if volume.state not in (VolumeState.AVAILABLE, VolumeState.IN_USE):
             raise errors.wrong_state(volume_id, volume.state)
         await self._check_room(volume_id)
-        snapshot = _wanted(volume, description, tags)
-        reached("CreateSnapshot", "asked")
+        snapshot = _new_snapshot(volume, description, tags)
+        hit_failpoint("CreateSnapshot", "asked")
         await self._service.ledger.put_snapshot(snapshot)
-        reached("CreateSnapshot", "intent")
-        made = await self._service.work.within(self._patience, self._finish(snapshot))
+        hit_failpoint("CreateSnapshot", "intent")
+        made = await self._service.work.run_within(self._patience, self._finish(snapshot))
         if made is None:
-            made = await self._tell(snapshot.id)
-        reached("CreateSnapshot", "result")
+            made = await self._answer_pending(snapshot.id)
+        hit_failpoint("CreateSnapshot", "result")
         return made
 
     async def create_set(
@@ -69,28 +71,30 @@ class Snapshots:
         description: str = "",
         tags: Mapping[str, str],
         copy_tags: bool = False,
-    ) -> list[Snapshot]:
+    ) -> list[CloudSnapshot]:
         """Of all volumes of an instance but some, at one moment: all of them, or none."""
         volumes = self._members(instance_id, without)
         await self._check_room(*(v.id for v in volumes))
         name, started = secrets.token_hex(8), clock.microstamp()
         wanted = [
             structs.replace(
-                _wanted(v, description, {**(v.tags if copy_tags else {}), **tags}), set=name, started=started
+                _new_snapshot(v, description, {**(v.tags if copy_tags else {}), **tags}),
+                set=name,
+                started=started,
             )
             for v in volumes
         ]
-        reached("CreateSnapshots", "asked")
+        hit_failpoint("CreateSnapshots", "asked")
         for snapshot in wanted:
             await self._service.ledger.put_snapshot(snapshot)
-        reached("CreateSnapshots", "intent")
-        made = await self._service.work.within(self._patience, self._finish_set(wanted))
+        hit_failpoint("CreateSnapshots", "intent")
+        made = await self._service.work.run_within(self._patience, self._finish_set(wanted))
         if made is None:
-            made = [await self._tell(snapshot.id) for snapshot in wanted]
-        reached("CreateSnapshots", "result")
+            made = [await self._answer_pending(snapshot.id) for snapshot in wanted]
+        hit_failpoint("CreateSnapshots", "result")
         return made
 
-    def _members(self, instance_id: str, without: Sequence[str]) -> list[Volume]:
+    def _members(self, instance_id: str, without: Sequence[str]) -> list[CloudVolume]:
         self._service.instance(instance_id)
         attached = {v.id: v for v in self._service.ledger.attached_to(instance_id)}
         for volume_id in without:
@@ -100,36 +104,38 @@ class Snapshots:
         found = [v for v in attached.values() if v.id not in without]
         if not found:
             text = f"There are no volumes of {instance_id} to take snapshots of"
-            raise Refusal("InvalidParameterCombination", text)
+            raise Ec2ErrorResponse("InvalidParameterCombination", text)
         return found
 
-    async def _finish_set(self, wanted: list[Snapshot]) -> list[Snapshot]:
+    async def _finish_set(self, wanted: list[CloudSnapshot]) -> list[CloudSnapshot]:
         service = self._service
         try:
             async with AsyncExitStack() as held:
                 for snapshot in wanted:
-                    await held.enter_async_context(service.copying(snapshot.id))
+                    await held.enter_async_context(service.hold_for_copy(snapshot.id))
                 await self._capture_set(wanted)
-                await service.pace.keep("CreateSnapshot")
-        except (OSError, Refusal) as error:
+                await service.pace.simulate("CreateSnapshot")
+        except (OSError, Ec2ErrorResponse) as error:
             refused = "the machine refused the snapshots"
-            refusal = error if isinstance(error, Refusal) else errors.by_machine(refused, error)
+            refusal = error if isinstance(error, Ec2ErrorResponse) else errors.from_os_error(refused, error)
             for snapshot in wanted:
-                await self._failed(snapshot.id, refusal.message)
+                await self._mark_failed(snapshot.id, refusal.message)
             raise refusal from error
-        reached("CreateSnapshots", "effect")
+        hit_failpoint("CreateSnapshots", "effect")
         done = []
         for snapshot in wanted:
-            done.append(await self._completed(snapshot.id, await service.disks.stored(snapshot.id)))
-            reached("CreateSnapshots", "member")
+            done.append(
+                await self._mark_completed(snapshot.id, await service.disks.count_snapshot_bytes(snapshot.id))
+            )
+            hit_failpoint("CreateSnapshots", "member")
         return done
 
-    async def _capture_set(self, wanted: list[Snapshot]) -> None:
+    async def _capture_set(self, wanted: list[CloudSnapshot]) -> None:
         disks = self._service.disks
         copies = [(s.volume, disks.snapshot_file(s.id)) for s in wanted]
         async with AsyncExitStack() as held:
             for volume, _ in sorted(copies):  # in one order, so that two sets do not wait for each other
-                await held.enter_async_context(self._service.copying(volume))
+                await held.enter_async_context(self._service.hold_for_copy(volume))
                 self._service.volume(volume)  # deleted while we waited?
             for _ in range(TRIES):
                 before = [self.attached[volume] for volume, _ in copies]
@@ -138,62 +144,64 @@ class Snapshots:
                     return
             if not await disks.capture_set(copies, freeze=True):
                 text = "a volume without a file system that could be frozen is written to all the time"
-                raise Refusal("IncorrectState", text)
+                raise Ec2ErrorResponse("IncorrectState", text)
 
     async def _check_room(self, *volumes: str) -> None:
         if not self._service.disks.shares:
-            wanted = sum([await self._service.disks.allocated(volume) for volume in volumes])
-            left = await self._service.disks.free()
+            wanted = sum([await self._service.disks.count_allocated_bytes(volume) for volume in volumes])
+            left = await self._service.disks.count_free_bytes()
             if wanted > left:
-                raise errors.no_room(f"the snapshot takes {wanted >> 20} MiB, {left >> 20} MiB are left")
+                raise errors.insufficient_capacity(
+                    f"the snapshot takes {wanted >> 20} MiB, {left >> 20} MiB are left"
+                )
 
-    async def _finish(self, snapshot: Snapshot) -> Snapshot:
+    async def _finish(self, snapshot: CloudSnapshot) -> CloudSnapshot:
         service = self._service
         file = service.disks.snapshot_file(snapshot.id)
         try:
-            async with service.copying(snapshot.id):
-                stored = await self._effect(snapshot, file)
+            async with service.hold_for_copy(snapshot.id):
+                stored = await self._write_file(snapshot, file)
                 # The moment is over; what takes a cloud its time is to store it elsewhere.
-                await service.pace.keep("CreateSnapshot")
-        except (OSError, Refusal) as error:
+                await service.pace.simulate("CreateSnapshot")
+        except (OSError, Ec2ErrorResponse) as error:
             refused = "the machine refused the snapshot"
-            refusal = error if isinstance(error, Refusal) else errors.by_machine(refused, error)
-            await self._failed(snapshot.id, refusal.message)
+            refusal = error if isinstance(error, Ec2ErrorResponse) else errors.from_os_error(refused, error)
+            await self._mark_failed(snapshot.id, refusal.message)
             raise refusal from error
         finally:
             self._progress.pop(snapshot.id, None)
-        reached("CreateSnapshot", "effect")
-        return await self._completed(snapshot.id, stored)
+        hit_failpoint("CreateSnapshot", "effect")
+        return await self._mark_completed(snapshot.id, stored)
 
-    async def _completed(self, snapshot_id: str, stored: int) -> Snapshot:
+    async def _mark_completed(self, snapshot_id: str, stored: int) -> CloudSnapshot:
         service = self._service
-        async with service.turns.of(snapshot_id):
+        async with service.turns.hold(snapshot_id):
             known = service.ledger.snapshots[snapshot_id]
             done = structs.replace(
                 known, state=SnapshotState.COMPLETED, ended=clock.microstamp(), stored=stored
             )
             return await service.ledger.put_snapshot(done)
 
-    async def _effect(self, snapshot: Snapshot, file: str) -> int:
+    async def _write_file(self, snapshot: CloudSnapshot, file: str) -> int:
         self._service.volume(snapshot.volume)  # deleted while we waited?
         await self.capture(snapshot.volume, file, of=snapshot.id)
-        return await self._service.disks.stored(snapshot.id)
+        return await self._service.disks.count_snapshot_bytes(snapshot.id)
 
-    async def _failed(self, snapshot_id: str, why: str) -> None:
+    async def _mark_failed(self, snapshot_id: str, why: str) -> None:
         service = self._service
         await service.disks.remove_snapshot(snapshot_id)
-        async with service.turns.of(snapshot_id):
+        async with service.turns.hold(snapshot_id):
             snapshot = service.ledger.snapshots[snapshot_id]
             if snapshot.told:
                 await service.ledger.put_snapshot(
                     structs.replace(snapshot, state=SnapshotState.ERROR, why=why)
                 )
             else:
-                await service.ledger.drop_snapshot(snapshot)
+                await service.ledger.delete_snapshot(snapshot)
 
-    async def _tell(self, snapshot_id: str) -> Snapshot:
+    async def _answer_pending(self, snapshot_id: str) -> CloudSnapshot:
         service = self._service
-        async with service.turns.of(snapshot_id):
+        async with service.turns.hold(snapshot_id):
             snapshot = service.ledger.snapshots[snapshot_id]
             if snapshot.state is not SnapshotState.PENDING:
                 return snapshot
@@ -207,7 +215,7 @@ class Snapshots:
             if of:
                 self._progress[of] = percent
 
-        async with self._service.copying(volume_id):
+        async with self._service.hold_for_copy(volume_id):
             for _ in range(TRIES):
                 before = self.attached[volume_id]
                 shared, still = await disks.capture(volume_id, file, report)
@@ -215,33 +223,33 @@ class Snapshots:
                     return
             if not await disks.capture_frozen(volume_id, file, report):
                 text = f"{volume_id} is written to all the time, and has no file system that could be frozen"
-                raise Refusal("IncorrectState", text)
+                raise Ec2ErrorResponse("IncorrectState", text)
 
     async def delete(self, snapshot_id: str) -> None:
         service = self._service
         self.get(snapshot_id)
-        async with service.copying(snapshot_id), service.turns.of(snapshot_id):
+        async with service.hold_for_copy(snapshot_id), service.turns.hold(snapshot_id):
             snapshot = self.get(snapshot_id)
-            reached("DeleteSnapshot", "asked")
+            hit_failpoint("DeleteSnapshot", "asked")
             snapshot = await service.ledger.put_snapshot(structs.replace(snapshot, deleting=True))
-            reached("DeleteSnapshot", "intent")
+            hit_failpoint("DeleteSnapshot", "intent")
             await service.disks.remove_snapshot(snapshot_id)
-            reached("DeleteSnapshot", "effect")
-            await service.ledger.drop_snapshot(snapshot)
-            reached("DeleteSnapshot", "result")
+            hit_failpoint("DeleteSnapshot", "effect")
+            await service.ledger.delete_snapshot(snapshot)
+            hit_failpoint("DeleteSnapshot", "result")
 
-    async def forget(self, snapshot: Snapshot) -> None:
+    async def forget(self, snapshot: CloudSnapshot) -> None:
         await self._service.disks.remove_snapshot(snapshot.id)
-        await self._service.ledger.drop_snapshot(snapshot)
+        await self._service.ledger.delete_snapshot(snapshot)
 
-    async def fail(self, snapshot: Snapshot, why: str) -> None:
+    async def fail(self, snapshot: CloudSnapshot, why: str) -> None:
         await self._service.disks.remove_snapshot(snapshot.id)
         failed = structs.replace(snapshot, state=SnapshotState.ERROR, why=why)
         await self._service.ledger.put_snapshot(failed)
 
 
-def _wanted(volume: Volume, description: str, tags: Mapping[str, str]) -> Snapshot:
-    return Snapshot(
+def _new_snapshot(volume: CloudVolume, description: str, tags: Mapping[str, str]) -> CloudSnapshot:
+    return CloudSnapshot(
         id=f"snap-0{secrets.token_hex(8)}",
         volume=volume.id,
         size=volume.shape.size,

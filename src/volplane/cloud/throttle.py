@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from volplane.base import clock
-from volplane.cloud.errors import Refusal
+from volplane.cloud.errors import Ec2ErrorResponse
 
 
-class Throttle:
+class RequestThrottle:
     def __init__(self, rate: float, burst: int) -> None:
         self._rate, self._burst = rate, max(1.0, float(burst))
         self._buckets: dict[str, tuple[float, float]] = {}  # action → tokens, when they were counted
@@ -20,5 +20,5 @@ class Throttle:
         tokens = min(self._burst, tokens + (now - counted) * self._rate)
         if tokens < 1:
             self._buckets[action] = tokens, now
-            raise Refusal("RequestLimitExceeded", "Request limit exceeded.", 503)
+            raise Ec2ErrorResponse("RequestLimitExceeded", "Request limit exceeded.", 503)
         self._buckets[action] = tokens - 1, now

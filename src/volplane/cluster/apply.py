@@ -19,22 +19,25 @@ ROLES = "roles.yaml"  # what the other manifests' pods, and the roles as process
 # The kinds of snapshots before those who look once, at their start, whether there are any.
 MANIFESTS = (ROLES, "classes.yaml", "snapshots.yaml", "ebs.yaml", "snapshotclasses.yaml", "efs.yaml")
 WORKLOADS = (Deployment, DaemonSet)
-BARE = (ROLES, "snapshots.yaml")  # without the drivers that come with the program, and their classes
+WITHOUT_DRIVERS = (
+    ROLES,
+    "snapshots.yaml",
+)  # without the drivers that come with the program, and their classes
 
-_CUSTOM = {kind.type for kind in kinds.KNOWN}
-_KNOWN = {(kind.api_version, kind.kind): kind for kind in kinds.KNOWN}
+_CUSTOM = {kind.type for kind in kinds.CLIENT_KINDS}
+_KNOWN = {(kind.api_version, kind.kind): kind for kind in kinds.CLIENT_KINDS}
 PATIENCE = 30.0  # seconds that a kind gets to be served after it was defined
 PAUSE = 0.01
 
 
-def objects(name: str) -> Iterator[Resource]:
+def load_manifest(name: str) -> Iterator[Resource]:
     """The objects of one of our manifests."""
     text = (resources.files("volplane") / "manifests" / name).read_text()
     for data in yaml.load_all(text, Loader=yaml.CSafeLoader):
-        yield typed(data)
+        yield parse_object(data)
 
 
-def typed(data: dict[str, Any]) -> Resource:
+def parse_object(data: dict[str, Any]) -> Resource:
     """An object as it stands in a manifest. Raises ValueError."""
     kind = kinds.by_kind(data["apiVersion"], data["kind"]) or _KNOWN.get((data["apiVersion"], data["kind"]))
     if kind is None or kind.type is None:
@@ -45,7 +48,7 @@ def typed(data: dict[str, Any]) -> Resource:
 async def apply(client: Client, manifests: Iterable[str] = MANIFESTS) -> None:
     """Create what is missing; what a user has changed since stays as it is."""
     for name in manifests:
-        found = list(objects(name))
+        found = list(load_manifest(name))
         # Pods need their accounts; nothing else needs another of its file, and is stored in one go with it.
         workloads = [obj for obj in found if isinstance(obj, WORKLOADS)]
         await _create_all(client, [obj for obj in found if not isinstance(obj, WORKLOADS)])

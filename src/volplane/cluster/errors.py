@@ -11,7 +11,7 @@ class CannotStart(Exception):
     """Shown to the user as it is."""
 
 
-class Unusable(CannotStart):
+class UnusableDataDirectory(CannotStart):
     """The data directory cannot be written."""
 
 
@@ -19,5 +19,5 @@ class RoleFailed(CannotStart):
     """A role does not stay up; says what its log ends with."""
 
 
-class NotReady(CannotStart):
+class ClusterNotReady(CannotStart):
     """The start did not come to its end in time; names what is missing."""

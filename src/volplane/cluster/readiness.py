@@ -13,33 +13,35 @@ from volplane.api.core import ContainerStatus, Node, Pod
 from volplane.api.storage import CSINode
 from volplane.client.cache import Cache
 from volplane.client.client import Client
-from volplane.cluster.errors import NotReady
-from volplane.cluster.layout import Member
+from volplane.cluster.data_directory import ClusterMember
+from volplane.cluster.errors import ClusterNotReady
 from volplane.drivers import ebs
 
 PATIENCE = 60.0  # seconds; a start that takes longer is stuck, and says on what
 
 
-class Workload(Struct, frozen=True):
+class WorkloadRef(Struct, frozen=True):
     kind: str
     namespace: str
     name: str
 
 
-class Expected(Struct, frozen=True):
+class ExpectedDriver(Struct, frozen=True):
     """A driver that is to be there: where it is registered, and who must be available beside it."""
 
     driver: str = ""
     nodes: tuple[str, ...] = ()
-    workload: Workload | None = None
+    workload: WorkloadRef | None = None
 
 
-def of_ebs(members: Sequence[Member]) -> Expected:
-    controller = Workload("Deployment", "kube-system", "ebs-csi-controller") if members else None
-    return Expected(ebs.NAME, tuple(m.name for m in members), controller)
+def expect_ebs(members: Sequence[ClusterMember]) -> ExpectedDriver:
+    controller = WorkloadRef("Deployment", "kube-system", "ebs-csi-controller") if members else None
+    return ExpectedDriver(ebs.NAME, tuple(m.name for m in members), controller)
 
 
-async def ready(client: Client, members: Sequence[Member], expected: Sequence[Expected]) -> None:
+async def wait_ready(
+    client: Client, members: Sequence[ClusterMember], expected: Sequence[ExpectedDriver]
+) -> None:
     """Until every node is Ready, and every driver is registered where it is to be, with its controller."""
     types = (Node, CSINode, *_KINDS.values(), *((Pod,) if expected else ()))
     caches: list[Cache[Any]] = [client.cache(kind) for kind in types]
@@ -48,19 +50,21 @@ async def ready(client: Client, members: Sequence[Member], expected: Sequence[Ex
     try:
         async with asyncio.timeout(PATIENCE):
             for cache in caches:
-                await cache.synced()
-            while missing(client, members, expected):
+                await cache.wait_synced()
+            while find_missing(client, members, expected):
                 changed.clear()
                 await changed.wait()
     except TimeoutError as error:
-        why = missing(client, members, expected) or "the API server does not answer"
-        raise NotReady(f"not ready after {PATIENCE:g} s: {why}{_trouble(client, expected)}") from error
+        why = find_missing(client, members, expected) or "the API server does not answer"
+        raise ClusterNotReady(
+            f"not ready after {PATIENCE:g} s: {why}{_container_error(client, expected)}"
+        ) from error
     finally:
         for end in ends:
             end()
 
 
-def missing(client: Client, members: Sequence[Member], expected: Sequence[Expected]) -> str:
+def find_missing(client: Client, members: Sequence[ClusterMember], expected: Sequence[ExpectedDriver]) -> str:
     """What is not there yet, one thing at a time; nothing when all is."""
     for member in members:
         node = client.cache(Node).get(member.name)
@@ -83,7 +87,7 @@ _KINDS: dict[str, type[Deployment] | type[StatefulSet] | type[DaemonSet]] = {
 }
 
 
-def _available(client: Client, workload: Workload) -> bool:
+def _available(client: Client, workload: WorkloadRef) -> bool:
     found = client.cache(_KINDS[workload.kind]).get(workload.name, workload.namespace)
     if isinstance(found, DaemonSet):
         status = found.status
@@ -91,18 +95,18 @@ def _available(client: Client, workload: Workload) -> bool:
     return found is not None and bool(found.status.ready_replicas)
 
 
-def _trouble(client: Client, expected: Sequence[Expected]) -> str:
+def _container_error(client: Client, expected: Sequence[ExpectedDriver]) -> str:
     """What keeps the pods of a driver from running, in the words of their containers."""
     spaces = {one.workload.namespace for one in expected if one.workload} | {"kube-system"}
     for pod in client.cache(Pod).all() if expected else ():
         if pod.namespace in spaces:
             for status in pod.status.container_statuses:
-                if said := _said(status):
+                if said := _waiting_reason(status):
                     return f"; container {status.name} of pod {pod.key}: {said}"
     return ""
 
 
-def _said(status: ContainerStatus) -> str:
+def _waiting_reason(status: ContainerStatus) -> str:
     waiting, last = status.state.waiting, status.last_state.terminated
     if waiting is None or waiting.reason in ("", "ContainerCreating", "PodInitializing"):
         return ""

@@ -22,7 +22,7 @@ from volplane.loops.wait_reports import WaitRegistry
 AnyController = Controller[Any, Any, Any]
 
 
-class Settings(Struct, frozen=True):
+class ControllerManagerOptions(Struct, frozen=True):
     controllers: Annotated[tuple[str, ...], about("controllers to run: * is all, -name all but that one")] = (
         "*",
     )
@@ -69,24 +69,24 @@ class Settings(Struct, frozen=True):
     root_ca: Annotated[str, about("CA certificate (PEM) published in every namespace")] = ""
 
 
-class Entry(Struct, frozen=True):
+class ControllerSpec(Struct, frozen=True):
     where: str  # module:class
-    options: Mapping[str, Callable[[Settings], Any]] = {}  # argument → from the settings
+    options: Mapping[str, Callable[[ControllerManagerOptions], Any]] = {}  # argument → from the settings
 
 
 def _file(path: str) -> bytes:
     return Path(path).read_bytes() if path else b""
 
 
-CONTROLLERS: Mapping[str, Entry] = {
-    "persistentvolume-binder-controller": Entry(
+CONTROLLERS: Mapping[str, ControllerSpec] = {
+    "persistentvolume-binder-controller": ControllerSpec(
         "volplane.controllers.binder.controller:Binder",
         {
             "sync_period": lambda s: s.pvclaimbinder_sync_period,
             "dynamic": lambda s: s.enable_dynamic_provisioning,
         },
     ),
-    "persistentvolume-attach-detach-controller": Entry(
+    "persistentvolume-attach-detach-controller": ControllerSpec(
         "volplane.controllers.attachdetach.controller:AttachDetach",
         {
             "max_wait_for_unmount": lambda s: s.max_wait_for_unmount,
@@ -96,30 +96,34 @@ CONTROLLERS: Mapping[str, Entry] = {
             "retry_interval_max": lambda s: s.attach_retry_interval_max,
         },
     ),
-    "persistentvolumeclaim-protection-controller": Entry(
+    "persistentvolumeclaim-protection-controller": ControllerSpec(
         "volplane.controllers.protection.controller:ClaimProtection"
     ),
-    "persistentvolume-protection-controller": Entry(
+    "persistentvolume-protection-controller": ControllerSpec(
         "volplane.controllers.protection.controller:VolumeProtection"
     ),
-    "volumeattributesclass-protection-controller": Entry(
+    "volumeattributesclass-protection-controller": ControllerSpec(
         "volplane.controllers.protection.controller:AttributesProtection"
     ),
-    "persistentvolume-expander-controller": Entry("volplane.controllers.expand.controller:Expansion"),
-    "snapshot-controller": Entry("volplane.controllers.snapshot.controller:Snapshots"),
-    "group-snapshot-controller": Entry("volplane.controllers.snapshot.groups.controller:Groups"),
-    "ephemeral-volume-controller": Entry("volplane.controllers.ephemeral.controller:EphemeralVolumes"),
-    "deployment-controller": Entry("volplane.controllers.deployment.controller:Deployments"),
-    "replicaset-controller": Entry("volplane.controllers.replicaset.controller:ReplicaSets"),
-    "replicationcontroller-controller": Entry(
+    "persistentvolume-expander-controller": ControllerSpec(
+        "volplane.controllers.expand.controller:Expansion"
+    ),
+    "snapshot-controller": ControllerSpec("volplane.controllers.snapshot.controller:Snapshots"),
+    "group-snapshot-controller": ControllerSpec("volplane.controllers.snapshot.groups.controller:Groups"),
+    "ephemeral-volume-controller": ControllerSpec(
+        "volplane.controllers.ephemeral.controller:EphemeralVolumes"
+    ),
+    "deployment-controller": ControllerSpec("volplane.controllers.deployment.controller:Deployments"),
+    "replicaset-controller": ControllerSpec("volplane.controllers.replicaset.controller:ReplicaSets"),
+    "replicationcontroller-controller": ControllerSpec(
         "volplane.controllers.replicaset.controller:ReplicationControllers"
     ),
-    "daemonset-controller": Entry("volplane.controllers.daemonset.controller:DaemonSets"),
-    "statefulset-controller": Entry("volplane.controllers.statefulset.controller:StatefulSets"),
-    "job-controller": Entry("volplane.controllers.job.controller:Jobs"),
-    "cronjob-controller": Entry("volplane.controllers.cronjob.controller:CronJobs"),
-    "disruption-controller": Entry("volplane.controllers.disruption.controller:Disruptions"),
-    "node-lifecycle-controller": Entry(
+    "daemonset-controller": ControllerSpec("volplane.controllers.daemonset.controller:DaemonSets"),
+    "statefulset-controller": ControllerSpec("volplane.controllers.statefulset.controller:StatefulSets"),
+    "job-controller": ControllerSpec("volplane.controllers.job.controller:Jobs"),
+    "cronjob-controller": ControllerSpec("volplane.controllers.cronjob.controller:CronJobs"),
+    "disruption-controller": ControllerSpec("volplane.controllers.disruption.controller:Disruptions"),
+    "node-lifecycle-controller": ControllerSpec(
         "volplane.controllers.nodelifecycle.controller:NodeLifecycle",
         {
             "monitor_grace": lambda s: s.node_monitor_grace_period,
@@ -132,22 +136,24 @@ CONTROLLERS: Mapping[str, Entry] = {
             ),
         },
     ),
-    "taint-eviction-controller": Entry("volplane.controllers.tainteviction.controller:TaintEviction"),
-    "pod-garbage-collector-controller": Entry(
+    "taint-eviction-controller": ControllerSpec(
+        "volplane.controllers.tainteviction.controller:TaintEviction"
+    ),
+    "pod-garbage-collector-controller": ControllerSpec(
         "volplane.controllers.podgc.controller:PodGarbage",
         {"threshold": lambda s: s.terminated_pod_gc_threshold},
     ),
-    "garbage-collector-controller": Entry("volplane.controllers.garbage.controller:Garbage"),
-    "resourcequota-controller": Entry("volplane.controllers.quota.controller:Quotas"),
-    "namespace-controller": Entry("volplane.controllers.namespace.controller:Namespaces"),
-    "certificatesigningrequest-controller": Entry(
+    "garbage-collector-controller": ControllerSpec("volplane.controllers.garbage.controller:Garbage"),
+    "resourcequota-controller": ControllerSpec("volplane.controllers.quota.controller:Quotas"),
+    "namespace-controller": ControllerSpec("volplane.controllers.namespace.controller:Namespaces"),
+    "certificatesigningrequest-controller": ControllerSpec(
         "volplane.controllers.csr.controller:SigningRequests",
         {
             "certificate": lambda s: _file(s.cluster_signing_cert_file),
             "key": lambda s: _file(s.cluster_signing_key_file),
         },
     ),
-    "serviceaccount-controller": Entry(
+    "serviceaccount-controller": ControllerSpec(
         "volplane.controllers.serviceaccount.controller:ServiceAccounts", {"root_ca": lambda s: s.root_ca}
     ),
 }
@@ -169,11 +175,14 @@ def select_controllers(names: Sequence[str]) -> list[str]:
     return [name for name in CONTROLLERS if f"-{name}" not in names and (name in names or "*" in names)]
 
 
-def build(client: Client, settings: Settings = Settings()) -> list[AnyController]:  # noqa: B008  (frozen)
-    return [make(name, client, settings) for name in select_controllers(settings.controllers)]
+def build_controllers(
+    client: Client,
+    settings: ControllerManagerOptions = ControllerManagerOptions(),  # noqa: B008
+) -> list[AnyController]:
+    return [make_controller(name, client, settings) for name in select_controllers(settings.controllers)]
 
 
-def make(name: str, client: Client, settings: Settings) -> AnyController:
+def make_controller(name: str, client: Client, settings: ControllerManagerOptions) -> AnyController:
     entry = CONTROLLERS[name]
     module, _, attribute = entry.where.partition(":")
     options = {argument: of(settings) for argument, of in entry.options.items()}
@@ -183,12 +192,12 @@ def make(name: str, client: Client, settings: Settings) -> AnyController:
 
 async def run(
     client: Client,
-    settings: Settings = Settings(),  # noqa: B008  (frozen)
+    settings: ControllerManagerOptions = ControllerManagerOptions(),  # noqa: B008  (frozen)
     controllers: Sequence[AnyController] | None = None,
     wait_registry: WaitRegistry | None = None,
 ) -> None:
     """Until cancelled. `controllers`: those of `build`, where the caller wants to look at them meanwhile."""
     registry = wait_registry or WaitRegistry()
     async with asyncio.TaskGroup() as group:
-        for controller in controllers if controllers is not None else build(client, settings):
+        for controller in controllers if controllers is not None else build_controllers(client, settings):
             group.create_task(registry.run(controller), name=controller.name)

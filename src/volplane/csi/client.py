@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 
 from volplane.base import failpoint, trace
 from volplane.base.sockets import short_path
-from volplane.csi import redact, replies, tap
+from volplane.csi import call_interceptor, redact, replies
 from volplane.csi.outcome import BadReply, CallError, Code
 from volplane.csi.replies import LARGEST_LIST
 from volplane.csi.services import METHODS, Method
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 15.0
 LARGEST_MESSAGE = LARGEST_LIST
-SLACK = 1.0  # seconds past the deadline before we stop believing that gRPC keeps it
+DEADLINE_SLACK = 1.0  # seconds past the deadline before we stop believing that gRPC keeps it
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
@@ -93,11 +93,11 @@ class _Link:
                 self._retired.set()
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         return self.channel.get_state() is grpc.ChannelConnectivity.READY
 
     @property
-    def broken(self) -> bool:
+    def is_broken(self) -> bool:
         return self.channel.get_state() not in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE)
 
     async def retire(self) -> None:
@@ -112,7 +112,7 @@ class _Link:
         self._stack.close()
 
 
-class Calls(ABC):
+class CallerBase(ABC):
     """What every way of calling has in common: failpoints, trace, log lines. `component` says who calls."""
 
     where = "memory"  # the address; what the tap tells drivers and nodes apart by
@@ -128,17 +128,21 @@ class Calls(ABC):
         if failpoint.armed:
             failpoint.hit(f"rpc:{method}:before")
         with trace.span(self.component, method, subject or subject_of(request)):
-            if tap.current is None:
-                reply = await self._logged(spec, request, timeout)
+            if call_interceptor.current is None:
+                reply = await self._send_logged(spec, request, timeout)
             else:
-                reply = await tap.current.passed(
-                    method, self.component, self.where, request, lambda: self._logged(spec, request, timeout)
+                reply = await call_interceptor.current.intercept(
+                    method,
+                    self.component,
+                    self.where,
+                    request,
+                    lambda: self._send_logged(spec, request, timeout),
                 )
         if failpoint.armed:
             failpoint.hit(f"rpc:{method}:after")
         return reply
 
-    async def _logged(self, method: Method, request: Message, timeout: float) -> Any:
+    async def _send_logged(self, method: Method, request: Message, timeout: float) -> Any:
         if not log.isEnabledFor(logging.DEBUG):
             return await self._send(method, request, timeout)
         log.debug("GRPC call method=%s request=%s", method.path, redact.text(request))
@@ -154,7 +158,7 @@ class Calls(ABC):
     async def _send(self, method: Method, request: Message, timeout: float) -> Any: ...
 
 
-class Channel(Calls):
+class CsiChannel(CallerBase):
     """`address` is a socket's path, `unix://…`, or whatever else gRPC understands."""
 
     def __init__(self, address: str, *, component: str = "csi") -> None:
@@ -175,18 +179,18 @@ class Channel(Calls):
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAVAILABLE:
                     self._replace(link)
-                raise _translated(error) from None
+                raise _to_call_error(error) from None
 
     async def _send(self, method: Method, request: Message, timeout: float) -> Any:
         link = self._connect()
         with link.call():
             try:
-                async with asyncio.timeout(timeout + SLACK):
+                async with asyncio.timeout(timeout + DEADLINE_SLACK):
                     data = await link.stub(method)(request, timeout=timeout)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAVAILABLE:
                     self._replace(link)
-                raise _translated(error) from None
+                raise _to_call_error(error) from None
             except TimeoutError:
                 raise CallError(Code.DEADLINE_EXCEEDED, "the call did not end at its deadline") from None
         return replies.decode(method, data)
@@ -201,7 +205,7 @@ class Channel(Calls):
 
     def _replace(self, link: _Link) -> None:
         # A driver may also answer UNAVAILABLE of its own will, over a connection that is fine.
-        if self._link is not link or not link.broken:
+        if self._link is not link or not link.is_broken:
             return
         self._link = None
         task = asyncio.ensure_future(link.retire())
@@ -210,7 +214,7 @@ class Channel(Calls):
 
     async def ready(self, timeout: float | None = None) -> None:
         """Until the driver takes connections. Raises TimeoutError."""
-        if self._link is not None and self._link.connected:
+        if self._link is not None and self._link.is_connected:
             return
         path = socket_path(self.address)
         async with asyncio.timeout(timeout):
@@ -231,7 +235,7 @@ class Channel(Calls):
         for each in (*retiring.values(), *([link] if link else [])):
             await each.close()
 
-    async def __aenter__(self) -> Channel:
+    async def __aenter__(self) -> CsiChannel:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -253,7 +257,7 @@ def subject_of(request: Message) -> str:
     return ""
 
 
-def _translated(error: grpc.aio.AioRpcError) -> CallError:
+def _to_call_error(error: grpc.aio.AioRpcError) -> CallError:
     code, details = Code(error.code().value[0]), error.details() or ""
     # gRPC's own words for a reply that is too large: the driver has run out of nothing.
     if code is Code.RESOURCE_EXHAUSTED and any(words in details for words in _TOO_LARGE):

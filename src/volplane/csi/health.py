@@ -21,18 +21,18 @@ _OPTIONS = (
 _NAMES = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
 
 
-class Health(StrEnum):
+class GrpcHealthStatus(StrEnum):
     UNKNOWN = "UNKNOWN"
     SERVING = "SERVING"
     NOT_SERVING = "NOT_SERVING"
     SERVICE_UNKNOWN = "SERVICE_UNKNOWN"
 
 
-class NoAnswer(Exception):
+class HealthCheckError(Exception):
     """There was no word; the text says why, as the kubelet's users know it."""
 
 
-async def check(address: str, service: str, timeout: float) -> Health:
+async def check(address: str, service: str, timeout: float) -> GrpcHealthStatus:
     """`timeout` is for connection and answer together. Raises NoAnswer."""
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
         try:
@@ -40,16 +40,16 @@ async def check(address: str, service: str, timeout: float) -> Health:
                 await channel.channel_ready()
         except TimeoutError:
             words = f'timeout: failed to connect service "{address}" within {timeout:g}s'
-            raise NoAnswer(f"{words}: context deadline exceeded") from None
+            raise HealthCheckError(f"{words}: context deadline exceeded") from None
         call = channel.unary_unary(METHOD, request_serializer=_request, response_deserializer=_answer)
         try:
-            health: Health = await call(service, timeout=timeout)
+            health: GrpcHealthStatus = await call(service, timeout=timeout)
         except grpc.aio.AioRpcError as error:
-            raise NoAnswer(_words(error, timeout)) from error
+            raise HealthCheckError(_error_text(error, timeout)) from error
     return health
 
 
-def _words(error: grpc.aio.AioRpcError, timeout: float) -> str:
+def _error_text(error: grpc.aio.AioRpcError, timeout: float) -> str:
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         known = "error: this server does not implement the grpc health protocol (grpc.health.v1.Health)"
         return f"{known}: {error.details()}"
@@ -64,10 +64,10 @@ def _request(service: str) -> bytes:
     return b"\x0a" + _varint(len(name)) + name if name else b""
 
 
-def _answer(data: bytes) -> Health:
+def _answer(data: bytes) -> GrpcHealthStatus:
     """`status = 1`, an enum; what we do not know is unknown."""
     number = data[1] if len(data) >= 2 and data[0] == 0x08 else 0
-    return Health(_NAMES[number] if number < len(_NAMES) else _NAMES[0])
+    return GrpcHealthStatus(_NAMES[number] if number < len(_NAMES) else _NAMES[0])
 
 
 def _varint(number: int) -> bytes:

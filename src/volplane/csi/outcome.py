@@ -31,12 +31,12 @@ class Code(IntEnum):
     UNAUTHENTICATED = 16
 
     @property
-    def spoken(self) -> str:
+    def go_name(self) -> str:
         """As Go prints it, which is how it appears in events and status messages."""
-        return _SPOKEN.get(self) or self.name.title().replace("_", "")
+        return _GO_NAMES.get(self) or self.name.title().replace("_", "")
 
 
-_SPOKEN = {Code.OK: "OK", Code.CANCELLED: "Canceled"}
+_GO_NAMES = {Code.OK: "OK", Code.CANCELLED: "Canceled"}
 
 
 class CallError(Exception):
@@ -48,7 +48,7 @@ class CallError(Exception):
         self.message = message
 
     def __str__(self) -> str:
-        return f"rpc error: code = {self.code.spoken} desc = {self.message}"
+        return f"rpc error: code = {self.code.go_name} desc = {self.message}"
 
 
 class BadReply(CallError):
@@ -61,35 +61,35 @@ class BadReply(CallError):
         return type(self), (self.message,)
 
 
-class Outcome(StrEnum):
+class CallOutcome(StrEnum):
     FINAL = "final"
     UNCERTAIN = "uncertain"
     BUSY = "busy"
 
     @property
-    def settled(self) -> bool:
-        return self is Outcome.FINAL
+    def is_final(self) -> bool:
+        return self is CallOutcome.FINAL
 
 
-_UNSETTLED = {
-    Code.CANCELLED: Outcome.UNCERTAIN,  # we stopped waiting; the driver may not have stopped working
-    Code.DEADLINE_EXCEEDED: Outcome.UNCERTAIN,  # likewise
-    Code.RESOURCE_EXHAUSTED: Outcome.UNCERTAIN,  # may be gRPC's own, on the way back
-    Code.UNAVAILABLE: Outcome.UNCERTAIN,  # the connection broke; before or after the work, nobody knows
-    Code.ABORTED: Outcome.BUSY,  # another call for this volume is running, and its outcome is open
+_NOT_FINAL = {
+    Code.CANCELLED: CallOutcome.UNCERTAIN,  # we stopped waiting; the driver may not have stopped working
+    Code.DEADLINE_EXCEEDED: CallOutcome.UNCERTAIN,  # likewise
+    Code.RESOURCE_EXHAUSTED: CallOutcome.UNCERTAIN,  # may be gRPC's own, on the way back
+    Code.UNAVAILABLE: CallOutcome.UNCERTAIN,  # the connection broke; before or after the work, nobody knows
+    Code.ABORTED: CallOutcome.BUSY,  # another call for this volume is running, and its outcome is open
 }
 _BACKGROUND = frozenset({Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.ABORTED})
 _INFEASIBLE = frozenset({Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE, Code.NOT_FOUND})
 
 
-def classify(error: BaseException) -> Outcome:
+def classify(error: BaseException) -> CallOutcome:
     """For publish, stage, expand, modify and snapshots. An error that is no gRPC status is uncertain."""
     if isinstance(error, CallError) and not isinstance(error, BadReply):
-        return _UNSETTLED.get(error.code, Outcome.FINAL)
-    return Outcome.UNCERTAIN
+        return _NOT_FINAL.get(error.code, CallOutcome.FINAL)
+    return CallOutcome.UNCERTAIN
 
 
-class Provisioning(StrEnum):
+class ProvisioningOutcome(StrEnum):
     FINAL = "final"  # no volume was left behind
     INFEASIBLE = "infeasible"  # the arguments can never work; trying soon again is pointless
     BACKGROUND = (
@@ -98,14 +98,16 @@ class Provisioning(StrEnum):
     EXHAUSTED = "exhausted"  # not here; final, and another node may do
 
 
-def classify_provisioning(error: BaseException) -> Provisioning:
+def classify_provisioning(error: BaseException) -> ProvisioningOutcome:
     """For CreateVolume, which the provisioner judges by its own table."""
     if not isinstance(error, CallError) or isinstance(error, BadReply) or error.code in _BACKGROUND:
-        return Provisioning.BACKGROUND
+        return ProvisioningOutcome.BACKGROUND
     if error.code is Code.INVALID_ARGUMENT:
-        return Provisioning.INFEASIBLE
+        return ProvisioningOutcome.INFEASIBLE
     # The spec gives CreateVolume this code for "no capacity in that topology": here it is no broken call.
-    return Provisioning.EXHAUSTED if error.code is Code.RESOURCE_EXHAUSTED else Provisioning.FINAL
+    return (
+        ProvisioningOutcome.EXHAUSTED if error.code is Code.RESOURCE_EXHAUSTED else ProvisioningOutcome.FINAL
+    )
 
 
 def is_infeasible(error: BaseException) -> bool:

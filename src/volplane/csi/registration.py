@@ -13,47 +13,47 @@ from typing import Any
 
 from msgspec import Struct
 
-from volplane.csi.client import Channel
-from volplane.csi.listen import Listener, Serve
+from volplane.csi.client import CsiChannel
 from volplane.csi.proto.registration_pb2 import (
     InfoRequest,
     PluginInfo,
     RegistrationStatus,
     RegistrationStatusResponse,
 )
+from volplane.csi.unix_server import RpcHandler, UnixRpcServer
 
 CSI_PLUGIN = "CSIPlugin"
 DIAL_TIMEOUT, INFO_TIMEOUT, NOTIFY_TIMEOUT = 10.0, 1.0, 5.0
 
 
-class Info(Struct, frozen=True):
+class RegistrationInfo(Struct, frozen=True):
     type: str
     name: str
     endpoint: str  # where the driver itself listens; empty on the wire means the registration socket
     versions: tuple[str, ...]
 
 
-async def ask(socket: str) -> Info:
+async def get_registration_info(socket: str) -> RegistrationInfo:
     """GetInfo. Raises `CallError`, or TimeoutError when nobody listens for ten seconds."""
-    async with Channel(socket, component="kubelet") as channel:
+    async with CsiChannel(socket, component="kubelet") as channel:
         await channel.ready(DIAL_TIMEOUT)
         info = await channel.call("GetInfo", InfoRequest(), timeout=INFO_TIMEOUT)
-    return Info(info.type, info.name, info.endpoint or socket, tuple(info.supported_versions))
+    return RegistrationInfo(info.type, info.name, info.endpoint or socket, tuple(info.supported_versions))
 
 
-async def notify(socket: str, *, registered: bool, error: str = "") -> None:
-    async with Channel(socket, component="kubelet") as channel:
+async def notify_registration(socket: str, *, registered: bool, error: str = "") -> None:
+    async with CsiChannel(socket, component="kubelet") as channel:
         await channel.ready(DIAL_TIMEOUT)
         status = RegistrationStatus(plugin_registered=registered, error=error)
         await channel.call("NotifyRegistrationStatus", status, timeout=NOTIFY_TIMEOUT)
 
 
-class Notice(Struct, frozen=True):
+class RegistrationNotice(Struct, frozen=True):
     registered: bool
     error: str = ""
 
 
-class Registrar:
+class RegistrationServer:
     """Announces a driver on `<directory>/<name>-reg.sock` until closed."""
 
     def __init__(
@@ -67,14 +67,17 @@ class Registrar:
     ) -> None:
         self.path = os.path.join(directory, f"{name}-reg.sock")
         self._info = PluginInfo(type=type, name=name, endpoint=endpoint, supported_versions=versions)
-        methods: dict[str, Serve] = {"GetInfo": self._get_info, "NotifyRegistrationStatus": self._notified}
-        self._listener = Listener(self.path, methods)
-        self._notices: asyncio.Queue[Notice] = asyncio.Queue()
+        methods: dict[str, RpcHandler] = {
+            "GetInfo": self._get_info,
+            "NotifyRegistrationStatus": self._receive_notification,
+        }
+        self._listener = UnixRpcServer(self.path, methods)
+        self._notices: asyncio.Queue[RegistrationNotice] = asyncio.Queue()
 
     async def start(self) -> None:
         await self._listener.start()
 
-    async def notice(self) -> Notice:
+    async def next_notice(self) -> RegistrationNotice:
         """The kubelet's next verdict; there is another one after each of its restarts."""
         return await self._notices.get()
 
@@ -84,11 +87,13 @@ class Registrar:
     async def _get_info(self, request: InfoRequest, context: Any) -> PluginInfo:
         return self._info
 
-    async def _notified(self, request: RegistrationStatus, context: Any) -> RegistrationStatusResponse:
-        self._notices.put_nowait(Notice(request.plugin_registered, request.error))
+    async def _receive_notification(
+        self, request: RegistrationStatus, context: Any
+    ) -> RegistrationStatusResponse:
+        self._notices.put_nowait(RegistrationNotice(request.plugin_registered, request.error))
         return RegistrationStatusResponse()
 
-    async def __aenter__(self) -> Registrar:
+    async def __aenter__(self) -> RegistrationServer:
         await self.start()
         return self
 

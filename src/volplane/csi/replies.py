@@ -41,7 +41,7 @@ def decode(method: Method, data: bytes) -> Message:
 def check(method: Method, reply: Message) -> None:
     """Raises BadReply if a field has a wrong type, or lacks what the protocol requires."""
     # In a list it is the entries' own fields that matter, and there may be very many of them.
-    wrong = next(_mistyped(reply, deep=method.name not in LISTS), "")
+    wrong = next(_find_wrong_types(reply, deep=method.name not in LISTS), "")
     rule = _RULES.get(method.name)
     if not wrong and rule is not None:
         wrong = next(rule(reply), "")
@@ -55,7 +55,7 @@ def known_names(enum: Any, numbers: Iterable[int]) -> frozenset[str]:
     return frozenset(names[number] for number in numbers if number in names)
 
 
-def _mistyped(message: Message, *, deep: bool = True, path: str = "") -> Iterator[str]:
+def _find_wrong_types(message: Message, *, deep: bool = True, path: str = "") -> Iterator[str]:
     """Known fields that were sent with another type than they have."""
     known = message.DESCRIPTOR.fields_by_number
     for unknown in UnknownFieldSet(message):  # type: ignore[attr-defined]
@@ -71,7 +71,7 @@ def _mistyped(message: Message, *, deep: bool = True, path: str = "") -> Iterato
             continue
         for index, inner in enumerate(value) if field.is_repeated else ((None, value),):
             place = field.name if index is None else f"{field.name}[{index}]"
-            yield from _mistyped(inner, path=f"{path}{place}.")
+            yield from _find_wrong_types(inner, path=f"{path}{place}.")
 
 
 # --- what the protocol requires of each reply

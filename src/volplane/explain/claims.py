@@ -13,12 +13,12 @@ from volplane.controllers.binder.controller import Binder
 from volplane.controllers.binder.steps import SetClaimRef, SetProvisioner
 from volplane.controllers.protection import plan as protection
 from volplane.explain import finalizers, sidecars
-from volplane.explain.answer import Step, Story, done, later, waits
-from volplane.explain.scene import Heard, Scene, moment
+from volplane.explain.cluster_state import ClusterState, EventRecord, parse_time
+from volplane.explain.result import Explanation, ExplanationStep, done_step, later_step, waiting_step
 from volplane.rules import classes, matching, pods, resizing, sizes
 from volplane.rules.binding import CLAIM_PROTECTION, SELECTED_NODE, claim_class, is_free_for
-from volplane.rules.resizing import State as Growth
-from volplane.rules.steps import Requeue, Say, Wait
+from volplane.rules.resizing import ResizeState as Growth
+from volplane.rules.steps import RecordEvent, Requeue, Wait
 
 BINDER = "persistent volume binder"
 PROVISIONING = ("ProvisioningFailed", "ProvisioningTimeout")
@@ -26,15 +26,15 @@ RESIZING = ("VolumeResizeFailed", "FileSystemResizeFailed")
 MANY = 8  # candidates that are named; of more only the number
 
 
-async def story(scene: Scene, claim: PersistentVolumeClaim) -> Story:
+async def story(scene: ClusterState, claim: PersistentVolumeClaim) -> Explanation:
     if claim.is_deleting:
-        return await leaving(scene, claim)
-    if await scene.lacks(PersistentVolume, StorageClass):
-        return await _by_hearsay(scene, claim)
-    binder = await scene.seen_by(Binder)
-    told = await _binding(scene, claim, binder)
-    if told.waits is None and claim.status.phase == "Bound":
-        told += await _growing(scene, claim, binder)
+        return await explain_deletion(scene, claim)
+    if await scene.cannot_read(PersistentVolume, StorageClass):
+        return await _explain_from_events(scene, claim)
+    binder = await scene.load_controller(Binder)
+    told = await _explain_binding(scene, claim, binder)
+    if told.first_wait is None and claim.status.phase == "Bound":
+        told += await _explain_resize(scene, claim, binder)
     return told
 
 
@@ -42,58 +42,63 @@ def rest(claim: PersistentVolumeClaim) -> str:
     return f"bound to {claim.spec.volume_name}, {claim.status.capacity.get('storage', '')}".rstrip(", ")
 
 
-async def _by_hearsay(scene: Scene, claim: PersistentVolumeClaim) -> Story:
+async def _explain_from_events(scene: ClusterState, claim: PersistentVolumeClaim) -> Explanation:
     """Who may not read volumes and classes cannot know what the binder sees, only what it has said."""
     if claim.status.phase == "Bound":
-        return Story((done(f"bound to {claim.spec.volume_name}", BINDER),))
-    heard = await scene.heard(claim)
+        return Explanation((done_step(f"bound to {claim.spec.volume_name}", BINDER),))
+    heard = await scene.find_events(claim)
     why = heard[0].message if heard else "nothing is told about it, and volumes and classes may not be read"
-    details = [scene.told(heard[0])] if heard else []
-    created = moment(claim.metadata.creation_timestamp)
-    return Story((waits("get a volume", BINDER, why, since=created, details=details),))
+    details = [scene.describe_event(heard[0])] if heard else []
+    created = parse_time(claim.metadata.creation_timestamp)
+    return Explanation((waiting_step("get a volume", BINDER, why, since=created, details=details),))
 
 
 # --- getting a volume
 
 
-async def _binding(scene: Scene, claim: PersistentVolumeClaim, binder: Binder) -> Story:
+async def _explain_binding(scene: ClusterState, claim: PersistentVolumeClaim, binder: Binder) -> Explanation:
     steps = list(binder.plan(binder.view_claim(claim)))
     why = next((step.why for step in steps if isinstance(step, Wait)), "")
-    created = moment(claim.metadata.creation_timestamp)
+    created = parse_time(claim.metadata.creation_timestamp)
     storage_class = binder.classes.get(claim_class(claim) or "")
     if not why:
-        acts = [step for step in steps if not isinstance(step, (Wait, Say, Requeue))]
+        acts = [step for step in steps if not isinstance(step, (Wait, RecordEvent, Requeue))]
         if not acts:
-            return Story((done(f"bound to {claim.spec.volume_name}", BINDER),))
-        return _unfinished(scene, claim, acts)
+            return Explanation((done_step(f"bound to {claim.spec.volume_name}", BINDER),))
+        return _explain_pending_writes(scene, claim, acts)
     if storage_class is not None and why == binding.AWAITS_OUTSIDE.format(
-        classes.driver(storage_class.provisioner)
+        classes.driver_name(storage_class.provisioner)
     ):
-        return await _provisioning(scene, claim, storage_class)
-    step = waits("get a volume", BINDER, why, since=created)
-    step = scene.roles.timed(step, Binder.name, f"pvc/{claim.key}")
+        return await _explain_provisioning(scene, claim, storage_class)
+    step = waiting_step("get a volume", BINDER, why, since=created)
+    step = scene.roles.add_times(step, Binder.name, f"pvc/{claim.key}")
     if why == binding.NO_CONSUMER:
         assert storage_class is not None
-        asked = waits(
+        asked = waiting_step(
             "be used by a pod",
             "you",
             f"no pod uses it yet, and its class {storage_class.name} makes volumes for pods only "
             f"({classes.FIRST_CONSUMER})",
             since=created,
         )
-        return Story((asked, later("make the volume where the pod goes", storage_class.provisioner)))
-    if awaits_pods(claim, binder):
-        return await _unscheduled(scene, claim, binder, step)
-    return Story((_with(step, _candidates(claim, binder)),), tuple(_get_one(claim, binder, storage_class)))
+        return Explanation(
+            (asked, later_step("make the volume where the pod goes", storage_class.provisioner))
+        )
+    if waits_for_pod(claim, binder):
+        return await _explain_waiting_for_pods(scene, claim, binder, step)
+    return Explanation(
+        (_add_details(step, _candidates(claim, binder)),),
+        tuple(_binding_advice(claim, binder, storage_class)),
+    )
 
 
-def _with(step: Step, details: Iterable[str]) -> Step:
+def _add_details(step: ExplanationStep, details: Iterable[str]) -> ExplanationStep:
     """The step with its volumes one by one; the sentence then only says how many they are."""
     listed = tuple(details)
     if not listed:
         return step
     first = step.why.partition(": ")[0] if len(listed) > 1 else step.why
-    return waits(step.what, step.who, first, since=step.since, until=step.until, details=listed)
+    return waiting_step(step.what, step.who, first, since=step.since, until=step.until, details=listed)
 
 
 def _candidates(claim: PersistentVolumeClaim, binder: Binder) -> Iterator[str]:
@@ -107,10 +112,10 @@ def _candidates(claim: PersistentVolumeClaim, binder: Binder) -> Iterator[str]:
         yield f"and {len(free) - MANY} more"
 
 
-def _get_one(
+def _binding_advice(
     claim: PersistentVolumeClaim, binder: Binder, storage_class: StorageClass | None
 ) -> Iterator[str]:
-    wanted, size = claim_class(claim), sizes.text(sizes.requested(claim))
+    wanted, size = claim_class(claim), sizes.format_size(sizes.requested_size(claim))
     known = ", ".join(sorted(c.name for c in binder.classes.all()))
     if claim.status.phase == "Lost":
         yield f"restore the data of volume {claim.spec.volume_name or '(unknown)'} from a backup"
@@ -126,7 +131,9 @@ def _get_one(
             yield f"or create the claim again with a storageClassName: {known}"
 
 
-def _unfinished(scene: Scene, claim: PersistentVolumeClaim, acts: Sequence[object]) -> Story:
+def _explain_pending_writes(
+    scene: ClusterState, claim: PersistentVolumeClaim, acts: Sequence[object]
+) -> Explanation:
     """The binder has something to do; it does it at once, unless it is not there or is refused."""
     first = acts[0]
     what = f"bind to {first.volume.name}" if isinstance(first, SetClaimRef) else "be bound"
@@ -134,10 +141,10 @@ def _unfinished(scene: Scene, claim: PersistentVolumeClaim, acts: Sequence[objec
         what = f"be handed to {first.driver}"
     notes = scene.roles.of(Binder.name, f"pvc/{claim.key}")
     why = notes[0].why if notes and notes[0].why else "the binder has it to do, and has not done it yet"
-    since = notes[0].since if notes else moment(claim.metadata.creation_timestamp)
+    since = notes[0].since if notes else parse_time(claim.metadata.creation_timestamp)
     until = notes[0].next_try if notes else None
-    step = waits(what, BINDER, why, since=since, until=until)
-    return Story(
+    step = waiting_step(what, BINDER, why, since=since, until=until)
+    return Explanation(
         (step,), ("look again in a second; if it stays so, see whether kube-controller-manager runs",)
     )
 
@@ -145,89 +152,97 @@ def _unfinished(scene: Scene, claim: PersistentVolumeClaim, acts: Sequence[objec
 # --- a volume that is being made
 
 
-async def _provisioning(scene: Scene, claim: PersistentVolumeClaim, storage_class: StorageClass) -> Story:
-    driver = classes.driver(storage_class.provisioner)
+async def _explain_provisioning(
+    scene: ClusterState, claim: PersistentVolumeClaim, storage_class: StorageClass
+) -> Explanation:
+    driver = classes.driver_name(storage_class.provisioner)
     node = claim.metadata.annotations.get(SELECTED_NODE, "")
-    steps = [done(f"class {storage_class.name} asks {driver}", BINDER)]
+    steps = [done_step(f"class {storage_class.name} asks {driver}", BINDER)]
     if node:
-        steps.append(done(f"to be made for {node}", "scheduler"))
-    heard = await scene.heard(claim, *PROVISIONING)
-    error = _error(scene, claim, heard)
-    beside = await sidecars.look(scene, "csi-provisioner", driver)
+        steps.append(done_step(f"to be made for {node}", "scheduler"))
+    heard = await scene.find_events(claim, *PROVISIONING)
+    error = _last_error(scene, claim, heard)
+    beside = await sidecars.find_sidecar(scene, "csi-provisioner", driver)
     why = f"{driver} cannot make it: {error}" if error else f"{driver} has not made the volume yet"
-    step = waits(
+    step = waiting_step(
         "make the volume (CreateVolume)",
         f"csi-provisioner of {driver}",
         why,
-        since=moment(claim.metadata.creation_timestamp),
-        details=(*_repeats(scene, heard), *beside.facts),
+        since=parse_time(claim.metadata.creation_timestamp),
+        details=(*_describe_repeats(scene, heard), *beside.facts),
     )
     for note in scene.roles.of("csi-provisioner", claim.key):
         step = structs.replace(step, since=note.since, until=note.next_try, ends="tried again")
-    return Story((*steps, step, later("bind", BINDER)), beside.advice)
+    return Explanation((*steps, step, later_step("bind", BINDER)), beside.advice)
 
 
-def _error(scene: Scene, claim: PersistentVolumeClaim, heard: list[Heard]) -> str:
+def _last_error(scene: ClusterState, claim: PersistentVolumeClaim, heard: list[EventRecord]) -> str:
     """What the driver said last: as its sidecar knows it, or as it told it in an event."""
     notes = [n.why for n in scene.roles.of("csi-provisioner", claim.key) if n.why]
     prefix = f'failed to provision volume with StorageClass "{claim_class(claim) or ""}": '
     return notes[0] if notes else heard[0].message.removeprefix(prefix) if heard else ""
 
 
-def _repeats(scene: Scene, heard: list[Heard]) -> list[str]:
-    return [scene.told(heard[0])] if heard else []
+def _describe_repeats(scene: ClusterState, heard: list[EventRecord]) -> list[str]:
+    return [scene.describe_event(heard[0])] if heard else []
 
 
-def awaits_pods(claim: PersistentVolumeClaim, binder: Binder) -> bool:
+def waits_for_pod(claim: PersistentVolumeClaim, binder: Binder) -> bool:
     """A volume is made for it when the scheduler has chosen a node, and not before."""
     storage_class = binder.classes.get(claim_class(claim) or "")
     waits_for_one = classes.is_delayed(storage_class) and SELECTED_NODE not in claim.metadata.annotations
     return waits_for_one and not claim.spec.volume_name and not claim.is_deleting
 
 
-async def _unscheduled(scene: Scene, claim: PersistentVolumeClaim, binder: Binder, step: Step) -> Story:
+async def _explain_waiting_for_pods(
+    scene: ClusterState, claim: PersistentVolumeClaim, binder: Binder, step: ExplanationStep
+) -> Explanation:
     """The claim waits for pods that have no node: their reason is its reason."""
     from volplane.explain import scheduling  # which asks about claims in turn
 
-    told = Story()
+    told = Explanation()
     for pod in binder.users[claim.key]:
         if not pod.spec.node_name and not pods.has_ended(pod):
             told += await scheduling.story(scene, pod, above=claim)
-    cause = told.waits
+    cause = told.first_wait
     why = f"{step.why}: {cause.why}" if cause is not None else step.why
     first = structs.replace(step, why=why)
-    return Story((first,)) + told + Story((later("make the volume where the pod goes", "its driver"),))
+    return (
+        Explanation((first,))
+        + told
+        + Explanation((later_step("make the volume where the pod goes", "its driver"),))
+    )
 
 
 # --- a volume that is to grow
 
 
-async def _growing(scene: Scene, claim: PersistentVolumeClaim, binder: Binder) -> Story:
-    wanted, has = sizes.requested(claim), resizing.actual(claim)
+async def _explain_resize(scene: ClusterState, claim: PersistentVolumeClaim, binder: Binder) -> Explanation:
+    wanted, has = sizes.requested_size(claim), resizing.actual_size(claim)
     if wanted <= has:
-        return Story()
+        return Explanation()
     volume = binder.volumes.get(claim.spec.volume_name)
     state = resizing.state(claim)
     driver = volume.spec.csi.driver if volume is not None and volume.spec.csi is not None else "its driver"
-    heard = await scene.heard(claim, *RESIZING)
+    heard = await scene.find_events(claim, *RESIZING)
     conditions = {c.type: c for c in claim.status.conditions if c.status == "True"}
-    begun = moment(next((c.last_transition_time for c in claim.status.conditions), ""))
-    grow = f"grow from {sizes.text(has)} to {sizes.text(wanted)}"
+    begun = parse_time(next((c.last_transition_time for c in claim.status.conditions), ""))
+    grow = f"grow from {sizes.format_size(has)} to {sizes.format_size(wanted)}"
     control, node = f"csi-resizer of {driver}", "kubelet"
     told = [f"{c.type}: {c.message}" for c in conditions.values() if c.message]
     if state.is_with_node or resizing.FILE_SYSTEM_PENDING in conditions:
         users = [p.name for p in binder.users[claim.key] if p.spec.node_name and not pods.has_ended(p)]
         on_node = f"the disk has grown; its file system follows on the node of {', '.join(users)}"
         why = on_node if users else "the disk has grown; its file system grows when a pod mounts it"
-        step = waits(f"{grow}: file system", node, why, since=begun, details=told)
+        step = waiting_step(f"{grow}: file system", node, why, since=begun, details=told)
         advice = () if users else ("start a pod that uses the claim",)
-        return Story((done(f"{grow}: disk", control), step), advice)
+        return Explanation((done_step(f"{grow}: disk", control), step), advice)
     failed = heard[0].message if heard else ""
     if state in (Growth.CONTROLLER_INFEASIBLE, Growth.NODE_INFEASIBLE):
         why = f"{driver} says that it cannot be done" + (f": {failed}" if failed else "")
-        return Story(
+        return Explanation(
             (
-                waits(
+                waiting_step(
                     grow,
                     control if state is Growth.CONTROLLER_INFEASIBLE else node,
                     why,
@@ -235,19 +250,19 @@ async def _growing(scene: Scene, claim: PersistentVolumeClaim, binder: Binder) -
                     details=told,
                 ),
             ),
-            (f"ask for less: anything above {sizes.text(has)} that {driver} can do is taken",),
+            (f"ask for less: anything above {sizes.format_size(has)} that {driver} can do is taken",),
         )
-    beside = await sidecars.look(scene, "csi-resizer", driver)
+    beside = await sidecars.find_sidecar(scene, "csi-resizer", driver)
     why = f"{driver} has not grown it: {failed}" if failed else f"{driver} has not grown the disk yet"
-    step = waits(f"{grow}: disk", control, why, since=begun, details=(*told, *beside.facts))
+    step = waiting_step(f"{grow}: disk", control, why, since=begun, details=(*told, *beside.facts))
     for note in scene.roles.of("csi-resizer", claim.key):
         why = f"{driver}: {note.why}" if note.why else why
         step = structs.replace(step, why=why, since=note.since, until=note.next_try, ends="tried again")
-    todo = (*_growable(claim, binder), *beside.advice)
-    return Story((step, later(f"{grow}: file system", node)), todo)
+    todo = (*_resize_advice(claim, binder), *beside.advice)
+    return Explanation((step, later_step(f"{grow}: file system", node)), todo)
 
 
-def _growable(claim: PersistentVolumeClaim, binder: Binder) -> Iterator[str]:
+def _resize_advice(claim: PersistentVolumeClaim, binder: Binder) -> Iterator[str]:
     storage_class = binder.classes.get(claim_class(claim) or "")
     if storage_class is not None and not storage_class.allow_volume_expansion:
         yield f"StorageClass {storage_class.name} does not have allowVolumeExpansion: true"
@@ -256,25 +271,25 @@ def _growable(claim: PersistentVolumeClaim, binder: Binder) -> Iterator[str]:
 # --- going away
 
 
-async def leaving(scene: Scene, claim: PersistentVolumeClaim) -> Story:
-    binder = await scene.seen_by(Binder)
+async def explain_deletion(scene: ClusterState, claim: PersistentVolumeClaim) -> Explanation:
+    binder = await scene.load_controller(Binder)
     users: list[Pod] = binder.users[claim.key]
-    since = moment(claim.metadata.deletion_timestamp)
-    steps: list[Step] = []
+    since = parse_time(claim.metadata.deletion_timestamp)
+    steps: list[ExplanationStep] = []
     advice: list[str] = []
     for step in protection.plan_claim(claim, users, proven=True):
         if isinstance(step, Wait):
-            held = [pod for pod in users if protection.holds(pod, claim)]
+            held = [pod for pod in users if protection.uses_claim(pod, claim)]
             shown = [f"pod {pod.key} on {pod.spec.node_name}: {_phase(pod)}" for pod in held]
-            steps.append(waits("be deleted", "claim protection", step.why, since=since, details=shown))
+            steps.append(waiting_step("be deleted", "claim protection", step.why, since=since, details=shown))
             advice += [
                 f"kubectl delete pod -n {pod.namespace} {pod.name}" for pod in held if not pod.is_deleting
             ]
             advice += [
                 f"volplane explain pod/{pod.name} -n {pod.namespace}" for pod in held if pod.is_deleting
             ]
-    others = finalizers.steps(claim, since, handled=(CLAIM_PROTECTION,) if steps else ())
-    return Story((*steps, *others), tuple(advice))
+    others = finalizers.finalizer_steps(claim, since, handled=(CLAIM_PROTECTION,) if steps else ())
+    return Explanation((*steps, *others), tuple(advice))
 
 
 def _phase(pod: Pod) -> str:

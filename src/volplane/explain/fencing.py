@@ -6,13 +6,13 @@ Without such a word a node that does not answer may still write, and its disks s
 from __future__ import annotations
 
 from volplane.api.core import Node
-from volplane.explain.scene import Scene
+from volplane.explain.cluster_state import ClusterState
 from volplane.rules.taints import INSTANCE_STOPPED, OUT_OF_SERVICE, is_out_of_service, is_ready
 
 FENCER = "node-fencer"
 
 
-def facts(scene: Scene, name: str, node: Node | None) -> list[str]:
+def describe_fencing(scene: ClusterState, name: str, node: Node | None) -> list[str]:
     if node is None:
         return [f"node {name} was deleted, which says that nothing runs there"]
     taint = next((t for t in node.spec.taints if t.key == OUT_OF_SERVICE), None)
@@ -29,7 +29,7 @@ def facts(scene: Scene, name: str, node: Node | None) -> list[str]:
     return [f"no proof that it is off: {notes[0].why}" if notes else f"{name} has no {OUT_OF_SERVICE} taint"]
 
 
-def advice(name: str, node: Node | None) -> tuple[str, ...]:
+def advise_fencing(name: str, node: Node | None) -> tuple[str, ...]:
     """What an operator can do about a node that does not answer."""
     if node is None or is_out_of_service(node) or is_ready(node):
         return ()

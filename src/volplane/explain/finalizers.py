@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from volplane.api.meta import Resource
-from volplane.explain.answer import Step, waits
+from volplane.explain.result import ExplanationStep, waiting_step
 
 _KNOWN = {
     "kubernetes.io/pvc-protection": ("claim protection", "it goes when no pod uses the claim"),
@@ -35,14 +35,16 @@ _BEGINNINGS = {
 }
 
 
-def steps(obj: Resource, since: datetime | None, handled: Sequence[str] = ()) -> list[Step]:
+def finalizer_steps(
+    obj: Resource, since: datetime | None, handled: Sequence[str] = ()
+) -> list[ExplanationStep]:
     """One for each finalizer that nobody has spoken of yet."""
     return [_step(name, since) for name in obj.metadata.finalizers if name not in handled]
 
 
-def _step(finalizer: str, since: datetime | None) -> Step:
+def _step(finalizer: str, since: datetime | None) -> ExplanationStep:
     known = _KNOWN.get(finalizer) or next(
         (text for start, text in _BEGINNINGS.items() if finalizer.startswith(start)), None
     )
     who, what = known or ("whoever put it there", "nothing here knows when it goes")
-    return waits("be deleted", who, f"finalizer {finalizer}: {what}", since=since)
+    return waiting_step("be deleted", who, f"finalizer {finalizer}: {what}", since=since)

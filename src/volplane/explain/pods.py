@@ -10,8 +10,14 @@ from volplane.controllers.attachdetach.facts import unique_name
 from volplane.controllers.podgc import plan as garbage
 from volplane.controllers.tainteviction import plan as eviction
 from volplane.explain import fencing, finalizers, mounting, scheduling
-from volplane.explain.answer import Step, Story, done, later, waits
-from volplane.explain.scene import Scene, ago, moment, ready_since, unready
+from volplane.explain.cluster_state import (
+    ClusterState,
+    describe_node_problem,
+    format_duration,
+    parse_time,
+    ready_since,
+)
+from volplane.explain.result import Explanation, ExplanationStep, done_step, later_step, waiting_step
 from volplane.rules import binding, pods
 from volplane.rules.steps import Wait
 from volplane.rules.taints import NO_EXECUTE
@@ -20,34 +26,34 @@ from volplane.rules.workloads import is_ready
 IDLE = ("ContainerCreating", "PodInitializing", "")  # what a container waits with before anything of it began
 
 
-async def story(scene: Scene, pod: Pod) -> Story:
+async def story(scene: ClusterState, pod: Pod) -> Explanation:
     if pod.is_deleting:
-        return await leaving(scene, pod)
+        return await explain_deletion(scene, pod)
     if pods.has_ended(pod):
-        return Story((done(f"ended: {pod.status.phase}{_because(pod)}", "kubelet"),))
+        return Explanation((done_step(f"ended: {pod.status.phase}{_describe_reason(pod)}", "kubelet"),))
     if not pod.spec.node_name:
-        return await scheduling.story(scene, pod) + Story((later("attach, mount and start"),))
-    nodes = await scene.all(Node)
+        return await scheduling.story(scene, pod) + Explanation((later_step("attach, mount and start"),))
+    nodes = await scene.cache(Node)
     node = nodes.get(pod.spec.node_name)
-    told = Story((done(f"scheduled to {pod.spec.node_name}", "scheduler"),))
-    known = not await scene.lacks(Node)
-    if known and (trouble := unready(node, pod.spec.node_name, scene.now)):
-        return told + _on_lost_node(scene, pod, node, trouble)
-    if not has_begun(pod):
+    told = Explanation((done_step(f"scheduled to {pod.spec.node_name}", "scheduler"),))
+    known = not await scene.cannot_read(Node)
+    if known and (trouble := describe_node_problem(node, pod.spec.node_name, scene.now)):
+        return told + _explain_lost_node(scene, pod, node, trouble)
+    if not has_started_containers(pod):
         volumes = await mounting.story(scene, pod, node)
-        if volumes.waits is not None:
-            return told + volumes + Story((later("start its containers", "kubelet"),))
+        if volumes.first_wait is not None:
+            return told + volumes + Explanation((later_step("start its containers", "kubelet"),))
         told += volumes
     return told + _containers(pod)
 
 
 def rest(pod: Pod) -> str:
     if pods.has_ended(pod):
-        return f"it has ended: {pod.status.phase}{_because(pod)}"
+        return f"it has ended: {pod.status.phase}{_describe_reason(pod)}"
     return f"runs on {pod.spec.node_name}, and is ready"
 
 
-def _because(pod: Pod) -> str:
+def _describe_reason(pod: Pod) -> str:
     reason = ": ".join(filter(None, (pod.status.reason, pod.status.message)))
     return f" ({reason})" if reason else ""
 
@@ -56,7 +62,7 @@ def _statuses(pod: Pod) -> Sequence[ContainerStatus]:
     return (*pod.status.init_container_statuses, *pod.status.container_statuses)
 
 
-def has_begun(pod: Pod) -> bool:
+def has_started_containers(pod: Pod) -> bool:
     """A container has run, or failed to: its volumes are there."""
     return any(
         c.state.running
@@ -70,12 +76,12 @@ def has_begun(pod: Pod) -> bool:
 # --- containers
 
 
-def _containers(pod: Pod) -> Story:
+def _containers(pod: Pod) -> Explanation:
     steps = list(_unready_containers(pod))
     if steps:
-        return Story(tuple(steps), tuple(dict.fromkeys(_container_advice(pod))))
+        return Explanation(tuple(steps), tuple(dict.fromkeys(_container_advice(pod))))
     if is_ready(pod):
-        return Story((done("its containers run and are ready", "kubelet"),))
+        return Explanation((done_step("its containers run and are ready", "kubelet"),))
     ready = next((c for c in pod.status.conditions if c.type == "Ready"), None)
     gates = [g.condition_type for g in pod.spec.readiness_gates]
     why = (
@@ -83,12 +89,12 @@ def _containers(pod: Pod) -> Story:
         if gates
         else (ready.message if ready and ready.message else "")
     )
-    since = moment(ready.last_transition_time if ready else pod.status.start_time)
-    told = waits("be ready", "kubelet", why or "its containers have not been started yet", since=since)
-    return Story((told,))
+    since = parse_time(ready.last_transition_time if ready else pod.status.start_time)
+    told = waiting_step("be ready", "kubelet", why or "its containers have not been started yet", since=since)
+    return Explanation((told,))
 
 
-def _unready_containers(pod: Pod) -> Iterator[Step]:
+def _unready_containers(pod: Pod) -> Iterator[ExplanationStep]:
     who = f"kubelet of {pod.spec.node_name}"
     stays = {c.name for c in pod.spec.init_containers if c.restart_policy == "Always"}
     for status in _statuses(pod):
@@ -99,18 +105,23 @@ def _unready_containers(pod: Pod) -> Iterator[Step]:
             why = ": ".join(filter(None, (state.waiting.reason, state.waiting.message)))
             ended = f"it ended with exit code {last.exit_code} {last.reason}".strip() if last else ""
             details = (f"{ended}, {status.restart_count} restarts",) if last else ()
-            yield waits(what, who, why, since=moment(last.finished_at if last else ""), details=details)
+            yield waiting_step(
+                what, who, why, since=parse_time(last.finished_at if last else ""), details=details
+            )
         elif state.running is not None and init and status.name not in stays:
-            yield waits(
-                what, "the container", "it runs, and has to end first", since=moment(state.running.started_at)
+            yield waiting_step(
+                what,
+                "the container",
+                "it runs, and has to end first",
+                since=parse_time(state.running.started_at),
             )
         elif state.running is not None and not init and not status.ready:
             why = "it runs, and is not ready: its readiness or startup probe has not succeeded"
-            yield waits(what, who, why, since=moment(state.running.started_at))
+            yield waiting_step(what, who, why, since=parse_time(state.running.started_at))
         elif state.terminated is not None and (state.terminated.exit_code or not init) and not status.ready:
             why = f"it ended with exit code {state.terminated.exit_code} {state.terminated.reason}".strip()
             if not (init and state.terminated.exit_code == 0):
-                yield waits(what, who, why, since=moment(state.terminated.finished_at))
+                yield waiting_step(what, who, why, since=parse_time(state.terminated.finished_at))
 
 
 def _container_advice(pod: Pod) -> Iterator[str]:
@@ -130,38 +141,38 @@ def _container_advice(pod: Pod) -> Iterator[str]:
 # --- a node that does not answer
 
 
-def _on_lost_node(scene: Scene, pod: Pod, node: Node | None, trouble: str) -> Story:
+def _explain_lost_node(scene: ClusterState, pod: Pod, node: Node | None, trouble: str) -> Explanation:
     """Nobody knows how the pod is; when it is given up, its tolerations say."""
-    advice = fencing.advice(pod.spec.node_name, node)
+    advice = fencing.advise_fencing(pod.spec.node_name, node)
     since = ready_since(node) if node is not None else None
     if node is None:
         why = f"node {pod.spec.node_name} does not exist any more: the pod is removed by garbage collection"
-        return Story((waits("be heard of", "pod garbage collector", why),), advice)
-    step = waits(
+        return Explanation((waiting_step("be heard of", "pod garbage collector", why),), advice)
+    step = waiting_step(
         "be heard of", f"kubelet of {node.name}", f"{trouble}: nobody knows how the pod is", since=since
     )
-    evicted = next(iter(eviction_of(scene, pod, node)), None)
+    evicted = next(iter(find_eviction(scene, pod, node)), None)
     if evicted is None:
         why = (
             "it tolerates that for ever"
             if any(t.effect == NO_EXECUTE for t in node.spec.taints)
             else "not tainted yet"
         )
-        return Story((step, later(f"be evicted ({why})", "taint eviction")), advice)
-    return Story((step, evicted), advice)
+        return Explanation((step, later_step(f"be evicted ({why})", "taint eviction")), advice)
+    return Explanation((step, evicted), advice)
 
 
-def eviction_of(scene: Scene, pod: Pod, node: Node) -> Iterator[Step]:
+def find_eviction(scene: ClusterState, pod: Pod, node: Node) -> Iterator[ExplanationStep]:
     """The taint manager's plan; when it met the taint, the taint itself says."""
     driving = [t for t in node.spec.taints if t.effect == NO_EXECUTE]
     if not driving:
         return
-    added = [at for t in driving if (at := moment(t.time_added)) is not None]
+    added = [at for t in driving if (at := parse_time(t.time_added)) is not None]
     elapsed = (scene.now - min(added)).total_seconds() if added else 0.0
     for step in eviction.plan(eviction.TaintView(pod, driving, elapsed)):
         if isinstance(step, Wait):
             until = scene.now + timedelta(seconds=step.seconds)
-            told = waits(
+            told = waiting_step(
                 "be evicted",
                 "taint eviction",
                 step.why,
@@ -169,50 +180,54 @@ def eviction_of(scene: Scene, pod: Pod, node: Node) -> Iterator[Step]:
                 until=until,
                 ends="deleted",
             )
-            yield scene.roles.timed(told, "taint-eviction-controller", pod.key)
+            yield scene.roles.add_times(told, "taint-eviction-controller", pod.key)
         else:
-            yield waits("be evicted", "taint eviction", "its toleration is over: it is deleted any moment")
+            yield waiting_step(
+                "be evicted", "taint eviction", "its toleration is over: it is deleted any moment"
+            )
 
 
 # --- going away
 
 
-async def leaving(scene: Scene, pod: Pod) -> Story:
-    nodes = await scene.all(Node)
+async def explain_deletion(scene: ClusterState, pod: Pod) -> Explanation:
+    nodes = await scene.cache(Node)
     name = pod.spec.node_name
     node = nodes.get(name) if name else None
-    asked = moment(pod.metadata.deletion_timestamp)
+    asked = parse_time(pod.metadata.deletion_timestamp)
     grace = timedelta(seconds=pod.metadata.deletion_grace_period_seconds or 0)
     since = asked - grace if asked is not None else None
-    others = finalizers.steps(pod, since)
+    others = finalizers.finalizer_steps(pod, since)
     if not name:
-        return Story(
+        return Explanation(
             (
-                waits("be deleted", "API server", "it never had a node and goes any moment", since=since),
+                waiting_step(
+                    "be deleted", "API server", "it never had a node and goes any moment", since=since
+                ),
                 *others,
             )
         )
-    if await scene.lacks(Node):
-        return Story((*await _stopping(scene, pod, since, asked), *others), _stop_advice(pod))
+    if await scene.cannot_read(Node):
+        return Explanation((*await _explain_stopping(scene, pod, since, asked), *others), _stop_advice(pod))
     removed = [
         step for step in garbage.plan(pod, node, quarantine=0.0) if isinstance(step, garbage.RemovePod)
     ]
     if removed:
         why = f"{removed[0].why}: it is removed any moment"
-        return Story((waits("be deleted", "pod garbage collector", why, since=since), *others))
-    if trouble := unready(node, name, scene.now):
+        return Explanation((waiting_step("be deleted", "pod garbage collector", why, since=since), *others))
+    if trouble := describe_node_problem(node, name, scene.now):
         why = f"{trouble}, and only its kubelet can say that nothing of the pod runs any more"
-        details = fencing.facts(scene, name, node)
-        step = waits("be deleted", f"kubelet of {name}", why, since=since, details=details)
-        return Story((step, *others), fencing.advice(name, node))
+        details = fencing.describe_fencing(scene, name, node)
+        step = waiting_step("be deleted", f"kubelet of {name}", why, since=since, details=details)
+        return Explanation((step, *others), fencing.advise_fencing(name, node))
     in_time = asked is not None and asked > scene.now
-    steps = await _stopping(scene, pod, since, asked)
-    return Story((*steps, *others), () if in_time else _stop_advice(pod))
+    steps = await _explain_stopping(scene, pod, since, asked)
+    return Explanation((*steps, *others), () if in_time else _stop_advice(pod))
 
 
-async def _stopping(
-    scene: Scene, pod: Pod, since: datetime | None, deadline: datetime | None
-) -> Sequence[Step]:
+async def _explain_stopping(
+    scene: ClusterState, pod: Pod, since: datetime | None, deadline: datetime | None
+) -> Sequence[ExplanationStep]:
     who = f"kubelet of {pod.spec.node_name}"
     running = [c.name for c in _statuses(pod) if c.state.running is not None]
     notes = scene.roles.of(f"node/{pod.spec.node_name}", f"pod/{pod.key}")
@@ -220,8 +235,8 @@ async def _stopping(
         why = f"container {', '.join(running)} still runs"
         late = deadline is not None and deadline <= scene.now
         until = None if late else deadline
-        stop = waits("stop its containers", who, why, since=since, until=until, ends="killed")
-        return stop, later("unmount its volumes", who)
+        stop = waiting_step("stop its containers", who, why, since=since, until=until, ends="killed")
+        return stop, later_step("unmount its volumes", who)
     unmounting = await _unmounts(scene, pod)
     told = notes[0].why if notes else ""
     why = (
@@ -231,25 +246,25 @@ async def _stopping(
     )
     since = notes[0].since if notes else since
     return (
-        done("its containers have stopped", who),
-        waits("unmount its volumes", who, why, since=since, details=unmounting[1:]),
+        done_step("its containers have stopped", who),
+        waiting_step("unmount its volumes", who, why, since=since, details=unmounting[1:]),
     )
 
 
-async def _unmounts(scene: Scene, pod: Pod) -> list[str]:
+async def _unmounts(scene: ClusterState, pod: Pod) -> list[str]:
     """What the kubelet says of the pod's volumes, while it goes."""
-    volumes = await scene.all(PersistentVolume)
+    volumes = await scene.cache(PersistentVolume)
     mine = {*pods.claim_keys(pod)}
     keys = {name for v in volumes.all() if binding.claim_key(v) in mine for name in unique_name(v)}
     return [
-        f"{note.key.rpartition('^')[2]}: {note.why}{_again(scene, note.next_try)}"
-        for note in scene.roles.told
+        f"{note.key.rpartition('^')[2]}: {note.why}{_describe_retry(scene, note.next_try)}"
+        for note in scene.roles.reports
         if note.role == f"node/{pod.spec.node_name}" and note.key in keys and note.why
     ]
 
 
-def _again(scene: Scene, at: datetime | None) -> str:
-    return f", tried again in {ago(at - scene.now)}" if at else ""
+def _describe_retry(scene: ClusterState, at: datetime | None) -> str:
+    return f", tried again in {format_duration(at - scene.now)}" if at else ""
 
 
 def _stop_advice(pod: Pod) -> tuple[str, ...]:

@@ -11,14 +11,14 @@ from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import CSIDriver, CSINode, CSIStorageCapacity, StorageClass
 from volplane.controllers.binder.controller import Binder
 from volplane.explain import claims
-from volplane.explain.answer import Step, Story, waits
-from volplane.explain.scene import Scene, moment
+from volplane.explain.cluster_state import ClusterState, parse_time
+from volplane.explain.result import Explanation, ExplanationStep, waiting_step
 from volplane.rules import pods, resources, taints, topology
 from volplane.rules.binding import SELECTED_NODE, is_bound
 from volplane.scheduler import prebind
 from volplane.scheduler.controller import DEFAULT, Scheduler
-from volplane.scheduler.ledger import Info
-from volplane.scheduler.plan import Placement, Refusal, decide
+from volplane.scheduler.node_cache import NodeInfo
+from volplane.scheduler.plan import Placement, Unschedulable, decide
 
 MANY = 12  # nodes that are named one by one
 # What the filters go by: who may not read all of it is told what the scheduler has said.
@@ -34,50 +34,52 @@ ASKED = (
 )
 
 
-async def story(scene: Scene, pod: Pod, *, above: PersistentVolumeClaim | None = None) -> Story:
+async def story(scene: ClusterState, pod: Pod, *, above: PersistentVolumeClaim | None = None) -> Explanation:
     """`above`: the claim whose explanation asks, which is not explained again."""
     what, since = f"find a node for pod {pod.name}", _since(pod)
     if pod.spec.scheduling_gates:
         gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
-        held = waits(what, "whoever put the gates there", f"scheduling gates: {gates}", since=since)
-        return Story((held,), ("remove its spec.schedulingGates when it may run",))
-    if await scene.lacks(*ASKED):
-        return Story((_by_hearsay(pod, what),))
-    scheduler = await scene.seen_by(Scheduler)
+        held = waiting_step(what, "whoever put the gates there", f"scheduling gates: {gates}", since=since)
+        return Explanation((held,), ("remove its spec.schedulingGates when it may run",))
+    if await scene.cannot_read(*ASKED):
+        return Explanation((_explain_from_events(pod, what),))
+    scheduler = await scene.load_controller(Scheduler)
     name = pod.spec.scheduler_name or DEFAULT
     decision = decide(pod, scheduler.world)
-    if isinstance(decision, Refusal):
-        told = _refused(scene, pod, scheduler, decision, name)
+    if isinstance(decision, Unschedulable):
+        told = _explain_refusal(scene, pod, scheduler, decision, name)
     else:
-        told = _chosen(scene, pod, scheduler, decision, name)
+        told = _explain_placement(scene, pod, scheduler, decision, name)
     # The claims come first: a pod that waits for one waits for what that one waits for.
-    return await _claims(scene, pod, scheduler, above) + told
+    return await _explain_claims(scene, pod, scheduler, above) + told
 
 
 def _since(pod: Pod) -> datetime | None:
     told = next((c for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), None)
-    return moment(told.last_transition_time if told else pod.metadata.creation_timestamp)
+    return parse_time(told.last_transition_time if told else pod.metadata.creation_timestamp)
 
 
-def _by_hearsay(pod: Pod, what: str) -> Step:
+def _explain_from_events(pod: Pod, what: str) -> ExplanationStep:
     """Who may not read nodes cannot ask the filters, only read what the scheduler wrote."""
     told = next((c.message for c in pod.status.conditions if c.type == "PodScheduled"), "")
     why = told.partition(". ")[0].rstrip(".") or "the scheduler has said nothing, and nodes may not be read"
-    return waits(what, pod.spec.scheduler_name or DEFAULT, why, since=_since(pod))
+    return waiting_step(what, pod.spec.scheduler_name or DEFAULT, why, since=_since(pod))
 
 
 # --- no node will have it
 
 
-def _refused(scene: Scene, pod: Pod, scheduler: Scheduler, refusal: Refusal, who: str) -> Story:
-    step = waits(
+def _explain_refusal(
+    scene: ClusterState, pod: Pod, scheduler: Scheduler, refusal: Unschedulable, who: str
+) -> Explanation:
+    step = waiting_step(
         f"find a node for pod {pod.name}",
         who,
         refusal.message,
         since=_since(pod),
-        details=_by_node(pod, scheduler, refusal),
+        details=_group_by_reason(pod, scheduler, refusal),
     )
-    step = scene.roles.timed(step, Scheduler.name, pod.key)
+    step = scene.roles.add_times(step, Scheduler.name, pod.key)
     # What follows the reasons speaks of preemption, which is rarely news to whoever waits.
     step = structs.replace(step, why=refusal.message.partition(". ")[0].rstrip("."))
     advice = []
@@ -85,14 +87,14 @@ def _refused(scene: Scene, pod: Pod, scheduler: Scheduler, refusal: Refusal, who
         victims = ", ".join(victim.key for victim in refusal.evict.victims)
         advice.append(f"nothing: room is made on {refusal.evict.node} by evicting {victims}")
     advice += dict.fromkeys(_ADVICE[name] for name in refusal.filters.values() if name in _ADVICE)
-    return Story((step,), tuple(advice))
+    return Explanation((step,), tuple(advice))
 
 
-def _by_node(pod: Pod, scheduler: Scheduler, refusal: Refusal) -> Iterator[str]:
+def _group_by_reason(pod: Pod, scheduler: Scheduler, refusal: Unschedulable) -> Iterator[str]:
     """Nodes that are refused for the same reasons by the same filter go together."""
     alike: dict[tuple[str, str], list[str]] = {}
     for node, reasons in sorted(refusal.reasons.items()):
-        info = scheduler.memory.ledger.node(node)
+        info = scheduler.memory.ledger.find_node(node)
         name = refusal.filters.get(node, "")
         more = _MORE[name](pod, info, scheduler) if info is not None and name in _MORE else ""
         text = ", ".join(reasons) + (f" ({more})" if more else "")
@@ -102,14 +104,14 @@ def _by_node(pod: Pod, scheduler: Scheduler, refusal: Refusal) -> Iterator[str]:
         yield f"{', '.join(nodes[:MANY])}{rest}: {text} [{name}]"
 
 
-def _taint(pod: Pod, info: Info, scheduler: Scheduler) -> str:
-    found = taints.untolerated(info.taints, pod.spec.tolerations)
+def _describe_taint(pod: Pod, info: NodeInfo, scheduler: Scheduler) -> str:
+    found = taints.find_untolerated_taint(info.taints, pod.spec.tolerations)
     if found is None:
         return ""
     return f"{found.key}{f'={found.value}' if found.value else ''}:{found.effect}"
 
 
-def _room(pod: Pod, info: Info, scheduler: Scheduler) -> str:
+def _describe_resources(pod: Pod, info: NodeInfo, scheduler: Scheduler) -> str:
     short = []
     for name, amount in resources.requests(pod).items():
         free = info.allocatable.get(name, 0) - info.requested[name]
@@ -119,21 +121,21 @@ def _room(pod: Pod, info: Info, scheduler: Scheduler) -> str:
     return "; ".join(short)
 
 
-def _places(pod: Pod, info: Info, scheduler: Scheduler) -> str:
+def _describe_unreachable_volumes(pod: Pod, info: NodeInfo, scheduler: Scheduler) -> str:
     """Which of the pod's volumes cannot be reached from the node, and where it can."""
-    far = (v for v in _volumes(pod, scheduler) if not topology.reachable_from(v, info.labels))
-    return "; ".join(f"{volume.name} is in {_where(volume)}" for volume in far)
+    far = (v for v in _volumes(pod, scheduler) if not topology.is_reachable_from(v, info.labels))
+    return "; ".join(f"{volume.name} is in {_describe_node_affinity(volume)}" for volume in far)
 
 
 def _volumes(pod: Pod, scheduler: Scheduler) -> Iterator[PersistentVolume]:
-    for use in pods.uses(pod):
+    for use in pods.claim_uses(pod):
         claim = scheduler.claims.get(use.claim, pod.namespace)
         volume = scheduler.volumes.get(claim.spec.volume_name) if claim is not None else None
         if volume is not None:
             yield volume
 
 
-def _where(volume: PersistentVolume) -> str:
+def _describe_node_affinity(volume: PersistentVolume) -> str:
     required = volume.spec.node_affinity.required if volume.spec.node_affinity else None
     terms = required.node_selector_terms if required else ()
     return " or ".join(
@@ -142,10 +144,10 @@ def _where(volume: PersistentVolume) -> str:
     )
 
 
-_MORE: Mapping[str, Callable[[Pod, Info, Scheduler], str]] = {
-    "TaintToleration": _taint,
-    "NodeResourcesFit": _room,
-    "VolumeBinding": _places,
+_MORE: Mapping[str, Callable[[Pod, NodeInfo, Scheduler], str]] = {
+    "TaintToleration": _describe_taint,
+    "NodeResourcesFit": _describe_resources,
+    "VolumeBinding": _describe_unreachable_volumes,
 }
 _ADVICE = {
     "NodeUnschedulable": "kubectl uncordon a node that may take pods again",
@@ -162,51 +164,55 @@ _ADVICE = {
 # --- a node is chosen, or could be
 
 
-def _chosen(scene: Scene, pod: Pod, scheduler: Scheduler, placement: Placement, who: str) -> Story:
-    pairs = scheduler.pairs(placement.bindings)
+def _explain_placement(
+    scene: ClusterState, pod: Pod, scheduler: Scheduler, placement: Placement, who: str
+) -> Explanation:
+    pairs = scheduler.claim_bindings(placement.bindings)
     node = scheduler.nodes.get(placement.node)
     assert node is not None
-    state = prebind.progress(node, pairs)
+    state = prebind.check_binding(node, pairs)
     selected = any(p.claim is not None and p.claim.metadata.annotations.get(SELECTED_NODE) for p in pairs)
     what = f"put pod {pod.name} on {placement.node}"
-    if selected and isinstance(state, prebind.Working):
-        step = waits(what, who, state.why, since=_since(pod), ends="given up and decided anew")
+    if selected and isinstance(state, prebind.BindingInProgress):
+        step = waiting_step(what, who, state.why, since=_since(pod), ends="given up and decided anew")
     elif who != DEFAULT:
         why = f"{who} has not placed it; by the default scheduler's filters it fits on {placement.node}"
-        step = waits(what, who, why, since=_since(pod))
+        step = waiting_step(what, who, why, since=_since(pod))
     else:
         why = f"it fits on {placement.node}, and the scheduler has not put it there yet"
-        step = waits(what, who, why, since=_since(pod))
-    timed = scene.roles.timed(step, Scheduler.name, pod.key)
+        step = waiting_step(what, who, why, since=_since(pod))
+    timed = scene.roles.add_times(step, Scheduler.name, pod.key)
     advice = () if selected else ("look again in a second; if it stays so, see whether the scheduler runs",)
-    return Story((timed,), advice)
+    return Explanation((timed,), advice)
 
 
-async def _claims(scene: Scene, pod: Pod, scheduler: Scheduler, above: PersistentVolumeClaim | None) -> Story:
+async def _explain_claims(
+    scene: ClusterState, pod: Pod, scheduler: Scheduler, above: PersistentVolumeClaim | None
+) -> Explanation:
     """What the pod's claims wait for, as far as they do not wait for the pod."""
-    told = Story()
-    for use in pods.uses(pod):
+    told = Explanation()
+    for use in pods.claim_uses(pod):
         claim = scheduler.claims.get(use.claim, pod.namespace)
         if claim is None:
             missing = f"claim {pod.namespace}/{use.claim} does not exist"
             maker = "ephemeral volume controller" if use.ephemeral else "you"
             hint = () if use.ephemeral else (f"create claim {use.claim} in namespace {pod.namespace}",)
-            told += Story((waits(f"volume {use.volume}", maker, missing),), hint)
+            told += Explanation((waiting_step(f"volume {use.volume}", maker, missing),), hint)
         elif above is not None and claim.key == above.key:
             continue
         elif claim.is_deleting or not is_bound(claim):
-            found = await _of_claim(scene, claim)
+            found = await _explain_claim(scene, claim)
             told += found
     return told
 
 
-async def _of_claim(scene: Scene, claim: PersistentVolumeClaim) -> Story:
-    binder = await scene.seen_by(Binder)
-    if claims.awaits_pods(claim, binder):
-        return Story()  # it waits for this pod
+async def _explain_claim(scene: ClusterState, claim: PersistentVolumeClaim) -> Explanation:
+    binder = await scene.load_controller(Binder)
+    if claims.waits_for_pod(claim, binder):
+        return Explanation()  # it waits for this pod
     found = await claims.story(scene, claim)
-    return Story(tuple(_named(claim, step) for step in found.steps), found.advice)
+    return Explanation(tuple(_prefix_claim_name(claim, step) for step in found.steps), found.advice)
 
 
-def _named(claim: PersistentVolumeClaim, step: Step) -> Step:
+def _prefix_claim_name(claim: PersistentVolumeClaim, step: ExplanationStep) -> ExplanationStep:
     return structs.replace(step, what=f"claim {claim.name}: {step.what}")

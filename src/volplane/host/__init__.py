@@ -5,27 +5,27 @@ node's `/var/lib/kubelet` really is.
 """
 
 from volplane.host.devices import DeviceBusy
-from volplane.host.files import Escapes, Stats
-from volplane.host.filesystems import UNKNOWN, Filesystem, Unreadable, WrongState
+from volplane.host.files import FilesystemStats, PathEscapesVolume
+from volplane.host.filesystems import UNKNOWN, Filesystem, FilesystemNeedsRepair, UnreadableDevice
 from volplane.host.host import Host
 from volplane.host.mounts import MountEntry, MountTable
 from volplane.host.paths import NodePaths
-from volplane.host.processes import CommandFailed, CommandMissing, Completed, Process
+from volplane.host.processes import CompletedCommand, HostCommandFailed, HostCommandMissing, Process
 
 __all__ = [
     "UNKNOWN",
-    "CommandFailed",
-    "CommandMissing",
-    "Completed",
+    "CompletedCommand",
     "DeviceBusy",
-    "Escapes",
     "Filesystem",
+    "FilesystemNeedsRepair",
+    "FilesystemStats",
     "Host",
+    "HostCommandFailed",
+    "HostCommandMissing",
     "MountEntry",
     "MountTable",
     "NodePaths",
+    "PathEscapesVolume",
     "Process",
-    "Stats",
-    "Unreadable",
-    "WrongState",
+    "UnreadableDevice",
 ]

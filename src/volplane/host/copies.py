@@ -19,23 +19,25 @@ from volplane.base import failpoint
 _FICLONE, _FIFREEZE, _FITHAW = 0x40049409, 0xC0045877, 0xC0045878
 _CHUNK = 32 << 20
 # A file system that cannot share blocks, or not between these two files.
-_CANNOT = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS})
+_REFLINK_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS})
 _libc = ctypes.CDLL(None, use_errno=True)
 
-Report = Callable[[int], None]
+ProgressCallback = Callable[[int], None]
 
 
-def _silent(percent: int) -> None:
+def _ignore_progress(percent: int) -> None:
     return None
 
 
 @failpoint.effect("host:copy")
-def copy(source: str, target: str, *, report: Report = _silent, share: bool = True) -> bool:
+def copy(
+    source: str, target: str, *, report: ProgressCallback = _ignore_progress, share: bool = True
+) -> bool:
     """A new file with the same content, on disk when this returns; whether its blocks are shared.
 
     Nothing is left behind when it fails.
     """
-    with _opened(source, os.O_RDONLY) as old, _new(target) as new:
+    with _open_descriptor(source, os.O_RDONLY) as old, _create_file(target) as new:
         shared = share and reflink(old, new)
         if not shared:
             os.ftruncate(new, os.fstat(old).st_size)
@@ -49,13 +51,13 @@ def reflink(old: int, new: int) -> bool:
     try:
         fcntl.ioctl(new, _FICLONE, old)
     except OSError as error:
-        if error.errno in _CANNOT:
+        if error.errno in _REFLINK_UNSUPPORTED:
             return False
         raise
     return True
 
 
-def _copy_data(old: int, new: int, report: Report) -> None:
+def _copy_data(old: int, new: int, report: ProgressCallback) -> None:
     total, done = max(1, os.fstat(old).st_blocks * 512), 0
     for start, end in extents(old):
         for place in range(start, end, _CHUNK):
@@ -87,12 +89,12 @@ def extents(file: int) -> Iterator[tuple[int, int]]:
         yield start, place
 
 
-def allocated(path: str) -> int:
+def count_allocated_bytes(path: str) -> int:
     """Bytes that a sparse file really takes."""
     return os.stat(path).st_blocks * 512
 
 
-def written(device: str) -> tuple[int, ...]:
+def read_write_counters(device: str) -> tuple[int, ...]:
     """How much was ever written to a disk, and what is being written now: equal twice, it stood still."""
     name = os.path.basename(os.path.realpath(device))
     with open(f"/sys/block/{name}/stat") as file:
@@ -103,28 +105,28 @@ def written(device: str) -> tuple[int, ...]:
     return fields[4], fields[6], *fields[11:12], *fields[13:14], int(writing)
 
 
-def stands_still(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+def is_quiescent(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
     return before == after and not after[-1]
 
 
 def flush(device: str) -> None:
     """What was written to the device is in its file afterwards."""
-    with _opened(device, os.O_RDONLY) as descriptor:
+    with _open_descriptor(device, os.O_RDONLY) as descriptor:
         os.fsync(descriptor)
 
 
 def sync(path: str) -> None:
     """Everything written so far to the file system at `path` is on its device afterwards."""
-    with _opened(path, os.O_RDONLY) as descriptor:
+    with _open_descriptor(path, os.O_RDONLY) as descriptor:
         if _libc.syncfs(descriptor) < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), path)
 
 
 @contextmanager
-def frozen(path: str) -> Iterator[None]:
+def freeze_filesystem(path: str) -> Iterator[None]:
     """Writers to the file system at `path` wait; it is complete on its device."""
-    with _opened(path, os.O_RDONLY) as descriptor:
+    with _open_descriptor(path, os.O_RDONLY) as descriptor:
         fcntl.ioctl(descriptor, _FIFREEZE, struct.pack("i", 0))
         try:
             yield
@@ -134,7 +136,7 @@ def frozen(path: str) -> Iterator[None]:
 
 def thaw(path: str) -> bool:
     """For one that was killed while it had a file system frozen; False if it was not."""
-    with _opened(path, os.O_RDONLY) as descriptor:
+    with _open_descriptor(path, os.O_RDONLY) as descriptor:
         try:
             fcntl.ioctl(descriptor, _FITHAW, struct.pack("i", 0))
         except OSError as error:
@@ -145,7 +147,7 @@ def thaw(path: str) -> bool:
 
 
 @contextmanager
-def _opened(path: str, flags: int) -> Iterator[int]:
+def _open_descriptor(path: str, flags: int) -> Iterator[int]:
     descriptor = os.open(path, flags | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -154,8 +156,8 @@ def _opened(path: str, flags: int) -> Iterator[int]:
 
 
 @contextmanager
-def _new(path: str) -> Iterator[int]:
-    with _opened(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC) as descriptor:
+def _create_file(path: str) -> Iterator[int]:
+    with _open_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC) as descriptor:
         os.fchmod(descriptor, 0o600)
         try:
             yield descriptor

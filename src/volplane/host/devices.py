@@ -32,7 +32,7 @@ _CONFIG = struct.Struct(f"=2I{_INFO.size}s8Q")
 
 DELETED = " (deleted)"  # what the kernel puts behind the name of a file that is gone
 
-_binding = threading.Lock()  # so that one file never gets two devices from this process
+_attach_lock = threading.Lock()  # so that one file never gets two devices from this process
 
 
 class DeviceBusy(OSError):
@@ -47,26 +47,26 @@ def loop_attach(file: str, *, readonly: bool = False, direct: bool = False) -> s
     """Bind `file` to a loop device; a file that is bound already keeps its device."""
     file = os.path.realpath(file)
     there = os.stat(file)
-    with _binding:
+    with _attach_lock:
         for device, backing in loops().items():
             # In another mount namespace another file may have the name.
-            if backing == file and _inode(device) == (there.st_dev, there.st_ino):
+            if backing == file and _backing_inode(device) == (there.st_dev, there.st_ino):
                 return device
-        return _bind_free(file, readonly, direct)
+        return _bind_free_loop(file, readonly, direct)
 
 
-def _bind_free(file: str, readonly: bool, direct: bool) -> str:
+def _bind_free_loop(file: str, readonly: bool, direct: bool) -> str:
     mode = os.O_RDONLY if readonly else os.O_RDWR
     flags = (_READ_ONLY if readonly else 0) | (
         _DIRECT_IO if direct else 0
     )  # never AUTOCLEAR: a crash must not unbind
-    with _opened(file, mode) as backing, _opened("/dev/loop-control", os.O_RDWR) as control:
+    with _open_descriptor(file, mode) as backing, _open_descriptor("/dev/loop-control", os.O_RDWR) as control:
         info = _INFO.pack(0, 0, 0, 0, 0, 0, 0, 0, flags, os.fsencode(file)[:63], b"", b"", 0, 0)
         request = _CONFIG.pack(backing, 0, info, *[0] * 8)
         while True:
             number = fcntl.ioctl(control, _LOOP_CTL_GET_FREE)
-            device = _node(number)
-            with _opened(device, mode) as loop:
+            device = _device_node(number)
+            with _open_descriptor(device, mode) as loop:
                 try:
                     fcntl.ioctl(loop, _LOOP_CONFIGURE, request)
                 except OSError as error:
@@ -76,7 +76,7 @@ def _bind_free(file: str, readonly: bool, direct: bool) -> str:
                     return device
 
 
-def _node(number: int) -> str:
+def _device_node(number: int) -> str:
     path = f"/dev/loop{number}"
     if not os.path.exists(path):  # /dev is not always a devtmpfs
         with suppress(FileExistsError):
@@ -92,9 +92,9 @@ def loop_detach(device: str, file: str = "") -> bool:
     """
     try:
         # A mounted file system, in whatever namespace, holds its device exclusively.
-        with _opened(device, os.O_RDWR | os.O_EXCL) as loop:
+        with _open_descriptor(device, os.O_RDWR | os.O_EXCL) as loop:
             # From here on nobody can give the device to another file: it is open.
-            if file and not _is_of(device, file):
+            if file and not _is_backed_by(device, file):
                 return False
             try:
                 fcntl.ioctl(loop, _LOOP_CLR_FD)
@@ -107,28 +107,28 @@ def loop_detach(device: str, file: str = "") -> bool:
         return False
     except OSError as error:
         if error.errno == errno.EBUSY:
-            if file and not _is_of(device, file):
+            if file and not _is_backed_by(device, file):
                 return False  # in use by whoever has the number now
             raise DeviceBusy(device) from None
         raise
     return True
 
 
-def _is_of(device: str, file: str) -> bool:
+def _is_backed_by(device: str, file: str) -> bool:
     if backing_file(device).removesuffix(DELETED) == os.path.realpath(file):
         return True
     try:
         there = os.stat(file)
     except OSError:
         return False
-    return _inode(device) == (there.st_dev, there.st_ino)
+    return _backing_inode(device) == (there.st_dev, there.st_ino)
 
 
-def _inode(device: str) -> tuple[int, int] | None:
+def _backing_inode(device: str) -> tuple[int, int] | None:
     """Device and inode of the file behind it: the same in all namespaces, as its name is not."""
     buffer = bytearray(_INFO.size)
     try:
-        with _opened(device, os.O_RDONLY) as loop:
+        with _open_descriptor(device, os.O_RDONLY) as loop:
             fcntl.ioctl(loop, _LOOP_GET_STATUS64, buffer)
     except OSError:  # not bound any more
         return None
@@ -152,7 +152,7 @@ def _refuse_if_others_hold(loop: int, device: str) -> None:
 @failpoint.effect("host:loop_resize")
 def loop_resize(device: str) -> None:
     """Take over the new size of the backing file."""
-    with _opened(device, os.O_RDONLY) as loop:
+    with _open_descriptor(device, os.O_RDONLY) as loop:
         fcntl.ioctl(loop, _LOOP_SET_CAPACITY)
 
 
@@ -160,7 +160,7 @@ def loops() -> dict[str, str]:
     """Bound loop devices and their files. A deleted file has the kernel's ` (deleted)` behind its name."""
     bound = {}
     for name in os.listdir("/sys/block"):
-        if name.startswith("loop") and (file := _backing(name)):
+        if name.startswith("loop") and (file := _read_backing_file(name)):
             bound[f"/dev/{name}"] = file
     return bound
 
@@ -179,18 +179,18 @@ def loops_below(directory: str) -> dict[str, str]:
     others = {device: os.path.basename(file) for device, file in bound.items() if device not in found}
     if not others:
         return found
-    files = _inodes(directory, set(others.values()))
+    files = _list_inodes(directory, set(others.values()))
     names = {os.path.basename(file) for file in files.values()}
     for device in (device for device, name in others.items() if name in names):
-        if file := files.get(_inode(device)):
+        if file := files.get(_backing_inode(device)):
             found[device] = file
     return found
 
 
-def _inodes(directory: str, names: set[str]) -> dict[tuple[int, int] | None, str]:
+def _list_inodes(directory: str, names: set[str]) -> dict[tuple[int, int] | None, str]:
     """Of files with such names below the directory, without what is mounted there from elsewhere."""
     found: dict[tuple[int, int] | None, str] = {}
-    foreign = _foreign(directory)
+    foreign = _find_foreign_mounts(directory)
     for place, inner, files in os.walk(directory):
         inner[:] = [name for name in inner if f"{place}/{name}" not in foreign]
         for path in (f"{place}/{name}" for name in names.intersection(files)):
@@ -200,13 +200,13 @@ def _inodes(directory: str, names: set[str]) -> dict[tuple[int, int] | None, str
     return found
 
 
-def _foreign(directory: str) -> set[str]:
+def _find_foreign_mounts(directory: str) -> set[str]:
     table = mounts.read_table()
     known = {entry.id: entry for entry in table}
-    return {e.target for e in table.under(directory) if not _is_of_itself(e, known.get(e.parent))}
+    return {e.target for e in table.under(directory) if not _is_self_bind(e, known.get(e.parent))}
 
 
-def _is_of_itself(entry: MountEntry, parent: MountEntry | None) -> bool:
+def _is_self_bind(entry: MountEntry, parent: MountEntry | None) -> bool:
     """A directory on its own place, as a node's is: nothing else is below it than without it."""
     if parent is None or entry.device != parent.device:
         return False
@@ -216,10 +216,10 @@ def _is_of_itself(entry: MountEntry, parent: MountEntry | None) -> bool:
 
 def backing_file(device: str) -> str:
     """The file behind a loop device, or nothing if it is another device or not bound."""
-    return _backing(os.path.basename(os.path.realpath(device)))
+    return _read_backing_file(os.path.basename(os.path.realpath(device)))
 
 
-def _backing(name: str) -> str:
+def _read_backing_file(name: str) -> str:
     try:
         descriptor = os.open(f"/sys/block/{name}/loop/backing_file", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -235,7 +235,7 @@ def _backing(name: str) -> str:
 def serial(device: str) -> str:
     """What a disk says of itself, or nothing: an NVMe disk its serial, a loop device the name of its file."""
     name = os.path.basename(os.path.realpath(device))
-    if file := _backing(name):
+    if file := _read_backing_file(name):
         return os.path.basename(file.removesuffix(DELETED)).removesuffix(".img")
     with suppress(OSError), open(f"/sys/block/{name}/device/serial") as told:
         return told.read().strip()
@@ -243,12 +243,12 @@ def serial(device: str) -> str:
 
 
 def size_of(device: str) -> int:
-    with _opened(device, os.O_RDONLY) as descriptor:
+    with _open_descriptor(device, os.O_RDONLY) as descriptor:
         return os.lseek(descriptor, 0, os.SEEK_END)
 
 
 @contextmanager
-def _opened(path: str, flags: int) -> Iterator[int]:
+def _open_descriptor(path: str, flags: int) -> Iterator[int]:
     descriptor = os.open(path, flags | os.O_CLOEXEC)
     try:
         yield descriptor

@@ -20,14 +20,14 @@ _WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = 0o440
 _WRITE = 0o660
-_ENTER = 0o110
+_EXECUTE = 0o110
 
 
-class Escapes(OSError):
+class PathEscapesVolume(OSError):
     """A path that leaves its volume, or goes through a link."""
 
 
-class Stats(Struct, frozen=True):
+class FilesystemStats(Struct, frozen=True):
     """What NodeGetVolumeStats tells."""
 
     capacity: int
@@ -38,9 +38,9 @@ class Stats(Struct, frozen=True):
     inodes_used: int
 
 
-def stats(path: str | int) -> Stats:
+def stats(path: str | int) -> FilesystemStats:
     info = os.statvfs(path)
-    return Stats(
+    return FilesystemStats(
         capacity=info.f_blocks * info.f_frsize,
         available=info.f_bavail * info.f_frsize,
         used=(info.f_blocks - info.f_bfree) * info.f_frsize,
@@ -50,25 +50,25 @@ def stats(path: str | int) -> Stats:
     )
 
 
-def parts(subpath: str) -> list[str]:
+def split_subpath(subpath: str) -> list[str]:
     """The steps of a relative path; raises Escapes if it is absolute or climbs."""
     steps = [part for part in subpath.split("/") if part not in ("", ".")]
     if subpath.startswith("/") or ".." in steps:
-        raise Escapes(f"{subpath!r} must be relative and must not contain '..'")
+        raise PathEscapesVolume(f"{subpath!r} must be relative and must not contain '..'")
     return steps
 
 
 def make_directory(root: str, subpath: str) -> None:
     """Create what is missing of `subpath` below `root`, with the root's mode, never through a link."""
-    if os.path.exists(os.path.join(root, *parts(subpath))):
-        return  # perhaps through links of the volume's owner: `opened_below` judges those
+    if os.path.exists(os.path.join(root, *split_subpath(subpath))):
+        return  # perhaps through links of the volume's owner: `open_below` judges those
     mode = stat.S_IMODE(os.stat(root).st_mode)
     for parent, name in _walk(root, subpath):
         try:
             os.mkdir(name, dir_fd=parent)
         except FileExistsError:
             continue
-        with _step(parent, name) as made:
+        with _open_entry(parent, name) as made:
             os.chmod(f"/proc/self/fd/{made}", mode)  # the umask took some of it
 
 
@@ -76,9 +76,9 @@ def _walk(root: str, subpath: str) -> Iterator[tuple[int, str]]:
     """(descriptor of the parent, name) for each step; the consumer makes sure that it exists."""
     current = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for name in parts(subpath):
+        for name in split_subpath(subpath):
             yield current, name
-            with _step(current, name) as following:
+            with _open_entry(current, name) as following:
                 os.close(current)
                 current = os.dup(following)
     finally:
@@ -86,27 +86,27 @@ def _walk(root: str, subpath: str) -> Iterator[tuple[int, str]]:
 
 
 @contextmanager
-def _step(parent: int, name: str) -> Iterator[int]:
+def _open_entry(parent: int, name: str) -> Iterator[int]:
     descriptor = os.open(name, _WALK, dir_fd=parent)
     try:
         if stat.S_ISLNK(os.fstat(descriptor).st_mode):
-            raise Escapes(f"{name!r} is a symbolic link")
+            raise PathEscapesVolume(f"{name!r} is a symbolic link")
         yield descriptor
     finally:
         os.close(descriptor)
 
 
 @contextmanager
-def opened_below(root: str, subpath: str) -> Iterator[int]:
+def open_below(root: str, subpath: str) -> Iterator[int]:
     """An O_PATH descriptor of what `subpath` names below `root`; links are resolved once, inside the root."""
     root = os.path.realpath(root)
-    resolved = os.path.realpath(os.path.join(root, *parts(subpath)))
+    resolved = os.path.realpath(os.path.join(root, *split_subpath(subpath)))
     if resolved != root and not resolved.startswith(root.rstrip("/") + "/"):
-        raise Escapes(f"{subpath!r} leads out of the volume")
+        raise PathEscapesVolume(f"{subpath!r} leads out of the volume")
     current = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for name in parts(os.path.relpath(resolved, root)):
-            with _step(current, name) as following:
+        for name in split_subpath(os.path.relpath(resolved, root)):
+            with _open_entry(current, name) as following:
                 os.close(current)
                 current = os.dup(following)
         yield current
@@ -122,29 +122,31 @@ def open_directory(root: str, subpath: str, *, make: bool = False) -> Iterator[i
     """
     current = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for name in parts(subpath):
+        for name in split_subpath(subpath):
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(name, 0o755, dir_fd=current)
-            parent, current = current, _open_step(current, name, subpath)
+            parent, current = current, _open_child_directory(current, name, subpath)
             os.close(parent)
         yield current
     finally:
         os.close(current)
 
 
-def _open_step(parent: int, name: str, subpath: str) -> int:
+def _open_child_directory(parent: int, name: str, subpath: str) -> int:
     try:
         return os.open(name, _DIRECTORY, dir_fd=parent)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise Escapes(f"{subpath!r} leads through a symbolic link or a file: {name!r}") from error
+            raise PathEscapesVolume(
+                f"{subpath!r} leads through a symbolic link or a file: {name!r}"
+            ) from error
         raise
 
 
 def bind_below(root: str, subpath: str, target: str, *, readonly: bool = False) -> None:
     """Bind-mount what `subpath` names below `root`; `target` is made, or kept if it shows the same file."""
-    with opened_below(root, subpath) as source:
+    with open_below(root, subpath) as source:
         kind = os.fstat(source)
         if mounts.is_mount(target):
             if os.path.samestat(os.stat(target), kind):
@@ -163,7 +165,7 @@ def _make_target(target: str, *, directory: bool) -> None:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640))
 
 
-def give_to_group(
+def apply_fs_group(
     root: str,
     gid: int,
     *,
@@ -175,29 +177,29 @@ def give_to_group(
 
     Children first and the root last, so that a root that is right proves a finished walk.
     """
-    if only_if_root_differs and _root_fits(root, gid, readonly):
+    if only_if_root_differs and _has_fs_group(root, gid, readonly):
         return 0
     count = 0
     for _, directories, files, descriptor in os.fwalk(root, topdown=False, follow_symlinks=False):
         for name in files:
-            _give(name, descriptor, gid, readonly)
+            _apply_group(name, descriptor, gid, readonly)
         for name in directories:
             if stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
-                _give(name, descriptor, gid, readonly)
+                _apply_group(name, descriptor, gid, readonly)
         count += len(files) + 1
-        _give_open_directory(descriptor, gid, readonly)
+        _apply_group_to_directory(descriptor, gid, readonly)
         if progress:
             progress(count)
     return count
 
 
-def _root_fits(root: str, gid: int, readonly: bool) -> bool:
+def _has_fs_group(root: str, gid: int, readonly: bool) -> bool:
     info = os.stat(root)
-    wanted = (_READ if readonly else _WRITE) | _ENTER | stat.S_ISGID
+    wanted = (_READ if readonly else _WRITE) | _EXECUTE | stat.S_ISGID
     return info.st_gid == gid and info.st_mode & wanted == wanted
 
 
-def _give(name: str, directory: int, gid: int, readonly: bool) -> None:
+def _apply_group(name: str, directory: int, gid: int, readonly: bool) -> None:
     try:
         descriptor = os.open(name, _WALK, dir_fd=directory)
     except FileNotFoundError:
@@ -213,7 +215,7 @@ def _give(name: str, directory: int, gid: int, readonly: bool) -> None:
         os.close(descriptor)
 
 
-def _give_open_directory(descriptor: int, gid: int, readonly: bool) -> None:
+def _apply_group_to_directory(descriptor: int, gid: int, readonly: bool) -> None:
     mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
     os.fchown(descriptor, -1, gid)
-    os.fchmod(descriptor, mode | (_READ if readonly else _WRITE) | _ENTER | stat.S_ISGID)
+    os.fchmod(descriptor, mode | (_READ if readonly else _WRITE) | _EXECUTE | stat.S_ISGID)

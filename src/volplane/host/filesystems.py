@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from volplane.base import failpoint, trace
-from volplane.host import devices, processes, syscalls, unfinished
+from volplane.host import devices, mkfs_marker, processes, syscalls
 
 MIB = 1 << 20
 UNKNOWN = "unknown"  # there is data, but nobody knows what it is
@@ -28,7 +28,7 @@ _ZEROS = bytes(_CHUNK)
 _EDGE = MIB  # nearly all signatures live in the first or the last MiB
 # Beyond the edges: VMFS at 1 and 2 MiB, the second LUKS2 header up to 4 MiB, copies of the superblock of ext
 # (block group 1 with blocks of 1, 2 and 4 KiB) and of btrfs (64 MiB, 256 GiB).
-_ELSEWHERE = (MIB, 2 * MIB, 4 * MIB, 8 * MIB, 32 * MIB, 64 * MIB, 128 * MIB, 256 << 30)
+_SIGNATURE_OFFSETS = (MIB, 2 * MIB, 4 * MIB, 8 * MIB, 32 * MIB, 64 * MIB, 128 * MIB, 256 << 30)
 
 _EXT_JOURNAL = 0x4
 _EXT4_FEATURES = ~0x17  # what ext3 knows: compression, filetype, recover, meta_bg; anything beyond is ext4
@@ -41,11 +41,11 @@ class Filesystem(Struct, frozen=True):
     label: str = ""
 
 
-class Unreadable(OSError):
+class UnreadableDevice(OSError):
     """The device could not be read, so nothing is known about it."""
 
 
-class WrongState(Exception):
+class FilesystemNeedsRepair(Exception):
     """A file system that must be repaired by a person."""
 
 
@@ -54,19 +54,19 @@ def probe(device: str) -> Filesystem | None:
     try:
         descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise Unreadable(error.errno, error.strerror, device) from error
+        raise UnreadableDevice(error.errno, error.strerror, device) from error
     try:
         if is_all_hole(device, descriptor):
             return None
         size = os.lseek(descriptor, 0, os.SEEK_END)
         known = identify(os.pread(descriptor, _CHUNK, 0))
-        if known is None and (_is_blank(descriptor, size) or unfinished.is_marked(descriptor, size)):
+        if known is None and (_is_blank(descriptor, size) or mkfs_marker.has_marker(descriptor, size)):
             return None
     except OSError as error:
-        raise Unreadable(error.errno, error.strerror, device) from error
+        raise UnreadableDevice(error.errno, error.strerror, device) from error
     finally:
         os.close(descriptor)
-    return known or _ask_blkid(device)
+    return known or _probe_with_blkid(device)
 
 
 def is_all_hole(device: str, descriptor: int) -> bool:
@@ -123,7 +123,11 @@ def _btrfs(head: bytes) -> Filesystem | None:
 
 
 def _is_blank(descriptor: int, size: int) -> bool:
-    places = [(0, _EDGE), (max(0, size - _EDGE), _EDGE), *((p, _CHUNK) for p in _ELSEWHERE if p < size)]
+    places = [
+        (0, _EDGE),
+        (max(0, size - _EDGE), _EDGE),
+        *((p, _CHUNK) for p in _SIGNATURE_OFFSETS if p < size),
+    ]
     chunks = (place + step for place, length in places for step in range(0, length, _CHUNK))
     return all(_is_zero(os.pread(descriptor, _CHUNK, chunk)) for chunk in chunks)
 
@@ -132,10 +136,10 @@ def _is_zero(data: bytes) -> bool:
     return data == (_ZEROS if len(data) == _CHUNK else bytes(len(data)))
 
 
-def _ask_blkid(device: str) -> Filesystem:
+def _probe_with_blkid(device: str) -> Filesystem:
     completed = processes.run(["blkid", "-p", "-o", "export", device], timeout=30, check=False)
     if completed.code not in (0, 2, 8):  # 2: nothing known found, 8: several found
-        raise Unreadable(errno.EIO, completed.output or "blkid failed", device)
+        raise UnreadableDevice(errno.EIO, completed.output or "blkid failed", device)
     lines = completed.stdout.decode(errors="replace").splitlines()
     facts = dict(line.split("=", 1) for line in lines if "=" in line)
     kind = facts.get("TYPE") or facts.get("PTTYPE") or UNKNOWN
@@ -150,12 +154,12 @@ def _text(raw: bytes) -> str:
     return raw.split(b"\0", 1)[0].decode(errors="replace")
 
 
-@trace.timed("host", "mkfs")
+@trace.trace_calls("host", "mkfs")
 @failpoint.effect("host:mkfs")
 def mkfs(device: str, fstype: str, *, label: str = "", options: Sequence[str] = ()) -> None:
     """Format. The caller has asked `probe` first; tools are told not to ask again."""
-    command = [*_mkfs_command(device, fstype), *_label(fstype, label), *options, device]
-    with unfinished.marked(device, _is_blank):
+    command = [*_mkfs_command(device, fstype), *_label_arguments(fstype, label), *options, device]
+    with mkfs_marker.marker_during_mkfs(device, _is_blank):
         processes.run(command, timeout=600)
 
 
@@ -163,7 +167,7 @@ def _mkfs_command(device: str, fstype: str) -> list[str]:
     match fstype:
         case "ext2" | "ext3" | "ext4":
             # No reserved blocks: the volume belongs to its user. Discarding is for whoever made the disk.
-            return [f"mkfs.{fstype}", "-F", "-q", "-m", "0", "-E", f"nodiscard{_prezeroed(device)}"]
+            return [f"mkfs.{fstype}", "-F", "-q", "-m", "0", "-E", f"nodiscard{_prezeroed_option(device)}"]
         case "xfs":
             return ["mkfs.xfs", "-f", "-q", "-K"]
         case "btrfs":
@@ -171,7 +175,7 @@ def _mkfs_command(device: str, fstype: str) -> list[str]:
     raise ValueError(f"cannot make a file system of type {fstype!r}")
 
 
-def _prezeroed(device: str) -> str:
+def _prezeroed_option(device: str) -> str:
     # Without it mkfs writes zeros over the whole journal, and the kernel later over all inode tables. Leaving
     # that out is safe only if every block is known to be zero, and a few probed places do not prove that.
     descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
@@ -181,11 +185,11 @@ def _prezeroed(device: str) -> str:
         os.close(descriptor)
 
 
-def _label(fstype: str, label: str) -> list[str]:
+def _label_arguments(fstype: str, label: str) -> list[str]:
     return ["-L", label] if label else []
 
 
-@trace.timed("host", "fsck")
+@trace.trace_calls("host", "fsck")
 @failpoint.effect("host:fsck")
 def fsck(device: str, fstype: str) -> None:
     """Repair what can be repaired without asking. Raises WrongState if a person must look."""
@@ -193,7 +197,7 @@ def fsck(device: str, fstype: str) -> None:
         return  # xfs and btrfs repair themselves when mounted
     completed = processes.run([f"fsck.{fstype}", "-a", device], timeout=3600, check=False)
     if completed.code & ~0x3:  # 1: errors corrected, 2: the same, and reboot if it were the root
-        raise WrongState(
+        raise FilesystemNeedsRepair(
             f"'fsck' found errors on device {device} but could not correct them: {completed.output}"
         )
 
@@ -210,7 +214,7 @@ def _ext_is_clean(device: str) -> bool:
     return bool(state & _EXT_CLEAN) and not state & _EXT_ERRORS and not interval and not checked
 
 
-def size_on(device: str, fstype: str) -> int:
+def read_filesystem_size(device: str, fstype: str) -> int:
     """Bytes that the file system on the device claims, by its superblock; 0 if it is none of ours."""
     with open(device, "rb", buffering=0) as file:
         head = os.pread(file.fileno(), 68 << 10, 0)
@@ -226,9 +230,9 @@ def size_on(device: str, fstype: str) -> int:
     return 0
 
 
-def fills(device: str, fstype: str) -> bool:
+def fills_device(device: str, fstype: str) -> bool:
     """Whether there is nothing left to grow into; what is less than a block group is not worth a try."""
-    claimed = size_on(device, fstype)
+    claimed = read_filesystem_size(device, fstype)
     return not claimed or devices.size_of(device) - claimed < MIB
 
 

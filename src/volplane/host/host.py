@@ -14,16 +14,16 @@ from typing import ParamSpec, TypeVar
 from volplane.base import failpoint, trace
 from volplane.base.files import atomic_write
 from volplane.host import devices, files, filesystems, mounts, processes, selinux
-from volplane.host.files import Stats
+from volplane.host.files import FilesystemStats
 from volplane.host.filesystems import Filesystem
 from volplane.host.mounts import MountTable
-from volplane.host.processes import CommandFailed, Completed, Process, Running
-from volplane.rules.selinux import Policy
+from volplane.host.processes import CompletedCommand, HostCommandFailed, Process, RunningCommand
+from volplane.rules.selinux import SELinuxPolicy
 
 THREADS = 16
 MOUNT_TIMEOUT = 120.0
 
-_UNASKED = Policy("?")
+_NOT_READ = SELinuxPolicy("?")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,7 +32,7 @@ T = TypeVar("T")
 class Host:
     def __init__(self, *, threads: int = THREADS) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="host")
-        self._selinux: Policy | None = _UNASKED
+        self._selinux: SELinuxPolicy | None = _NOT_READ
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run any blocking function on the host's threads."""
@@ -73,9 +73,9 @@ class Host:
     async def is_mount(self, path: str) -> bool:
         return await self.call(mounts.is_mount, path)
 
-    async def selinux(self) -> Policy | None:
+    async def selinux(self) -> SELinuxPolicy | None:
         """None on a machine without SELinux; it does not change while we run."""
-        if self._selinux is _UNASKED:
+        if self._selinux is _NOT_READ:
             self._selinux = await self.call(selinux.policy)
         return self._selinux
 
@@ -120,7 +120,7 @@ class Host:
     async def grow(self, device: str, path: str, fstype: str) -> None:
         await self.call(filesystems.grow, device, path, fstype)
 
-    async def stats(self, path: str) -> Stats:
+    async def stats(self, path: str) -> FilesystemStats:
         return await self.call(files.stats, path)
 
     # Files inside volumes
@@ -136,12 +136,12 @@ class Host:
         """Bind a subPath of a volume, safe against links swapped in meanwhile."""
         await self.call(files.bind_below, root, subpath, target, readonly=readonly)
 
-    async def give_to_group(
+    async def apply_fs_group(
         self, root: str, gid: int, *, readonly: bool = False, only_if_root_differs: bool = False
     ) -> int:
         """fsGroup's change of ownership; the number of files touched."""
         return await self.call(
-            files.give_to_group, root, gid, readonly=readonly, only_if_root_differs=only_if_root_differs
+            files.apply_fs_group, root, gid, readonly=readonly, only_if_root_differs=only_if_root_differs
         )
 
     # Processes
@@ -154,16 +154,16 @@ class Host:
         input: bytes = b"",
         env: Mapping[str, str] | None = None,
         check: bool = True,
-    ) -> Completed:
+    ) -> CompletedCommand:
         """Run to the end; a cancelled caller kills it. Raises CommandFailed (with `check`), TimeoutError."""
-        running = Running(argv, env)
+        running = RunningCommand(argv, env)
         try:
             completed = await self.call(running.finish, timeout, input)
         except asyncio.CancelledError:
             running.kill()
             raise
         if check and completed.code:
-            raise CommandFailed(completed)
+            raise HostCommandFailed(completed)
         return completed
 
     async def spawn(
@@ -173,6 +173,8 @@ class Host:
         fds: Sequence[int] = (),
         log: str = "/dev/null",
         env: Mapping[str, str] | None = None,
-        held: Collection[int] = (),
+        blocked_signals: Collection[int] = (),
     ) -> Process:
-        return await self.call(processes.spawn, argv, fds=fds, log=log, env=env, held=held)
+        return await self.call(
+            processes.spawn, argv, fds=fds, log=log, env=env, blocked_signals=blocked_signals
+        )

@@ -50,8 +50,10 @@ _CLEAR = {
     "defaults": 0,
 }
 # Meant for fstab and the tools that read it; the kernel would refuse them.
-_FOR_TOOLS = frozenset({"auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail"})
-_ESCAPED = re.compile(r"\\([0-7]{3})")
+_USERSPACE_OPTIONS = frozenset(
+    {"auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail"}
+)
+_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 class MountEntry(Struct, frozen=True):
@@ -73,7 +75,7 @@ class MountEntry(Struct, frozen=True):
         return "ro" in self.options
 
     @property
-    def shared(self) -> bool:
+    def is_shared(self) -> bool:
         return "shared:" in self.peers
 
 
@@ -93,25 +95,25 @@ class MountTable:
 
     @property
     def entries(self) -> list[MountEntry]:
-        return [_entry(line) for line in self._lines]
+        return [_parse_entry(line) for line in self._lines]
 
     def __iter__(self) -> Iterator[MountEntry]:
         return iter(self.entries)
 
-    def mentioning(self, text: str, or_text: str = "\n") -> list[MountEntry]:
+    def filter_lines(self, text: str, or_text: str = "\n") -> list[MountEntry]:
         """Those whose line has this text in it, wherever: a sieve before the exact question."""
-        return [_entry(line) for line in self._lines if text in line or or_text in line]
+        return [_parse_entry(line) for line in self._lines if text in line or or_text in line]
 
     def at(self, path: str) -> MountEntry | None:
         path = os.path.abspath(path)
-        found = [e for e in self.mentioning(f" {_escaped(path)} ") if e.target == path]
+        found = [e for e in self.filter_lines(f" {_escape_path(path)} ") if e.target == path]
         return found[-1] if found else None
 
     def under(self, path: str) -> list[MountEntry]:
         """Mounts at `path` and below it, innermost first: the order in which they can be unmounted."""
         path = os.path.abspath(path)
         below = path.rstrip("/") + "/"
-        entries = self.mentioning(f" {_escaped(path)}")
+        entries = self.filter_lines(f" {_escape_path(path)}")
         return [e for e in entries if e.target == path or e.target.startswith(below)][::-1]
 
     def is_on_itself(self, path: str) -> bool:
@@ -128,7 +130,7 @@ class MountTable:
         if device.startswith("/"):
             number = os.stat(device).st_rdev
             device = f"{os.major(number)}:{os.minor(number)}"
-        return [e for e in self.mentioning(f" {device} ") if e.device == device]
+        return [e for e in self.filter_lines(f" {device} ") if e.device == device]
 
     def siblings(self, path: str) -> list[str]:
         """Where else the directory mounted at `path`, or one inside it, is mounted."""
@@ -138,7 +140,7 @@ class MountTable:
         inside = mine.root.rstrip("/") + "/"
         return [
             e.target
-            for e in self.mentioning(f" {mine.device} ")
+            for e in self.filter_lines(f" {mine.device} ")
             if e.device == mine.device
             and e.target != mine.target
             and (e.root == mine.root or e.root.startswith(inside))
@@ -158,7 +160,7 @@ def split_options(options: Sequence[str]) -> tuple[int, str]:
             flags |= _SET[option]
         elif option in _CLEAR:
             flags &= ~_CLEAR[option]
-        elif option not in _FOR_TOOLS and not option.startswith(("x-", "comment=")):
+        elif option not in _USERSPACE_OPTIONS and not option.startswith(("x-", "comment=")):
             rest.append(option)
     return flags, ",".join(rest)
 
@@ -169,7 +171,7 @@ def helper_for(fstype: str) -> str | None:
     return next((path for path in paths if os.access(path, os.X_OK)), None)
 
 
-@trace.timed("host", "mount")
+@trace.trace_calls("host", "mount")
 @failpoint.effect("host:mount")
 def mount(source: str, target: str, fstype: str, options: Sequence[str]) -> None:
     flags, data = split_options(options)
@@ -179,7 +181,7 @@ def mount(source: str, target: str, fstype: str, options: Sequence[str]) -> None
         sys.mount(source, target, fstype, flags, data)
 
 
-@trace.timed("host", "bind")
+@trace.trace_calls("host", "bind")
 @failpoint.effect("host:bind")
 def bind(source: str, target: str, *, readonly: bool, recursive: bool, directory: int = sys.AT_FDCWD) -> None:
     """Bind-mount `source`; if it is empty, what the descriptor `directory` is open for."""
@@ -222,7 +224,7 @@ def make_shared(path: str) -> None:
     sys.mount("", path, flags=sys.MS_SHARED | sys.MS_REC)
 
 
-@trace.timed("host", "unmount")
+@trace.trace_calls("host", "unmount")
 @failpoint.effect("host:unmount")
 def unmount(path: str, *, force: bool = False, detach: bool = False) -> bool:
     """Take the topmost mount off `path`; False if nothing is mounted there."""
@@ -254,7 +256,7 @@ def _split(group: str) -> Iterator[str]:
     yield group[start:].strip()
 
 
-def _entry(line: str) -> MountEntry:
+def _parse_entry(line: str) -> MountEntry:
     left, right = line.split(" - ", 1)
     number, parent, device, root, target, options, *peers = left.split()
     fstype, source, *super_options = right.split(" ", 2)
@@ -262,22 +264,22 @@ def _entry(line: str) -> MountEntry:
         id=int(number),
         parent=int(parent),
         device=device,
-        root=_plain(root),
-        target=_plain(target),
+        root=_unescape(root),
+        target=_unescape(target),
         options=tuple(options.split(",")),
         peers=" ".join(peers),
         fstype=fstype,
-        source=_plain(source),
+        source=_unescape(source),
         super_options=tuple(super_options[0].split(",")) if super_options else (),
     )
 
 
-def _escaped(path: str) -> str:
+def _escape_path(path: str) -> str:
     """A path as the kernel writes it here."""
     for letter in "\\ \t\n":
         path = path.replace(letter, f"\\{ord(letter):03o}")
     return path
 
 
-def _plain(text: str) -> str:
-    return _ESCAPED.sub(lambda m: chr(int(m[1], 8)), text) if "\\" in text else text
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda m: chr(int(m[1], 8)), text) if "\\" in text else text

@@ -25,13 +25,13 @@ _UP = 1
 _MAC, _NAME, _MASTER, _INFO, _ALIAS, _GROUP, _NAMESPACE = 1, 3, 10, 18, 20, 27, 28  # of a link
 _KIND, _DATA, _PEER = 1, 2, 1  # of its _INFO, and of a veth's _DATA
 _ADDRESS, _LOCAL = 1, 2  # of an address
-_TO, _THROUGH = 1, 4  # of a route
+_DESTINATION, _OUTPUT_INTERFACE = 1, 4  # of a route
 
 _LARGEST = 1 << 16
 _LONGEST_ALIAS = 200
 
 
-class Request(Struct, frozen=True):
+class NetlinkRequest(Struct, frozen=True):
     kind: int
     flags: int
     body: bytes
@@ -39,7 +39,7 @@ class Request(Struct, frozen=True):
 
 class Route(Struct, frozen=True):
     to: IPv4Network
-    through: int  # the interface's number
+    interface: int  # the interface's number
 
 
 class Link(Struct, frozen=True):
@@ -60,7 +60,7 @@ class Netlink:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def do(self, *requests: Request) -> None:
+    def execute(self, *requests: NetlinkRequest) -> None:
         """Raises OSError with the kernel's reason for the first one that failed; the others are done."""
         sent = [
             _message(r.kind, r.flags | _REQUEST | _ACKNOWLEDGE, r.body, n) for n, r in enumerate(requests)
@@ -96,18 +96,20 @@ class Netlink:
         while data:
             length, kind = struct.unpack_from("=IH", data)
             yield kind, data[16:length]
-            data = data[_padded(length) :]
+            data = data[_pad(length) :]
 
 
 # --- what can be asked for
 
 
-def new_bridge(name: str, *, mac: bytes, group: int) -> Request:
+def new_bridge(name: str, *, mac: bytes, group: int) -> NetlinkRequest:
     body = _header(0, up=True) + _text(_NAME, name) + _attribute(_MAC, mac)
     return _create(body + _number(_GROUP, group) + _nest(_INFO, _attribute(_KIND, b"bridge")))
 
 
-def new_pair(name: str, *, bridge: int, group: int, inside: str, mac: bytes, namespace: int) -> Request:
+def new_veth_pair(
+    name: str, *, bridge: int, group: int, inside: str, mac: bytes, namespace: int
+) -> NetlinkRequest:
     """Two ends of a cable: `name` in the bridge and up, `inside` as number 2 over there, and not up."""
     peer = _header(2) + _text(_NAME, inside) + _attribute(_MAC, mac) + _number(_NAMESPACE, namespace)
     info = _attribute(_KIND, b"veth") + _nest(_DATA, _nest(_PEER, peer))
@@ -115,35 +117,35 @@ def new_pair(name: str, *, bridge: int, group: int, inside: str, mac: bytes, nam
     return _create(body + _number(_GROUP, group) + _nest(_INFO, info))
 
 
-def describe(name: str, text: str) -> Request:
+def set_alias(name: str, text: str) -> NetlinkRequest:
     """For people who look at it. At its creation the kernel would not listen to this."""
-    return Request(NEW_LINK, 0, _header(0) + _text(_NAME, name) + _text(_ALIAS, text[:_LONGEST_ALIAS]))
+    return NetlinkRequest(NEW_LINK, 0, _header(0) + _text(_NAME, name) + _text(_ALIAS, text[:_LONGEST_ALIAS]))
 
 
-def set_up(index: int) -> Request:
-    return Request(NEW_LINK, 0, _header(index, up=True))
+def set_up(index: int) -> NetlinkRequest:
+    return NetlinkRequest(NEW_LINK, 0, _header(index, up=True))
 
 
-def add_address(index: int, address: IPv4Interface) -> Request:
+def add_address(index: int, address: IPv4Interface) -> NetlinkRequest:
     packed = address.ip.packed
     head = struct.pack("=BBBBI", socket.AF_INET, address.network.prefixlen, 0, 0, index)
     body = head + _attribute(_LOCAL, packed) + _attribute(_ADDRESS, packed)
-    return Request(NEW_ADDRESS, _CREATE | _EXCLUSIVE, body)
+    return NetlinkRequest(NEW_ADDRESS, _CREATE | _EXCLUSIVE, body)
 
 
-def delete_link(index: int) -> Request:
-    return Request(DELETE_LINK, 0, _header(index))
+def delete_link(index: int) -> NetlinkRequest:
+    return NetlinkRequest(DELETE_LINK, 0, _header(index))
 
 
-def delete_group(group: int) -> Request:
-    return Request(DELETE_LINK, 0, _header(0) + _number(_GROUP, group))
+def delete_group(group: int) -> NetlinkRequest:
+    return NetlinkRequest(DELETE_LINK, 0, _header(0) + _number(_GROUP, group))
 
 
 # --- how it is spelt
 
 
-def _create(body: bytes) -> Request:
-    return Request(NEW_LINK, _CREATE | _EXCLUSIVE, body)
+def _create(body: bytes) -> NetlinkRequest:
+    return NetlinkRequest(NEW_LINK, _CREATE | _EXCLUSIVE, body)
 
 
 def _message(kind: int, flags: int, body: bytes, number: int) -> bytes:
@@ -157,7 +159,7 @@ def _header(index: int, *, up: bool = False) -> bytes:
 
 def _attribute(kind: int, data: bytes) -> bytes:
     length = 4 + len(data)
-    return struct.pack("=HH", length, kind) + data + bytes(_padded(length) - length)
+    return struct.pack("=HH", length, kind) + data + bytes(_pad(length) - length)
 
 
 def _nest(kind: int, data: bytes) -> bytes:
@@ -172,7 +174,7 @@ def _number(kind: int, number: int) -> bytes:
     return _attribute(kind, struct.pack("=I", number))
 
 
-def _padded(length: int) -> int:
+def _pad(length: int) -> int:
     return (length + 3) & ~3
 
 
@@ -181,7 +183,7 @@ def _attributes(data: bytes) -> dict[int, bytes]:
     while len(data) >= 4:
         length, kind = struct.unpack_from("=HH", data)
         found[kind & ~_NESTED] = data[4:length]
-        data = data[_padded(length) :]
+        data = data[_pad(length) :]
     return found
 
 
@@ -189,16 +191,16 @@ def _link(body: bytes) -> Link:
     index = struct.unpack_from("=i", body, 4)[0]
     found = _attributes(body[16:])
     name = found.get(_NAME, b"").rstrip(b"\0").decode()
-    return Link(index, name, _unpacked(found.get(_MASTER)), _unpacked(found.get(_GROUP)))
+    return Link(index, name, _unpack_number(found.get(_MASTER)), _unpack_number(found.get(_GROUP)))
 
 
 def _route(body: bytes) -> Route:
     length = body[1]
     found = _attributes(body[12:])
-    to = IPv4Network((int(IPv4Address(found.get(_TO, bytes(4)))), length), strict=False)
-    return Route(to, _unpacked(found.get(_THROUGH)))
+    to = IPv4Network((int(IPv4Address(found.get(_DESTINATION, bytes(4)))), length), strict=False)
+    return Route(to, _unpack_number(found.get(_OUTPUT_INTERFACE)))
 
 
-def _unpacked(data: bytes | None) -> int:
+def _unpack_number(data: bytes | None) -> int:
     number: int = struct.unpack("=I", data)[0] if data else 0
     return number

@@ -27,18 +27,18 @@ from volplane.host.netlink import Netlink
 T = TypeVar("T")
 
 LOCK = "/run/volplane-network.lock"  # ranges are chosen by one at a time on the whole machine
-INSIDE = "eth0"
+POD_INTERFACE = "eth0"
 _LOOPBACK, _ETH0 = 1, 2  # numbers of interfaces in a namespace of ours
 
 
-class RangeTaken(Exception):
+class RangeInUse(Exception):
     """Somebody else on this machine routes these addresses."""
 
 
 class Bridge(Struct, frozen=True):
     name: str
     range: IPv4Network
-    about: str  # whose it is, for people who look at the machine
+    owner: str  # whose it is, for people who look at the machine
 
     @property
     def address(self) -> IPv4Interface:
@@ -63,7 +63,7 @@ def mac_of(address: IPv4Address) -> bytes:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def hold_network_lock() -> Iterator[None]:
     """Nobody else on this machine makes a bridge meanwhile."""
     descriptor = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -73,12 +73,12 @@ def alone() -> Iterator[None]:
         os.close(descriptor)
 
 
-def taken(except_bridge: str = "") -> list[IPv4Network]:
+def list_used_ranges(except_bridge: str = "") -> list[IPv4Network]:
     """What this machine can already reach in a way of its own, name servers included."""
     with Netlink() as machine:
         routes, links = machine.routes(), machine.links()
     own = next((link.index for link in links if link.name == except_bridge), -1)
-    return [r.to for r in routes if r.through != own] + list(_name_servers())
+    return [r.to for r in routes if r.interface != own] + list(_name_servers())
 
 
 def _name_servers() -> Iterator[IPv4Network]:
@@ -103,9 +103,9 @@ def ensure_bridge(bridge: Bridge) -> int:
 
     Raises RangeTaken, or OSError where there can be none.
     """
-    with alone():
-        if any(bridge.range.overlaps(other) for other in taken(bridge.name)):
-            raise RangeTaken(f"{bridge.range} is in use by another network of this machine")
+    with hold_network_lock():
+        if any(bridge.range.overlaps(other) for other in list_used_ranges(bridge.name)):
+            raise RangeInUse(f"{bridge.range} is in use by another network of this machine")
         with Netlink() as machine:
             _make_bridge(machine, bridge)
         return socket.if_nametoindex(bridge.name)
@@ -114,20 +114,20 @@ def ensure_bridge(bridge: Bridge) -> int:
 def _make_bridge(machine: Netlink, bridge: Bridge) -> None:
     mac = mac_of(bridge.address.ip)
     with suppress(FileExistsError):  # another node of the cluster was faster
-        machine.do(
+        machine.execute(
             netlink.new_bridge(bridge.name, mac=mac, group=bridge.group),
-            netlink.describe(bridge.name, bridge.about),
+            netlink.set_alias(bridge.name, bridge.owner),
         )
     index = socket.if_nametoindex(bridge.name)
     with suppress(FileExistsError):
-        machine.do(netlink.add_address(index, bridge.address))
+        machine.execute(netlink.add_address(index, bridge.address))
 
 
 def remove_bridge(name: str) -> None:
     """With all that is plugged into it."""
     with Netlink() as machine:
         try:
-            machine.do(netlink.delete_group(group_of(name)))
+            machine.execute(netlink.delete_group(group_of(name)))
         except OSError as error:
             if error.errno not in (errno.ENODEV, errno.EINVAL):  # there is none
                 raise
@@ -136,7 +136,7 @@ def remove_bridge(name: str) -> None:
 # --- namespaces
 
 
-class Joined(Struct, frozen=True):
+class JoinedNamespace(Struct, frozen=True):
     namespace: int  # a descriptor
     listening: socket.socket | OSError | None = None  # or why it does not
 
@@ -148,56 +148,56 @@ def join(
     about: str,
     namespace: int = -1,
     listen: tuple[IPv4Address, int] | None = None,
-) -> Joined:
+) -> JoinedNamespace:
     """A network namespace with that address on the bridge: a new one, or one that may have it already.
 
     In there somebody can listen for it: on an address that its loopback gets if it has not got it.
     """
-    number = _number_of(bridge)
+    number = _bridge_index(bridge)
 
-    def enter() -> Joined:
+    def enter() -> JoinedNamespace:
         if namespace < 0:
             syscalls.unshare(syscalls.CLONE_NEWNET)
         else:
             syscalls.setns(namespace, syscalls.CLONE_NEWNET)
         entered = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            _plug(machine, entered, number, bridge, address, about)
-            return Joined(entered, _listen(*listen) if listen else None)
+            _connect_to_bridge(machine, entered, number, bridge, address, about)
+            return JoinedNamespace(entered, _listen(*listen) if listen else None)
         except BaseException:
             os.close(entered)
             raise
 
     with Netlink() as machine:  # made out here, it stays out here
-        return _apart(enter)
+        return _run_in_thread(enter)
 
 
-def _plug(
+def _connect_to_bridge(
     machine: Netlink, namespace: int, number: int, bridge: Bridge, address: IPv4Address, about: str
 ) -> None:
     """From within the namespace."""
-    cable = cable_of(namespace)
-    pair = netlink.new_pair(
+    cable = veth_name(namespace)
+    pair = netlink.new_veth_pair(
         cable,
         bridge=number,
         group=bridge.group,
-        inside=INSIDE,
+        inside=POD_INTERFACE,
         mac=mac_of(address),
         namespace=namespace,
     )
     with suppress(FileExistsError):
-        machine.do(pair, netlink.describe(cable, about))
+        machine.execute(pair, netlink.set_alias(cable, about))
     own = IPv4Interface((int(address), bridge.range.prefixlen))
     up = (netlink.set_up(_LOOPBACK), netlink.set_up(_ETH0), netlink.add_address(_ETH0, own))
     with Netlink() as inside, suppress(FileExistsError):
-        inside.do(*up)
+        inside.execute(*up)
 
 
 def _listen(host: IPv4Address, port: int) -> socket.socket | OSError:
     try:
         if not host.is_loopback:
             with Netlink() as inside, suppress(FileExistsError):
-                inside.do(netlink.add_address(_LOOPBACK, IPv4Interface(host)))
+                inside.execute(netlink.add_address(_LOOPBACK, IPv4Interface(host)))
         return socket.create_server((str(host), port), backlog=128)
     except OSError as error:
         return error
@@ -206,7 +206,7 @@ def _listen(host: IPv4Address, port: int) -> socket.socket | OSError:
 def open_namespace(pid: int) -> int:
     """That of a process; -1 if it is the machine's own."""
     descriptor = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    if os.path.sameopenfile(descriptor, _own()):
+    if os.path.sameopenfile(descriptor, _open_own_namespace()):
         os.close(descriptor)
         return -1
     return descriptor
@@ -215,26 +215,26 @@ def open_namespace(pid: int) -> int:
 _own_namespace = -1
 
 
-def _own() -> int:
+def _open_own_namespace() -> int:
     global _own_namespace
     if _own_namespace < 0:
         _own_namespace = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     return _own_namespace
 
 
-def cable_of(namespace: int) -> str:
+def veth_name(namespace: int) -> str:
     """Named after the namespace, not its pod: the last one's cable may still be there for a moment."""
     return f"vp{os.fstat(namespace).st_ino:x}"
 
 
-def _number_of(bridge: Bridge) -> int:
+def _bridge_index(bridge: Bridge) -> int:
     try:
         return socket.if_nametoindex(bridge.name)
     except OSError:  # somebody has removed it
         return ensure_bridge(bridge)
 
 
-def dialling(namespace: int) -> socket.socket:
+def open_socket_in_namespace(namespace: int) -> socket.socket:
     """A socket that will connect from within the namespace."""
 
     def open_socket() -> socket.socket:
@@ -242,18 +242,18 @@ def dialling(namespace: int) -> socket.socket:
         made.setblocking(False)
         return made
 
-    return within(namespace, open_socket)
+    return run_in_namespace(namespace, open_socket)
 
 
-def within(namespace: int, work: Callable[[], T]) -> T:
-    def entered() -> T:
+def run_in_namespace(namespace: int, work: Callable[[], T]) -> T:
+    def enter_and_run() -> T:
         syscalls.setns(namespace, syscalls.CLONE_NEWNET)
         return work()
 
-    return _apart(entered)
+    return _run_in_thread(enter_and_run)
 
 
-def _apart(work: Callable[[], T]) -> T:
+def _run_in_thread(work: Callable[[], T]) -> T:
     """Run on a thread of its own, which takes the namespace that it gets into with it."""
     results: list[T] = []
     problems: list[BaseException] = []

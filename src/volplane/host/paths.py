@@ -19,7 +19,7 @@ _CSI = "plugins/kubernetes.io/csi"
 _BLOCK = f"{_CSI}/volumeDevices"
 
 
-def escape(plugin: str) -> str:
+def escape_plugin_name(plugin: str) -> str:
     return plugin.replace("/", "~")
 
 
@@ -55,7 +55,7 @@ class NodePaths:
                 return wire + path[len(real) :]
         return path
 
-    def bounds(self, path: str) -> str:
+    def find_volume_root(self, path: str) -> str:
         """The real directory that a path, wire or real, is below by its name; "" where no volume may be."""
         if any(_inside(path, root) for root in (self.wire_root, self.root)):
             return self.root
@@ -108,16 +108,16 @@ class NodePaths:
 
     def volume(self, uid: str, plugin: str, spec_name: str) -> str:
         """A pod's volume of any plugin, such as `kubernetes.io/empty-dir`."""
-        return f"{self.volumes(uid)}/{escape(plugin)}/{spec_name}"
+        return f"{self.volumes(uid)}/{escape_plugin_name(plugin)}/{spec_name}"
 
     def volume_devices(self, uid: str) -> str:
         return f"{self.pod(uid)}/volumeDevices"
 
     def volume_device(self, uid: str, plugin: str, spec_name: str) -> str:
-        return f"{self.volume_devices(uid)}/{escape(plugin)}/{spec_name}"
+        return f"{self.volume_devices(uid)}/{escape_plugin_name(plugin)}/{spec_name}"
 
     def plugin_data(self, uid: str, plugin: str) -> str:
-        return f"{self.pod(uid)}/plugins/{escape(plugin)}"
+        return f"{self.pod(uid)}/plugins/{escape_plugin_name(plugin)}"
 
     def subpaths(self, uid: str) -> str:
         return f"{self.pod(uid)}/volume-subpaths"
@@ -135,12 +135,12 @@ class NodePaths:
     # CSI, file systems
 
     def staging(self, driver: str, handle: str) -> str:
-        return f"{self._staged(driver, handle)}/globalmount"
+        return f"{self._staging_directory(driver, handle)}/globalmount"
 
     def staging_data(self, driver: str, handle: str) -> str:
-        return f"{self._staged(driver, handle)}/vol_data.json"
+        return f"{self._staging_directory(driver, handle)}/vol_data.json"
 
-    def _staged(self, driver: str, handle: str) -> str:
+    def _staging_directory(self, driver: str, handle: str) -> str:
         return f"{self.wire_root}/{_CSI}/{driver}/{hashlib.sha256(handle.encode()).hexdigest()}"
 
     def csi_target(self, uid: str, spec_name: str) -> str:

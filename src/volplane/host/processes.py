@@ -19,7 +19,7 @@ from volplane.base import descriptors
 _PF_EXITING = 0x4  # among the flags of a task
 
 
-class Completed(Struct, frozen=True):
+class CompletedCommand(Struct, frozen=True):
     argv: tuple[str, ...]
     code: int  # negative: ended by that signal
     stdout: bytes
@@ -31,20 +31,20 @@ class Completed(Struct, frozen=True):
         return (self.stdout + self.stderr).decode(errors="replace").strip()
 
 
-class CommandFailed(Exception):
-    def __init__(self, completed: Completed) -> None:
+class HostCommandFailed(Exception):
+    def __init__(self, completed: CompletedCommand) -> None:
         super().__init__(f"{completed.argv[0]} failed with code {completed.code}: {completed.output}")
         self.completed = completed
 
 
-class CommandMissing(CommandFailed):
+class HostCommandMissing(HostCommandFailed):
     """The program is not installed."""
 
     def __init__(self, argv: Sequence[str]) -> None:
-        super().__init__(Completed(tuple(argv), 127, b"", b"not installed on this machine"))
+        super().__init__(CompletedCommand(tuple(argv), 127, b"", b"not installed on this machine"))
 
 
-class Running:
+class RunningCommand:
     """A command under way, which another thread may end."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
@@ -52,7 +52,7 @@ class Running:
         self._process: subprocess.Popen[bytes] | None = None
         self._cancelled = False
 
-    def finish(self, timeout: float | None, given: bytes = b"") -> Completed:
+    def finish(self, timeout: float | None, given: bytes = b"") -> CompletedCommand:
         """Run to the end, blocking. Raises TimeoutError after killing it."""
         try:
             self._process = process = subprocess.Popen(
@@ -64,7 +64,7 @@ class Running:
                 start_new_session=True,
             )
         except FileNotFoundError:
-            raise CommandMissing(self.argv) from None
+            raise HostCommandMissing(self.argv) from None
         descriptors.restore_limit(process.pid)
         if self._cancelled:  # between the request and the start
             self.kill()
@@ -74,7 +74,7 @@ class Running:
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise TimeoutError(f"{self.argv[0]} did not end within {timeout:g} s") from None
-        return Completed(self.argv, process.returncode, stdout, stderr)
+        return CompletedCommand(self.argv, process.returncode, stdout, stderr)
 
     def kill(self) -> None:
         """End it with everything it started in its session's group."""
@@ -83,11 +83,13 @@ class Running:
             os.killpg(self._process.pid, signal.SIGKILL)
 
 
-def run(argv: Sequence[str], *, timeout: float = 120, given: bytes = b"", check: bool = True) -> Completed:
+def run(
+    argv: Sequence[str], *, timeout: float = 120, given: bytes = b"", check: bool = True
+) -> CompletedCommand:
     """Blocking; for the executor's threads."""
-    completed = Running(argv).finish(timeout, given)
+    completed = RunningCommand(argv).finish(timeout, given)
     if check and completed.code:
-        raise CommandFailed(completed)
+        raise HostCommandFailed(completed)
     return completed
 
 
@@ -104,7 +106,7 @@ class Process:
 
     async def wait(self) -> int:
         if self._popen.poll() is None:
-            await exited(self.pid)
+            await wait_for_exit(self.pid)
         return self._popen.wait()
 
     def send(self, number: int) -> None:
@@ -120,7 +122,7 @@ def spawn(
     fds: Sequence[int] = (),
     log: str = os.devnull,
     env: Mapping[str, str] | None = None,
-    held: Collection[int] = (),
+    blocked_signals: Collection[int] = (),
 ) -> Process:
     """Start in a session of its own with nothing of ours open but `fds`; blocking.
 
@@ -128,7 +130,9 @@ def spawn(
     """
     bare = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)  # of this thread, and the child inherits it
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, blocked_signals
+    )  # of this thread, and the child inherits it
     try:
         started = subprocess.Popen(
             argv,
@@ -143,43 +147,43 @@ def spawn(
         descriptors.restore_limit(started.pid)
         return Process(started)
     except FileNotFoundError:
-        raise CommandMissing(argv) from None
+        raise HostCommandMissing(argv) from None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(descriptor)
 
 
-async def exited(pid: int) -> None:
+async def wait_for_exit(pid: int) -> None:
     """Wait for the end of any process, child or not."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
-        await readable(descriptor)
+        await wait_readable(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _wake(ready: asyncio.Future[None]) -> None:
+def _set_ready(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
 
 
-async def readable(descriptor: int) -> None:
+async def wait_readable(descriptor: int) -> None:
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(descriptor, _wake, ready)
+    loop.add_reader(descriptor, _set_ready, ready)
     try:
         await ready
     finally:
         loop.remove_reader(descriptor)
 
 
-async def writable(descriptor: int) -> None:
+async def wait_writable(descriptor: int) -> None:
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
-    loop.add_writer(descriptor, _wake, ready)
+    loop.add_writer(descriptor, _set_ready, ready)
     try:
         await ready
     finally:

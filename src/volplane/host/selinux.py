@@ -6,26 +6,26 @@ from pathlib import Path
 
 from volplane.host import mounts
 from volplane.host.mounts import MountTable
-from volplane.rules.selinux import Policy
+from volplane.rules.selinux import SELinuxPolicy
 
 KERNEL = "kernel"  # the label of every process before a policy has been loaded
 
 
-def policy(root: Path = Path("/"), table: MountTable | None = None) -> Policy | None:
+def policy(root: Path = Path("/"), table: MountTable | None = None) -> SELinuxPolicy | None:
     """None on a machine without SELinux."""
-    mounted = (mounts.read_table() if table is None else table).mentioning(" - selinuxfs ")
+    mounted = (mounts.read_table() if table is None else table).filter_lines(" - selinuxfs ")
     if all(entry.fstype != "selinuxfs" or entry.readonly for entry in mounted):
         return None
     current = _text(root / "proc/self/attr/current").rstrip("\0\n")
     return None if current == KERNEL else _containers(root)
 
 
-def _containers(root: Path) -> Policy:
+def _containers(root: Path) -> SELinuxPolicy:
     given = _settings(_text(root / "usr/share/containers/selinux/contexts"))
     if not given:
         kind = _settings(_text(root / "etc/selinux/config")).get("SELINUXTYPE", "")
         given = _settings(_text(root / "etc/selinux" / kind / "contexts/lxc_contexts"))
-    return Policy(given.get("process", ""), given.get("file", ""))
+    return SELinuxPolicy(given.get("process", ""), given.get("file", ""))
 
 
 def _settings(text: str) -> dict[str, str]:

@@ -30,10 +30,10 @@ from volplane.api.errors import APIError, Conflict
 from volplane.api.meta import Resource
 from volplane.base import clock, metrics
 from volplane.client.cache import Cache
-from volplane.client.client import Client, written
-from volplane.loops.events import Recorder
-from volplane.loops.queue import Backoff, Queue, Waiting
-from volplane.rules.steps import CommonStep, Requeue, Say, Wait
+from volplane.client.client import Client, written_revisions
+from volplane.loops.events import EventRecorder
+from volplane.loops.queue import Backoff, Queue, WaitingKey
+from volplane.rules.steps import CommonStep, RecordEvent, Requeue, Wait
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +50,9 @@ WORK = metrics.histogram(
     ("name",),
     buckets=(1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10),
 )
-CATCH_UP = 5.0  # seconds; a selective cache may never see a write that its selection excludes
-MAX_NOTED = 4096  # keys with noted writes before those that the caches show are dropped
-COMMON = (Wait, Say, Requeue)  # the steps that are carried out here
+CATCH_UP_TIMEOUT = 5.0  # seconds; a selective cache may never see a write that its selection excludes
+MAX_NOTED_WRITES = 4096  # keys with noted writes before those that the caches show are dropped
+COMMON_STEPS = (Wait, RecordEvent, Requeue)  # the steps that are carried out here
 PLANNED_IN_A_ROW = 32  # keys planned before other tasks get to run
 
 
@@ -111,7 +111,7 @@ class Controller(Generic[K, V, S]):
         self,
         client: Client,
         *,
-        events: Recorder | None = None,
+        events: EventRecorder | None = None,
         workers: int | None = None,
         backoff: Backoff | None = None,
         resync: float | None = None,
@@ -121,7 +121,7 @@ class Controller(Generic[K, V, S]):
         self.backoff = backoff or self.backoff
         self.resync = self.resync if resync is None else resync
         self.queue: Queue[K] = Queue(self.backoff, name=self.name)
-        self.events = events or Recorder(client, self.component or self.name)
+        self.events = events or EventRecorder(client, self.component or self.name)
         self._owns_events = events is None
         self._watched: list[Watched[Any, K]] = []
         self._live_caches: list[Cache[Any]] = []
@@ -205,7 +205,7 @@ class Controller(Generic[K, V, S]):
         """The object that events are about, where a `Say` does not name another."""
         raise NotImplementedError
 
-    def emit(self, view: V, say: Say) -> None:
+    def emit(self, view: V, say: RecordEvent) -> None:
         """Record the event of a `Say`."""
         self.events.event(say.about or self.subject(view), say.type, say.reason, say.message)
 
@@ -220,14 +220,14 @@ class Controller(Generic[K, V, S]):
     # --- how it runs
 
     @property
-    def waits(self) -> list[Waiting[K]]:
+    def waits(self) -> list[WaitingKey[K]]:
         return self.queue.waits
 
     async def sync_only(self) -> None:
         """Fill the caches and observe what is there, without planning: for readers of views and plans."""
         self.setup()
         for watched in self._watched:
-            await watched.cache.synced()
+            await watched.cache.wait_synced()
         for watched in self._watched:
             if watched.observe is not None:
                 for obj in watched.cache.all():
@@ -241,7 +241,7 @@ class Controller(Generic[K, V, S]):
             for watched in list(self._watched):
                 self._subscribe(watched)
             for watched in list(self._watched):
-                await watched.cache.synced()
+                await watched.cache.wait_synced()
             if not self._owns_events:
                 return await self.serve()
             async with self.events:
@@ -307,14 +307,14 @@ class Controller(Generic[K, V, S]):
             if planned is not None:
                 view, steps = planned
                 for step in steps:
-                    if not isinstance(step, COMMON):
+                    if not isinstance(step, COMMON_STEPS):
                         return planned
                 for step in steps:
                     self._carry_out_here(key, view, step)
             self.queue.forget(key)
         except Exception as error:
             self._retry_later(key, error)
-        self.queue.done(key)
+        self.queue.finish(key)
         self._duration.observe(clock.now() - begun)
         return None
 
@@ -326,7 +326,7 @@ class Controller(Generic[K, V, S]):
         try:
             if planned is None:
                 await self._catch_up(key)
-            written.set(notes)  # of this task alone, and of those it starts
+            written_revisions.set(notes)  # of this task alone, and of those it starts
             if planned is None:
                 await self.reconcile(key)
             else:
@@ -337,7 +337,7 @@ class Controller(Generic[K, V, S]):
         finally:
             if notes:
                 self._written[key] = notes
-            self.queue.done(key)
+            self.queue.finish(key)
             slots.release()
             self._duration.observe(clock.now() - begun)
 
@@ -378,7 +378,7 @@ class Controller(Generic[K, V, S]):
     async def _act_batch(self, key: K, view: V, batch: Sequence[S | CommonStep]) -> Sequence[Outcome[V]]:
         acting: list[S] = []
         for step in batch:
-            if isinstance(step, COMMON):
+            if isinstance(step, COMMON_STEPS):
                 self._carry_out_here(key, view, step)
             else:
                 acting.append(step)
@@ -391,7 +391,7 @@ class Controller(Generic[K, V, S]):
     def _carry_out_here(self, key: K, view: V, step: S | CommonStep) -> None:
         if isinstance(step, Wait):
             self.queue.later(key, step.seconds, step.why)
-        elif isinstance(step, Say):
+        elif isinstance(step, RecordEvent):
             self.emit(view, step)
         elif isinstance(step, Requeue):
             self.queue.add(step.key)  # type: ignore[arg-type]  # plans do not know the type of keys
@@ -415,13 +415,13 @@ class Controller(Generic[K, V, S]):
             revision = notes.get(cache.type, 0)
             if cache.revision < revision:
                 try:
-                    async with asyncio.timeout(CATCH_UP):
+                    async with asyncio.timeout(CATCH_UP_TIMEOUT):
                         await cache.wait_for(revision)
                 except TimeoutError:
                     log.debug("%s %s: %s did not reach %d", self.name, key, cache, revision)
         for cache in self._live_caches:
-            await cache.live()
-        if len(self._written) > MAX_NOTED:
+            await cache.wait_live()
+        if len(self._written) > MAX_NOTED_WRITES:
             self._prune()
 
     def _prune(self) -> None:

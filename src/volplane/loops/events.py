@@ -27,17 +27,17 @@ from volplane.client.client import Client
 log = logging.getLogger(__name__)
 
 BACKLOG = 1000  # notes waiting to be written; beyond it the newest are dropped
-WAVE = 16  # notes written at the same time
-REMEMBERED = 512  # at most, for each component and node: what is older is told as new when it comes again
+BATCH_SIZE = 16  # notes written at the same time
+MAX_REMEMBERED = 512  # at most, for each component and node: what is older is told as new when it comes again
 SIMILAR, SIMILAR_SECONDS = 10, 600.0  # more alike than this within that time are combined
 BURST, REFILL = 25, 300.0  # notes per object and source, and seconds until another one is granted
 ROUNDING = 1e-3  # seconds; sums of fractions are not exact
 TRIES, TRY_PAUSE = 12, 10.0  # while the server cannot be reached
-FLUSH = 2.0  # seconds that a stopping role gives its last events
+FLUSH_TIMEOUT = 2.0  # seconds that a stopping role gives its last events
 # Seconds before a note is written: what it tells of is under way, and needs the store more. While the loop is
 # late by this much, as in a burst of work, the notes wait on, but never longer than that.
 LULL, LATE, PATIENCE = 0.25, 0.01, 2.0
-LONGEST_MESSAGE = 1024
+MAX_MESSAGE_LENGTH = 1024
 COMBINED = "(combined from similar events): "
 
 V = TypeVar("V")
@@ -45,13 +45,13 @@ V = TypeVar("V")
 _serial = count()  # of all recorders: two may tell of one object in the same microsecond
 
 
-class Recent(Generic[V]):
+class RecentEntries(Generic[V]):
     """A dictionary that remembers only the newest entries, and of their long keys the hash.
 
     The older half goes at once: a dictionary of which one leaves for each that comes takes thrice the memory.
     """
 
-    def __init__(self, capacity: int = REMEMBERED) -> None:
+    def __init__(self, capacity: int = MAX_REMEMBERED) -> None:
         self._newer: dict[int, V] = {}
         self._older: dict[int, V] = {}
         self._half = capacity // 2
@@ -69,7 +69,7 @@ class Recent(Generic[V]):
         return value
 
 
-class Note(Struct, frozen=True):
+class PendingEvent(Struct, frozen=True):
     about: ObjectReference
     type: str
     reason: str
@@ -87,18 +87,18 @@ class Note(Struct, frozen=True):
         return (self.component, self.host, *where, self.type, self.reason)
 
     @property
-    def speaker(self) -> tuple[str, ...]:
+    def source(self) -> tuple[str, ...]:
         about = self.about
         where = (about.kind, about.namespace, about.name, about.uid, about.api_version)
         return (self.component, self.host, *where)
 
 
-class Similar(Struct, gc=False):
+class SimilarEvents(Struct, gc=False):
     messages: tuple[int, ...]  # their hashes
     since: float
 
 
-class Known(Struct, gc=False):
+class RecordedEvent(Struct, gc=False):
     name: str
     first: str
     count: int
@@ -108,22 +108,22 @@ class Correlator:
     """Which notes become which events; knows time only as a number."""
 
     def __init__(self) -> None:
-        self._similar: Recent[Similar] = Recent()
-        self._spent: Recent[float] = Recent()  # when all that was spent is granted again
-        self.known: Recent[Known] = Recent()
+        self._similar: RecentEntries[SimilarEvents] = RecentEntries()
+        self._spent: RecentEntries[float] = RecentEntries()  # when all that was spent is granted again
+        self.known: RecentEntries[RecordedEvent] = RecentEntries()
 
-    def admits(self, note: Note, now: float) -> bool:
-        whole = max(now, self._spent.get(note.speaker) or now)
+    def admits(self, note: PendingEvent, now: float) -> bool:
+        whole = max(now, self._spent.get(note.source) or now)
         if whole + REFILL - now > BURST * REFILL + ROUNDING:
             return False
-        self._spent.put(note.speaker, whole + REFILL)
+        self._spent.put(note.source, whole + REFILL)
         return True
 
-    def combine(self, note: Note, now: float) -> tuple[tuple[str, ...], str]:
+    def combine(self, note: PendingEvent, now: float) -> tuple[tuple[str, ...], str]:
         """The identity under which repeats are counted, and the message to show."""
         similar = self._similar.get(note.group)
         if similar is None or now - similar.since > SIMILAR_SECONDS:
-            similar = self._similar.put(note.group, Similar((), now))
+            similar = self._similar.put(note.group, SimilarEvents((), now))
         if (message := hash(note.message)) not in similar.messages:
             similar.messages = (*similar.messages, message)[:SIMILAR]
         similar.since = now
@@ -132,14 +132,14 @@ class Correlator:
         return note.group, COMBINED + note.message
 
 
-class Recorder:
+class EventRecorder:
     """`async with Recorder(client, "attachdetach-controller") as events: events.event(claim, …)`"""
 
     def __init__(self, client: Client, component: str = "", host: str = "") -> None:
         self.client = client
         self.component = component
         self.host = host
-        self._notes: deque[Note] = deque()
+        self._notes: deque[PendingEvent] = deque()
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -160,8 +160,10 @@ class Recorder:
             log.warning("event dropped, too many wait: %s %s", reason, message)
             return
         about = obj if isinstance(obj, ObjectReference) else reference(obj)
-        text = message if len(message) <= LONGEST_MESSAGE else message[: LONGEST_MESSAGE - 3] + "..."
-        note = Note(about, type, reason, text, component or self.component, self.host, clock.stamp(), action)
+        text = message if len(message) <= MAX_MESSAGE_LENGTH else message[: MAX_MESSAGE_LENGTH - 3] + "..."
+        note = PendingEvent(
+            about, type, reason, text, component or self.component, self.host, clock.stamp(), action
+        )
         self._notes.append(note)
         self._idle.clear()
         self._news.set()
@@ -177,7 +179,7 @@ class Recorder:
         self._hurry.set()
         await self._idle.wait()
 
-    async def __aenter__(self) -> Recorder:
+    async def __aenter__(self) -> EventRecorder:
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name=f"events of {self.component}")
         return self
@@ -187,7 +189,7 @@ class Recorder:
         if task is None:
             return
         try:
-            async with asyncio.timeout(FLUSH):
+            async with asyncio.timeout(FLUSH_TIMEOUT):
                 await self.flush()
         except TimeoutError:
             log.warning("%d events of %s were not written", len(self._notes), self.component)
@@ -198,9 +200,9 @@ class Recorder:
     async def _run(self) -> None:
         while True:
             await self._news.wait()
-            await self._lull()
+            await self._wait_for_lull()
             while self._notes:
-                wave = self._wave()
+                wave = self._next_batch()
                 await asyncio.gather(*(self._persist(note) for note in wave))
                 for _ in wave:
                     self._notes.popleft()
@@ -208,7 +210,7 @@ class Recorder:
             self._hurry.clear()
             self._idle.set()
 
-    async def _lull(self) -> None:
+    async def _wait_for_lull(self) -> None:
         begun = due = clock.now()
         while not self._hurry.is_set():
             due = clock.now() + LULL
@@ -218,18 +220,18 @@ class Recorder:
             if clock.now() - due < LATE or clock.now() - begun > PATIENCE:
                 return
 
-    def _wave(self) -> list[Note]:
+    def _next_batch(self) -> list[PendingEvent]:
         """The next notes of different groups: written side by side they share the store's commit."""
-        wave: list[Note] = []
+        wave: list[PendingEvent] = []
         groups = set()
         for note in self._notes:
-            if note.group in groups or len(wave) == WAVE:
+            if note.group in groups or len(wave) == BATCH_SIZE:
                 break
             groups.add(note.group)
             wave.append(note)
         return wave
 
-    async def _persist(self, note: Note) -> None:
+    async def _persist(self, note: PendingEvent) -> None:
         now = clock.now()
         identity, message = self._correlator.combine(note, now)
         if not self._correlator.admits(note, now):
@@ -247,7 +249,7 @@ class Recorder:
                 log.exception("event %s about %s not written", note.reason, note.about.name)
                 return
 
-    async def _write(self, note: Note, identity: tuple[str, ...], message: str) -> None:
+    async def _write(self, note: PendingEvent, identity: tuple[str, ...], message: str) -> None:
         namespace = note.about.namespace or "default"
         known = self._correlator.known.get(identity)
         if known is not None:
@@ -275,9 +277,9 @@ class Recorder:
             reporting_instance=note.host,
         )
         await self.client.create(made)
-        self._correlator.known.put(identity, Known(made.name, first, count))
+        self._correlator.known.put(identity, RecordedEvent(made.name, first, count))
 
-    def _fresh_name(self, note: Note) -> str:
+    def _fresh_name(self, note: PendingEvent) -> str:
         nanos = int(clock.wall().timestamp() * 1_000_000) * 1000 + next(_serial) % 1000
         return f"{note.about.name}.{nanos:x}"
 

@@ -26,21 +26,21 @@ from volplane.base import clock
 from volplane.base.settings import Duration, about
 from volplane.client.client import Client
 from volplane.client.transport import ChangeType
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 
 log = logging.getLogger(__name__)
 
 JITTER = 1.2
-CALL = 5.0  # seconds that one request may take
-RELEASE = 2.0  # seconds that a leaving leader gives the release
-FIRM = 0.9  # of its lease: who could not renew by then stops working, before anybody else may begin
+CALL_TIMEOUT = 5.0  # seconds that one request may take
+RELEASE_TIMEOUT = 2.0  # seconds that a leaving leader gives the release
+LEASE_SHARE = 0.9  # of its lease: who could not renew by then stops working, before anybody else may begin
 
 
 class LeaseLost(Exception):
     """The lease could not be renewed in time; whoever held it must stop at once."""
 
 
-class Election(Struct, frozen=True, kw_only=True):
+class LeaderElectionOptions(Struct, frozen=True, kw_only=True):
     """The flags of leader election, under upstream's names."""
 
     leader_election: Annotated[
@@ -71,7 +71,7 @@ class Election(Struct, frozen=True, kw_only=True):
 
 async def lead(
     client: Client,
-    settings: Election,
+    settings: LeaderElectionOptions,
     lease: str,
     body: Callable[[], Awaitable[None]],
     *,
@@ -108,23 +108,23 @@ async def run_as_leader(
     release: bool = True,
 ) -> None:
     """Wait for the lease, run `body` while it is ours, give it back. Raises LeaseLost when it slips away."""
-    elector = _Elector(client, lease_name, namespace, identity, duration, renew, retry, labels or {})
+    elector = LeaderElector(client, lease_name, namespace, identity, duration, renew, retry, labels or {})
     log.info("attempting to acquire leader lease %s/%s...", namespace, lease_name)
     await elector.acquire()
     log.info("successfully acquired lease %s/%s", namespace, lease_name)
     try:
-        async with Recorder(client, identity) as events:
-            events.normal(elector.held, "LeaderElection", f"{identity} became leader")
+        async with EventRecorder(client, identity) as events:
+            events.normal(elector.lease, "LeaderElection", f"{identity} became leader")
             await _lead(elector, body)
     finally:
         if release and not elector.lost:
             await elector.release()
 
 
-async def _lead(elector: _Elector, body: Callable[[], Awaitable[None]]) -> None:
+async def _lead(elector: LeaderElector, body: Callable[[], Awaitable[None]]) -> None:
     """Work and renewal side by side: the end of one is the end of the other."""
     work = asyncio.ensure_future(body())
-    renewal = asyncio.ensure_future(elector.keep())
+    renewal = asyncio.ensure_future(elector.renew_until_lost())
     try:
         await asyncio.wait((work, renewal), return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -136,7 +136,7 @@ async def _lead(elector: _Elector, body: Callable[[], Awaitable[None]]) -> None:
             task.result()
 
 
-class _Elector:
+class LeaderElector:
     def __init__(
         self,
         client: Client,
@@ -159,7 +159,7 @@ class _Elector:
         self._sent = ""  # the stamp of the record that was sent last
 
     @property
-    def held(self) -> Lease:
+    def lease(self) -> Lease:
         assert self._held is not None
         return self._held
 
@@ -180,12 +180,12 @@ class _Elector:
         """Until a try may succeed, or it is time to look."""
         while not turn.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._patience()):
+                async with asyncio.timeout(self._wait_seconds()):
                     await turn.wait()
             if not self._watching or clock.now() >= self._expires():
                 return
 
-    def _patience(self) -> float:
+    def _wait_seconds(self) -> float:
         """Until the holder's end as far as it is known; who hears of nothing looks more often."""
         left = self._expires() - clock.now()
         if left > 0 and self._watching:
@@ -212,13 +212,13 @@ class _Elector:
                 if change.object is None:
                     continue
                 self._observe(change.object.spec)
-                if change.type is ChangeType.DELETED or not self._is_anothers(change.object.spec):
+                if change.type is ChangeType.DELETED or not self._is_held_by_other(change.object.spec):
                     turn.set()
         finally:
             self._watching = False
             turn.set()
 
-    async def keep(self) -> None:
+    async def renew_until_lost(self) -> None:
         """Renew until that fails for too long."""
         while True:
             await asyncio.sleep(self.retry)
@@ -231,7 +231,7 @@ class _Elector:
                 raise LeaseLost(f"lease {self.namespace}/{self.name} lost") from None
 
     def _deadline(self) -> float:
-        return min(clock.now() + self.renew, self._renewed_at + FIRM * self._lease_seconds())
+        return min(clock.now() + self.renew, self._renewed_at + LEASE_SHARE * self._lease_seconds())
 
     def _lease_seconds(self) -> float:
         """The seconds that others see in the lease, which has whole ones."""
@@ -246,31 +246,35 @@ class _Elector:
     async def _try(self) -> bool:
         """One attempt to take or renew the lease."""
         try:
-            async with asyncio.timeout(CALL):
-                return await self._take()
+            async with asyncio.timeout(CALL_TIMEOUT):
+                return await self._acquire_or_renew()
         except (APIError, TimeoutError) as error:
             if not isinstance(error, (Conflict, AlreadyExists)):
                 log.warning("lease %s/%s: %s", self.namespace, self.name, error)
             self._held = None  # what we know may be stale: look again next time
             return False
 
-    async def _take(self) -> bool:
+    async def _acquire_or_renew(self) -> bool:
         lease = self._held or await self._find()
         asked = clock.now()
         if lease is None:
             metadata = ObjectMeta(name=self.name, namespace=self.namespace, labels=self.labels)
-            self._keep(await self.client.create(Lease(metadata=metadata, spec=self._record(None))), asked)
+            self._note_held(
+                await self.client.create(Lease(metadata=metadata, spec=self._new_spec(None))), asked
+            )
             return True
         self._observe(lease.spec)
-        if self._is_anothers(lease.spec):
+        if self._is_held_by_other(lease.spec):
             return False
-        self._keep(await self.client.update(structs.replace(lease, spec=self._record(lease.spec))), asked)
+        self._note_held(
+            await self.client.update(structs.replace(lease, spec=self._new_spec(lease.spec))), asked
+        )
         return True
 
     async def _find(self) -> Lease | None:
         return await self.client.find(Lease, self.name, self.namespace)
 
-    def _is_anothers(self, spec: LeaseSpec) -> bool:
+    def _is_held_by_other(self, spec: LeaseSpec) -> bool:
         holder = spec.holder_identity or ""
         return holder not in ("", self.identity) and clock.now() < self._expires()
 
@@ -278,11 +282,11 @@ class _Elector:
         if spec != self._seen:
             self._seen, self._seen_at = spec, clock.now()
 
-    def _keep(self, lease: Lease, asked: float) -> None:
+    def _note_held(self, lease: Lease, asked: float) -> None:
         self._held, self._renewed_at = lease, asked
         self._observe(lease.spec)
 
-    def _record(self, before: LeaseSpec | None) -> LeaseSpec:
+    def _new_spec(self, before: LeaseSpec | None) -> LeaseSpec:
         self._sent = now = clock.microstamp()
         mine = before is not None and before.holder_identity == self.identity
         moves = ((before.lease_transitions or 0) + (not mine)) if before else 0
@@ -297,24 +301,28 @@ class _Elector:
     async def release(self) -> None:
         """Let the next one in without waiting. Best effort: a lease not given back runs out."""
         try:
-            async with asyncio.timeout(RELEASE):
-                await self._give_back()
+            async with asyncio.timeout(RELEASE_TIMEOUT):
+                await self._release()
         except (APIError, TimeoutError) as error:
             log.warning("lease %s/%s not released: %s", self.namespace, self.name, error)
 
-    async def _give_back(self) -> None:
+    async def _release(self) -> None:
         if self._held is not None:
             with suppress(Conflict):  # a renewal that was cut short has come through nevertheless
-                return await self._empty(self._held)
+                return await self._clear_holder(self._held)
         lease = await self._find()
-        if lease is not None and lease.spec.holder_identity == self.identity and self._wrote(lease.spec):
-            await self._empty(lease)
+        if (
+            lease is not None
+            and lease.spec.holder_identity == self.identity
+            and self._is_own_write(lease.spec)
+        ):
+            await self._clear_holder(lease)
 
-    def _wrote(self, spec: LeaseSpec) -> bool:
+    def _is_own_write(self, spec: LeaseSpec) -> bool:
         """Another of our name may hold it by now: one that was started in our place."""
         return spec.renew_time == self._sent
 
-    async def _empty(self, lease: Lease) -> None:
+    async def _clear_holder(self, lease: Lease) -> None:
         now = clock.microstamp()
         spec = structs.replace(
             lease.spec, holder_identity="", lease_duration_seconds=1, renew_time=now, acquire_time=now

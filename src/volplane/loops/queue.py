@@ -36,7 +36,7 @@ class Backoff(Struct, frozen=True):
         return min(self.first * 2.0 ** min(failures - 1, 60), self.longest)
 
 
-class Waiting(Struct, Generic[K], frozen=True):
+class WaitingKey(Struct, Generic[K], frozen=True):
     """What a role knows and no object shows: this key waits for that."""
 
     key: K
@@ -55,8 +55,10 @@ class Queue(Generic[K]):
         self._working: set[K] = set()
         self._failures: dict[K, int] = {}
         self._timers: dict[K, asyncio.TimerHandle] = {}
-        self._waits: dict[K, dict[str, Waiting[K]]] = {}
-        self._before: dict[K, dict[str, Waiting[K]]] = {}  # of keys in work: what they waited for until now
+        self._waits: dict[K, dict[str, WaitingKey[K]]] = {}
+        self._before: dict[
+            K, dict[str, WaitingKey[K]]
+        ] = {}  # of keys in work: what they waited for until now
         self._takers: deque[asyncio.Future[None]] = deque()
 
     def add(self, key: K) -> None:
@@ -80,7 +82,7 @@ class Queue(Generic[K]):
             if timer.when() <= due:
                 return
             timer.cancel()
-        self._timers[key] = asyncio.get_running_loop().call_at(due, self._ring, key)
+        self._timers[key] = asyncio.get_running_loop().call_at(due, self._on_timer, key)
 
     def retry(self, key: K, why: str = "", backoff: Backoff | None = None) -> float:
         """Work the key again after its next pause; the pause, for whoever wants to say it."""
@@ -117,14 +119,14 @@ class Queue(Generic[K]):
             self._before[key] = waits
         return key
 
-    def done(self, key: K) -> None:
+    def finish(self, key: K) -> None:
         self._working.discard(key)
         self._before.pop(key, None)
         if key in self._dirty:
             self._offer(key)
 
     @property
-    def waits(self) -> list[Waiting[K]]:
+    def waits(self) -> list[WaitingKey[K]]:
         return [waiting for waits in self._waits.values() for waiting in waits.values()]
 
     @property
@@ -153,7 +155,7 @@ class Queue(Generic[K]):
             if not taker.done():
                 return taker.set_result(None)
 
-    def _ring(self, key: K) -> None:
+    def _on_timer(self, key: K) -> None:
         self._timers.pop(key, None)
         self.add(key)
 
@@ -162,4 +164,4 @@ class Queue(Generic[K]):
         earlier = self._before.get(key, {}).get(why) or self._waits.get(key, {}).get(why)
         since = earlier.since if earlier else now
         next_try = None if math.isinf(seconds) else now + timedelta(seconds=max(seconds, 0.0))
-        self._waits.setdefault(key, {})[why] = Waiting(key, why, since, next_try)
+        self._waits.setdefault(key, {})[why] = WaitingKey(key, why, since, next_try)

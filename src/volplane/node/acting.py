@@ -12,26 +12,34 @@ from typing import Protocol, assert_never
 
 from volplane.api.errors import APIError
 from volplane.base import clock
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.node.expanding import Expander
-from volplane.node.operations import Key, Operations
+from volplane.node.operations import OperationKey, PendingOperations
 from volplane.node.plan import (
-    Expand,
-    Outcome,
-    Publish,
-    Refuse,
-    Stage,
-    State,
-    Unpublish,
-    Unstage,
+    ExpandInUseVolume,
+    MountDevice,
+    MountOutcome,
+    MountState,
+    MountVolume,
+    RejectMount,
+    UnmountDevice,
+    UnmountVolume,
     after_mount,
     after_unmount,
 )
 from volplane.node.subpaths import remove_subpaths
-from volplane.node.world import Entry, Held
+from volplane.node.world import PodMount, VolumeEntry
 from volplane.rules import topology
-from volplane.volumes.base import Device, Site, Spec, Transient, Uncertain, VolumeFailure, Words
-from volplane.volumes.csi.plugin import NotAttached
+from volplane.volumes.base import (
+    EventWording,
+    NodeContext,
+    PodVolumeSpec,
+    StagedVolumeRef,
+    TransientOperationError,
+    UncertainProgressError,
+    VolumeOperationError,
+)
+from volplane.volumes.csi.plugin import NotAttachedError
 
 log = logging.getLogger(__name__)
 
@@ -39,32 +47,32 @@ MOUNT, UNMOUNT, UNMOUNT_DEVICE = "volume_mount", "volume_unmount", "unmount_devi
 EXPAND = "volume_fs_resize"
 VERIFY = "verify_controller_attached_volume"
 
-RESIZED = Words("NodeExpandVolume", stage="", publish="", failed="VolumeResizeFailed")
-ATTACHED = Words("AttachVolume", stage="", publish="", failed="FailedAttachVolume")
+RESIZED = EventWording("NodeExpandVolume", stage="", publish="", failed="VolumeResizeFailed")
+ATTACHED = EventWording("AttachVolume", stage="", publish="", failed="FailedAttachVolume")
 
-Work = Stage | Publish | Refuse | Expand | Unpublish | Unstage
+Work = MountDevice | MountVolume | RejectMount | ExpandInUseVolume | UnmountVolume | UnmountDevice
 
 
-class NodeView(Protocol):
+class NodeVolumeStatus(Protocol):
     """What volumes need to know of their Node object."""
 
     @property
-    def reported(self) -> frozenset[str]:
+    def reported_in_use(self) -> frozenset[str]:
         """volumesInUse as the API server has acknowledged it."""
         ...
 
     @property
-    def managed(self) -> bool:
+    def controller_manages_attach(self) -> bool:
         """The attach/detach controller attaches what this node needs."""
         ...
 
     @property
-    def attached(self) -> frozenset[str]: ...
+    def volumes_attached(self) -> frozenset[str]: ...
 
     @property
     def labels(self) -> Mapping[str, str]: ...
 
-    def report(self) -> None:
+    def report_volumes_in_use(self) -> None:
         """volumesInUse has changed: write it."""
 
     async def is_attached_live(self, unique: str) -> bool: ...
@@ -80,58 +88,60 @@ class _Failed(Exception):
 
 
 class Actor:
-    def __init__(self, site: Site, node: NodeView, events: Recorder, changed: Callable[[str], None]) -> None:
+    def __init__(
+        self, site: NodeContext, node: NodeVolumeStatus, events: EventRecorder, changed: Callable[[str], None]
+    ) -> None:
         self.site, self.node, self.events = site, node, events
         self._changed = changed  # told the pod whose volumes are no longer as they were
-        self._operations = Operations(clock.now, site.retry_max)
+        self._operations = PendingOperations(clock.now, site.retry_max)
         self._expander = Expander(site, events)
         self.suspending = False
 
-    def forget(self, entry: Entry) -> None:
+    def forget(self, entry: VolumeEntry) -> None:
         """Past failures no longer count."""
         self._operations.forget(entry.unique)
 
-    def backoff(self, entry: Entry, work: Work) -> tuple[float, str]:
+    def backoff(self, entry: VolumeEntry, work: Work) -> tuple[float, str]:
         """Seconds before this may be tried again, and the failure it waits for."""
         key, name = _operation(entry, work)
         delay = self._operations.delay(key, name)
         failed = self._operations.failure(key, name)
         return delay, failed.error if failed is not None else ""
 
-    async def act(self, entry: Entry, work: Work) -> bool:
+    async def act(self, entry: VolumeEntry, work: Work) -> bool:
         """Whether it succeeded; a failure is told to whom it concerns and starts a backoff."""
         try:
             with self._operations.running(*_operation(entry, work)):
                 await self._work(entry, work)
         except _Failed as failure:
             self._tell(entry, work, failure)
-            if isinstance(work, Stage | Publish):
+            if isinstance(work, MountDevice | MountVolume):
                 entry.step_back(work.pod)
             return False
         finally:
-            if not isinstance(work, Unstage):
+            if not isinstance(work, UnmountDevice):
                 self._changed(work.pod)
         return True
 
-    async def _work(self, entry: Entry, work: Work) -> None:
+    async def _work(self, entry: VolumeEntry, work: Work) -> None:
         match work:
-            case Stage(pod):
+            case MountDevice(pod):
                 await self._stage(entry, entry.wanted[pod])
-            case Publish(pod):
+            case MountVolume(pod):
                 await self._publish(entry, entry.wanted[pod])
-            case Refuse(_, why, attach):
-                raise _Failed("Attach" if attach else entry.plugin.words.publish, why)
-            case Expand(pod):
+            case RejectMount(_, why, attach):
+                raise _Failed("Attach" if attach else entry.plugin.wording.publish, why)
+            case ExpandInUseVolume(pod):
                 await self._expand(entry, entry.wanted[pod])
-            case Unpublish(pod):
+            case UnmountVolume(pod):
                 await self._unpublish(entry, entry.pods[pod])
-            case Unstage():
+            case UnmountDevice():
                 await self._unstage(entry)
             case _:
                 assert_never(work)
 
-    def _tell(self, entry: Entry, work: Work, failure: _Failed) -> None:
-        spec = None if isinstance(work, Unpublish | Unstage) else entry.wanted.get(work.pod)
+    def _tell(self, entry: VolumeEntry, work: Work, failure: _Failed) -> None:
+        spec = None if isinstance(work, UnmountVolume | UnmountDevice) else entry.wanted.get(work.pod)
         if spec is None or failure.step == VERIFY:  # only failing mounts become events
             log.warning("%s failed for volume %s: %s", failure.step, entry.unique, failure)
             return
@@ -142,19 +152,19 @@ class Actor:
 
     # --- up
 
-    async def _stage(self, entry: Entry, spec: Spec) -> None:
-        if spec.volume is not None and not topology.reachable_from(spec.volume, self.node.labels):
+    async def _stage(self, entry: VolumeEntry, spec: PodVolumeSpec) -> None:
+        if spec.volume is not None and not topology.is_reachable_from(spec.volume, self.node.labels):
             raise _Failed("NodeAffinity check", "no matching NodeSelectorTerms")
         await self._verify(entry)
         entry.label = spec.label
         outcome, error = await _judge(entry.plugin.stage(spec))
         entry.device = after_mount(entry.device, outcome, reconstructed=entry.device_reconstructed)
         if error is not None:
-            step = "WaitForAttach" if isinstance(error, NotAttached) else entry.plugin.words.stage
+            step = "WaitForAttach" if isinstance(error, NotAttachedError) else entry.plugin.wording.stage
             raise _Failed(step, error)
         entry.device_reconstructed = False
 
-    async def _verify(self, entry: Entry) -> None:
+    async def _verify(self, entry: VolumeEntry) -> None:
         """Once per attachment the node's status is read live: the cache may show a past one."""
         if not entry.attachable or entry.verified:
             return
@@ -166,104 +176,104 @@ class Actor:
             raise _Failed(VERIFY, "volume not attached according to node status")
         entry.verified = True
 
-    async def _publish(self, entry: Entry, spec: Spec) -> None:
+    async def _publish(self, entry: VolumeEntry, spec: PodVolumeSpec) -> None:
         if (
             spec.volume is not None
             and spec.volume.spec.mount_options
-            and not entry.plugin.takes_mount_options
+            and not entry.plugin.supports_mount_options
         ):
             raise _Failed("MountOptionSupport check", "mount options are not supported for this volume type")
         uid, entry.label = spec.pod.uid, spec.label
-        held = entry.pods.setdefault(uid, Held(spec.place))
+        held = entry.pods.setdefault(uid, PodMount(spec.place))
         before = held.state
-        outcome, error = await _judge(entry.plugin.publish(spec, again=before is State.MOUNTED))
-        if outcome is Outcome.DONE and before is not State.MOUNTED and entry.growth is not None:
+        outcome, error = await _judge(entry.plugin.publish(spec, again=before is MountState.MOUNTED))
+        if outcome is MountOutcome.DONE and before is not MountState.MOUNTED and entry.growth is not None:
             await self._expand_offline(entry, spec, held)
         held.state = after_mount(held.state, outcome, reconstructed=held.reconstructed)
         entry.stale.discard(uid)
-        if held.state is State.ABSENT:
+        if held.state is MountState.ABSENT:
             del entry.pods[uid]
         if error is not None:
-            raise _Failed(entry.plugin.words.publish, error)
+            raise _Failed(entry.plugin.wording.publish, error)
         held.place, held.reconstructed = spec.place, False
         self._tell_success(entry, spec)
 
-    async def _expand_offline(self, entry: Entry, spec: Spec, held: Held) -> None:
+    async def _expand_offline(self, entry: VolumeEntry, spec: PodVolumeSpec, held: PodMount) -> None:
         """Before the pod's containers see it; until that has succeeded they do not start."""
-        held.state = State.UNCERTAIN
+        held.state = MountState.UNCERTAIN
         _, error = await _judge(self._expander.expand(entry, spec))
         if error is not None:
             raise _Failed("Setup failed while expanding volume", error)
 
-    async def _expand(self, entry: Entry, spec: Spec) -> None:
+    async def _expand(self, entry: VolumeEntry, spec: PodVolumeSpec) -> None:
         _, error = await _judge(self._expander.expand(entry, spec))
         if error is not None:
             raise _Failed("NodeExpandVolume", error)
 
-    def _tell_success(self, entry: Entry, spec: Spec) -> None:
-        words = entry.plugin.words
-        for where in entry.plugin.told(spec):
+    def _tell_success(self, entry: VolumeEntry, spec: PodVolumeSpec) -> None:
+        words = entry.plugin.wording
+        for where in entry.plugin.success_messages(spec):
             text = f'{words.operation}.{words.publish} succeeded for volume "{spec.name}" {where}'
             self.events.normal(spec.pod, "SuccessfulMountVolume", text)
 
     # --- down
 
-    async def _unpublish(self, entry: Entry, held: Held) -> None:
+    async def _unpublish(self, entry: VolumeEntry, held: PodMount) -> None:
         outcome, error = await _judge(self._tear_down(entry, held))
-        if outcome is not Outcome.TRANSIENT:  # a driver that is not registered has not even been asked
+        if outcome is not MountOutcome.TRANSIENT:  # a driver that is not registered has not even been asked
             held.state = after_unmount(outcome)
-        if held.state is State.ABSENT:
+        if held.state is MountState.ABSENT:
             del entry.pods[held.place.pod]
         if error is not None:
             raise _Failed("UnmountVolume.TearDown", error)
 
-    async def _tear_down(self, entry: Entry, held: Held) -> None:
+    async def _tear_down(self, entry: VolumeEntry, held: PodMount) -> None:
         await remove_subpaths(self.site, held.place.pod, held.place.name)
-        await (entry.plugin.suspend if self.suspending else entry.plugin.unpublish)(held.place)
+        await (entry.plugin.unpublish_keeping_data if self.suspending else entry.plugin.unpublish)(held.place)
 
-    async def _unstage(self, entry: Entry) -> None:
+    async def _unstage(self, entry: VolumeEntry) -> None:
         outcome, error = await _judge(
-            entry.plugin.unstage(Device(entry.plugin.name, entry.unique, entry.name))
+            entry.plugin.unstage(StagedVolumeRef(entry.plugin.name, entry.unique, entry.name))
         )
-        if outcome is not Outcome.TRANSIENT:
+        if outcome is not MountOutcome.TRANSIENT:
             entry.device = after_unmount(outcome)
         if error is not None:
             raise _Failed("UnmountDevice", error)
 
 
-def _words(entry: Entry, work: Work) -> Words:
+def _words(entry: VolumeEntry, work: Work) -> EventWording:
     match work:
-        case Expand():
+        case ExpandInUseVolume():
             return RESIZED
-        case Refuse(attach=True):
+        case RejectMount(attach=True):
             return ATTACHED
-    return entry.plugin.words
+    return entry.plugin.wording
 
 
-def _operation(entry: Entry, work: Work) -> tuple[Key, str]:
+def _operation(entry: VolumeEntry, work: Work) -> tuple[OperationKey, str]:
     match work:
-        case Stage(pod) | Publish(pod) | Refuse(pod):
+        case MountDevice(pod) | MountVolume(pod) | RejectMount(pod):
             shared = entry.attachable or entry.staged
-            return Key(entry.unique) if shared else Key(entry.unique, pod), MOUNT
-        case Expand():
-            return Key(entry.unique), EXPAND
-        case Unpublish(pod):
-            return Key(entry.unique, pod), UNMOUNT
-        case Unstage():
-            return Key(entry.unique), UNMOUNT_DEVICE
+            return OperationKey(entry.unique) if shared else OperationKey(entry.unique, pod), MOUNT
+        case ExpandInUseVolume():
+            return OperationKey(entry.unique), EXPAND
+        case UnmountVolume(pod):
+            return OperationKey(entry.unique, pod), UNMOUNT
+        case UnmountDevice():
+            return OperationKey(entry.unique), UNMOUNT_DEVICE
     assert_never(work)
 
 
-async def _judge(call: Awaitable[None]) -> tuple[Outcome, Exception | None]:
+async def _judge(call: Awaitable[None]) -> tuple[MountOutcome, Exception | None]:
     try:
         await call
-    except Transient as error:
-        return Outcome.TRANSIENT, error
-    except Uncertain as error:
-        return Outcome.UNCERTAIN, error
-    except VolumeFailure as error:
-        return Outcome.FINAL, error
+    except TransientOperationError as error:
+        return MountOutcome.TRANSIENT, error
+    except UncertainProgressError as error:
+        return MountOutcome.UNCERTAIN, error
+    except VolumeOperationError as error:
+        return MountOutcome.FINAL, error
     except Exception as error:
         log.warning("unforeseen %s: %s", type(error).__name__, error, exc_info=True)
-        return Outcome.UNCERTAIN, error
-    return Outcome.DONE, None
+        return MountOutcome.UNCERTAIN, error
+    return MountOutcome.DONE, None

@@ -27,7 +27,7 @@ def _ignore(uid: str) -> None:
     pass
 
 
-class Admission:
+class PodAdmission:
     """The checks of one node. `on_started` and `on_ended` get the uids of pods that were admitted."""
 
     def __init__(

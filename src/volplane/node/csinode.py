@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import Struct
 
-from volplane.api.codec import builtins
+from volplane.api.codec import to_dict
 from volplane.api.core import Node
 from volplane.api.errors import APIError
 from volplane.api.meta import ObjectMeta
@@ -37,7 +37,7 @@ class DriverInfo(Struct, frozen=True):
     topology: Mapping[str, str] = {}
     limit: int = 0
 
-    def entry(self) -> CSINodeDriver:
+    def to_csi_node_driver(self) -> CSINodeDriver:
         if self.limit < 0:
             log.warning("driver %s reports a negative volume limit, %d", self.name, self.limit)
         count = VolumeNodeResources(min(self.limit, LARGEST_COUNT)) if self.limit > 0 else None
@@ -69,17 +69,17 @@ class CSINodeObject:
 
     async def add(self, driver: DriverInfo) -> None:
         async with self._turn:
-            await _tried(lambda: self._write_node(driver))
-            await _tried(lambda: self._write_entry(driver))
+            await _retry_on_error(lambda: self._write_node(driver))
+            await _retry_on_error(lambda: self._write_entry(driver))
 
     async def remove(self, name: str) -> None:
         """Topology labels stay: volumes that were made for them still need them."""
         async with self._turn:
-            await _tried(lambda: self._drop_entry(name))
-            await _tried(lambda: self._drop_annotation(name))
+            await _retry_on_error(lambda: self._drop_entry(name))
+            await _retry_on_error(lambda: self._drop_annotation(name))
 
     async def _write_entry(self, driver: DriverInfo) -> None:
-        current, entry = await self.ensure(), driver.entry()
+        current, entry = await self.ensure(), driver.to_csi_node_driver()
         if entry in current.spec.drivers:
             return
         others = [d for d in current.spec.drivers if d.name != driver.name]
@@ -92,7 +92,7 @@ class CSINodeObject:
         await self._put_drivers(current, tuple(d for d in current.spec.drivers if d.name != name))
 
     async def _put_drivers(self, current: CSINode, drivers: tuple[CSINodeDriver, ...]) -> None:
-        body = {"spec": {"drivers": [builtins(d) for d in drivers]}}
+        body = {"spec": {"drivers": [to_dict(d) for d in drivers]}}
         await self.client.patch(
             CSINode, self.node.name, merge=body, revision=current.metadata.resource_version
         )
@@ -139,7 +139,7 @@ def _spell(ids: Mapping[str, str]) -> str:
     return json.dumps(ids, separators=(",", ":"), sort_keys=True)
 
 
-async def _tried(write: Callable[[], Awaitable[None]]) -> None:
+async def _retry_on_error(write: Callable[[], Awaitable[None]]) -> None:
     """Others write the same objects: a conflict is read again and tried again."""
     pause = PAUSE
     for attempt in range(TRIES):

@@ -46,8 +46,8 @@ class DescriptorBudget:
         """Reserve descriptors for the pod until it has started or ended; else say why there are none."""
         need = self.estimate(pod)
         critical = (pod.spec.priority or 0) >= CRITICAL
-        if need > free(critical=critical):
-            self.look()
+        if need > count_free_descriptors(critical=critical):
+            self.update_pressure()
             return Rejection(
                 REASON,
                 f"{_in_use()} file descriptors of this node's process are in use, the pod needs about {need}"
@@ -62,18 +62,18 @@ class DescriptorBudget:
 
     def pod_ended(self, uid: str) -> None:
         _starting.pop(uid, None)
-        self.look()
+        self.update_pressure()
 
-    def look(self) -> None:
+    def update_pressure(self) -> None:
         """Set or clear the Node's condition."""
-        if free() < SMALL_POD:
+        if count_free_descriptors() < SMALL_POD:
             text = f"{_in_use()} file descriptors of this node's process are in use: new pods are refused"
             self._set_pressure(PRESSURE, PRESSURE_REASON, text)
         else:
             self._set_pressure(PRESSURE, "", "")
 
 
-def free(*, critical: bool = False) -> int:
+def count_free_descriptors(*, critical: bool = False) -> int:
     """Descriptors that new pods may still have."""
     limit = descriptors.limit()
     kept = max(LEAST_RESERVE, limit // SHARE) // (2 if critical else 1)

@@ -14,18 +14,18 @@ from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Volu
 from volplane.api.errors import APIError
 from volplane.client.client import Client
 from volplane.rules import pods, selinux
-from volplane.rules.pods import Use
-from volplane.volumes.base import Plugin, Spec
+from volplane.rules.pods import PodClaimUse
+from volplane.volumes.base import PodVolumeSpec, VolumePlugin
 
 PROTECTED = "kubernetes.io/pvc-protection"
 
 
-class Unusable(Exception):
+class UnusableVolume(Exception):
     """A volume that cannot be given to the pod as things are; the text is for its user."""
 
 
-class Wanted(Struct, frozen=True):
-    specs: tuple[Spec, ...] = ()
+class ResolvedVolumes(Struct, frozen=True):
+    specs: tuple[PodVolumeSpec, ...] = ()
     problems: tuple[tuple[str, str], ...] = ()  # (the volume's name in the pod, why)
 
 
@@ -37,29 +37,31 @@ def device_names(pod: Pod) -> set[str]:
     return {d.name for c in pods.containers(pod) for d in c.volume_devices}
 
 
-async def resolve(client: Client, plugins: Sequence[Plugin], pod: Pod) -> Wanted:
+async def resolve_volumes(client: Client, plugins: Sequence[VolumePlugin], pod: Pod) -> ResolvedVolumes:
     specs, problems = [], []
     used = mounted_names(pod) | device_names(pod)
-    claims = {use.volume: use for use in pods.uses(pod)}
+    claims = {use.volume: use for use in pods.claim_uses(pod)}
     for source in pod.spec.volumes:
         if source.name not in used:
             continue
         try:
             specs.append(await _spec(client, plugins, pod, source, claims.get(source.name)))
-        except Unusable as error:
+        except UnusableVolume as error:
             problems.append((source.name, str(error)))
-    return Wanted(tuple(specs), tuple(problems))
+    return ResolvedVolumes(tuple(specs), tuple(problems))
 
 
-async def _spec(client: Client, plugins: Sequence[Plugin], pod: Pod, source: Volume, use: Use | None) -> Spec:
+async def _spec(
+    client: Client, plugins: Sequence[VolumePlugin], pod: Pod, source: Volume, use: PodClaimUse | None
+) -> PodVolumeSpec:
     claim, volume = await _claimed(client, pod, use) if use is not None else (None, None)
     if volume is not None:
         _check_mode(pod, source, volume)
     plugin = _owner(plugins, source, volume)
     name = volume.name if volume is not None else source.name
-    wanted = Spec(
+    wanted = PodVolumeSpec(
         plugin=plugin.name,
-        unique=plugin.unique(pod, name, volume),
+        unique=plugin.unique_name(pod, name, volume),
         name=name,
         pod=pod,
         source=source,
@@ -68,35 +70,39 @@ async def _spec(client: Client, plugins: Sequence[Plugin], pod: Pod, source: Vol
         readonly=bool(use and use.read_only) or plugin.is_readonly(source, volume),
     )
     try:
-        return structs.replace(wanted, label=await plugin.label(wanted))
-    except selinux.Conflict as error:
-        raise Unusable(str(error)) from error
+        return structs.replace(wanted, label=await plugin.selinux_label(wanted))
+    except selinux.SELinuxLabelConflict as error:
+        raise UnusableVolume(str(error)) from error
 
 
-def _owner(plugins: Iterable[Plugin], source: Volume, volume: PersistentVolume | None) -> Plugin:
+def _owner(plugins: Iterable[VolumePlugin], source: Volume, volume: PersistentVolume | None) -> VolumePlugin:
     for plugin in plugins:
-        if plugin.owns(source, volume):
+        if plugin.supports(source, volume):
             return plugin
-    raise Unusable(f'no volume plugin matched for volume "{source.name}"')
+    raise UnusableVolume(f'no volume plugin matched for volume "{source.name}"')
 
 
-async def _claimed(client: Client, pod: Pod, use: Use) -> tuple[PersistentVolumeClaim, PersistentVolume]:
+async def _claimed(
+    client: Client, pod: Pod, use: PodClaimUse
+) -> tuple[PersistentVolumeClaim, PersistentVolume]:
     where = f"error processing PVC {pod.namespace}/{use.claim}"
     try:
         claim = await client.get(PersistentVolumeClaim, use.claim, pod.namespace)
     except APIError as error:
-        raise Unusable(f"{where}: failed to fetch PVC from API server: {error}") from error
+        raise UnusableVolume(f"{where}: failed to fetch PVC from API server: {error}") from error
     if use.ephemeral and not pods.owns(pod, claim):
-        raise Unusable(pods.ephemeral_conflict(pod, claim))
+        raise UnusableVolume(pods.ephemeral_conflict(pod, claim))
     if problem := _problem(claim):
-        raise Unusable(f"{where}: {problem}")
+        raise UnusableVolume(f"{where}: {problem}")
     try:
         volume = await client.get(PersistentVolume, claim.spec.volume_name)
     except APIError as error:
-        raise Unusable(f"failed to fetch PV {claim.spec.volume_name} from API server: {error}") from error
+        raise UnusableVolume(
+            f"failed to fetch PV {claim.spec.volume_name} from API server: {error}"
+        ) from error
     owner = volume.spec.claim_ref
     if owner is None or owner.uid != claim.uid:
-        raise Unusable(f"{where}: PV {volume.name} is not bound to this claim (claimRef UID mismatch)")
+        raise UnusableVolume(f"{where}: PV {volume.name} is not bound to this claim (claimRef UID mismatch)")
     return claim, volume
 
 
@@ -112,6 +118,6 @@ def _problem(claim: PersistentVolumeClaim) -> str:
 def _check_mode(pod: Pod, source: Volume, volume: PersistentVolume) -> None:
     mode = volume.spec.volume_mode or "Filesystem"
     if mode == "Block" and source.name in mounted_names(pod):
-        raise Unusable(f"volume {source.name} has volumeMode {mode}, but is specified in volumeMounts")
+        raise UnusableVolume(f"volume {source.name} has volumeMode {mode}, but is specified in volumeMounts")
     if mode == "Filesystem" and source.name in device_names(pod):
-        raise Unusable(f"volume {source.name} has volumeMode {mode}, but is specified in volumeDevices")
+        raise UnusableVolume(f"volume {source.name} has volumeMode {mode}, but is specified in volumeDevices")

@@ -12,23 +12,31 @@ from volplane.api import quantity
 from volplane.api.core import PersistentVolumeClaim
 from volplane.api.errors import APIError
 from volplane.base import clock
-from volplane.loops.events import Recorder
-from volplane.node.growth import IN_PROGRESS, INFEASIBLE, STORAGE, Growth
-from volplane.node.world import Entry
-from volplane.volumes.base import Infeasible, NotInUse, Site, Spec, Transient, Uncertain, VolumeFailure
+from volplane.loops.events import EventRecorder
+from volplane.node.growth import IN_PROGRESS, INFEASIBLE, STORAGE, ExpansionTarget
+from volplane.node.world import VolumeEntry
+from volplane.volumes.base import (
+    InfeasibleExpansionError,
+    InUseExpansionError,
+    NodeContext,
+    PodVolumeSpec,
+    TransientOperationError,
+    UncertainProgressError,
+    VolumeOperationError,
+)
 
 RESIZING, PENDING_RESIZE = "Resizing", "FileSystemResizePending"
 NODE_ERROR, CONTROLLER_ERROR = "NodeResizeError", "ControllerResizeError"
 
 
 class Expander:
-    def __init__(self, site: Site, events: Recorder) -> None:
+    def __init__(self, site: NodeContext, events: EventRecorder) -> None:
         self.site, self.events = site, events
 
-    async def expand(self, entry: Entry, spec: Spec) -> None:
+    async def expand(self, entry: VolumeEntry, spec: PodVolumeSpec) -> None:
         """Raises VolumeFailure when it is to be tried again."""
         goal = entry.growth
-        if goal is None or not await entry.plugin.expands(spec):
+        if goal is None or not await entry.plugin.requires_node_expansion(spec):
             entry.growth = None
             return
         if spec.readonly:
@@ -40,28 +48,30 @@ class Expander:
             await self._write(spec, {"allocatedResourceStatuses": {STORAGE: IN_PROGRESS}})
         try:
             await entry.plugin.expand(spec, goal.bytes)
-        except (Transient, Uncertain):
+        except (TransientOperationError, UncertainProgressError):
             raise
-        except VolumeFailure as error:
+        except VolumeOperationError as error:
             await self._failed(entry, spec, goal, error)
             return
         await self._succeeded(entry, spec, goal)
 
-    async def _failed(self, entry: Entry, spec: Spec, goal: Growth, error: VolumeFailure) -> None:
+    async def _failed(
+        self, entry: VolumeEntry, spec: PodVolumeSpec, goal: ExpansionTarget, error: VolumeOperationError
+    ) -> None:
         """A definite refusal. Only this one is told in the claim."""
         if not goal.finished:
             lowered = goal.tracked and _request(spec) != goal.bytes
-            given_up = goal.tracked and (isinstance(error, Infeasible) or lowered)
+            given_up = goal.tracked and (isinstance(error, InfeasibleExpansionError) or lowered)
             await self._write(spec, _failure(str(error), INFEASIBLE if given_up else ""))
             if given_up:
                 entry.growth = None  # until the resizer has chosen another size
-        if isinstance(error, NotInUse):
+        if isinstance(error, InUseExpansionError):
             entry.growth, entry.unexpandable = None, True
             self._told_failure(spec, error)
             return
         raise error
 
-    async def _succeeded(self, entry: Entry, spec: Spec, goal: Growth) -> None:
+    async def _succeeded(self, entry: VolumeEntry, spec: PodVolumeSpec, goal: ExpansionTarget) -> None:
         if not goal.finished:
             await self._write(spec, _success(goal))
         entry.size, entry.growth = goal.bytes, None
@@ -70,11 +80,11 @@ class Expander:
         if spec.claim is not None:
             self.events.normal(spec.claim, "FileSystemResizeSuccessful", text)
 
-    def _told_failure(self, spec: Spec, error: Exception) -> None:
+    def _told_failure(self, spec: PodVolumeSpec, error: Exception) -> None:
         text = f'NodeExpandVolume.NodeExpandVolume failed for volume "{spec.name}" : {error}'
         self.events.warning(spec.pod, "VolumeResizeFailed", text)
 
-    async def _write(self, spec: Spec, status: dict[str, Any]) -> None:
+    async def _write(self, spec: PodVolumeSpec, status: dict[str, Any]) -> None:
         assert spec.claim is not None
         try:
             await self.site.client.patch(
@@ -86,16 +96,16 @@ class Expander:
                 uid=spec.claim.uid,
             )
         except APIError as error:
-            raise Transient(f"the claim's status was not written: {error}") from error
+            raise TransientOperationError(f"the claim's status was not written: {error}") from error
 
 
-def _request(spec: Spec) -> int:
+def _request(spec: PodVolumeSpec) -> int:
     assert spec.claim is not None
     resources = spec.claim.spec.resources
     return quantity.value(resources.requests.get(STORAGE, "0")) if resources is not None else 0
 
 
-def _success(goal: Growth) -> dict[str, Any]:
+def _success(goal: ExpansionTarget) -> dict[str, Any]:
     # Deleting what is not there is allowed, and saves reading the claim first.
     ended = (RESIZING, PENDING_RESIZE, NODE_ERROR, CONTROLLER_ERROR)
     return {

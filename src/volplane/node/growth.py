@@ -18,11 +18,11 @@ from volplane.api import quantity
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.api.errors import APIError
 from volplane.rules import access
-from volplane.volumes.base import Spec
+from volplane.volumes.base import PodVolumeSpec
 
 if TYPE_CHECKING:
     from volplane.node.manager import VolumeManager
-    from volplane.node.world import Entry
+    from volplane.node.world import VolumeEntry
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ NOT_REQUIRED = "volume.kubernetes.io/node-expansion-not-required"
 CALL = 10.0
 
 
-class Growth(Struct, frozen=True):
+class ExpansionTarget(Struct, frozen=True):
     """The size this node has to bring a volume to."""
 
     size: str
@@ -44,7 +44,9 @@ class Growth(Struct, frozen=True):
         return quantity.value(self.size)
 
 
-def growth(claim: PersistentVolumeClaim | None, volume: PersistentVolume | None, noted: int) -> Growth | None:
+def find_expansion_target(
+    claim: PersistentVolumeClaim | None, volume: PersistentVolume | None, noted: int
+) -> ExpansionTarget | None:
     """`noted`: the size this node knows the volume to have, 0 if it knows none."""
     if claim is None or volume is None:
         return None
@@ -56,16 +58,16 @@ def growth(claim: PersistentVolumeClaim | None, volume: PersistentVolume | None,
     shared = access.WRITE_MANY in volume.spec.access_modes
     behind = noted and quantity.value(size) > noted
     if shared and behind and claim.metadata.annotations.get(NOT_REQUIRED) != "true":
-        return Growth(size, finished=True)
+        return ExpansionTarget(size, finished=True)
     return None
 
 
-def _unfinished(claim: PersistentVolumeClaim, size: str) -> Growth | None:
+def _unfinished(claim: PersistentVolumeClaim, size: str) -> ExpansionTarget | None:
     target = claim.status.allocated_resources.get(STORAGE, "")
     if not target:  # a resizer of the old kind, which leaves everything to the node
-        return Growth(size, tracked=False)
+        return ExpansionTarget(size, tracked=False)
     asked = claim.status.allocated_resource_statuses.get(STORAGE, "") in (PENDING, IN_PROGRESS)
-    return Growth(target) if asked else None
+    return ExpansionTarget(target) if asked else None
 
 
 def noted_size(claim: PersistentVolumeClaim | None) -> int:
@@ -82,15 +84,15 @@ class ClaimReader:
     async def run(self, period: float) -> None:
         while True:
             await asyncio.sleep(period)
-            await self.read()
+            await self.read_claims()
 
-    async def read(self) -> None:
+    async def read_claims(self) -> None:
         for entry in list(self.manager.entries.values()):
             for uid, spec in list(entry.wanted.items()):
                 if spec.claim is not None:
                     await self._read(entry, uid, spec)
 
-    async def _read(self, entry: Entry, uid: str, spec: Spec) -> None:
+    async def _read(self, entry: VolumeEntry, uid: str, spec: PodVolumeSpec) -> None:
         try:
             async with asyncio.timeout(CALL):
                 fresh = await self._fresh(spec)
@@ -100,10 +102,10 @@ class ClaimReader:
         if fresh is not None and uid in entry.wanted:
             self.manager.reread(entry, structs.replace(fresh, pod=entry.wanted[uid].pod))
 
-    async def _fresh(self, spec: Spec) -> Spec | None:
+    async def _fresh(self, spec: PodVolumeSpec) -> PodVolumeSpec | None:
         assert spec.claim is not None
         assert spec.volume is not None
-        client = self.manager.site.client
+        client = self.manager.context.client
         claim = await client.get(PersistentVolumeClaim, spec.claim.name, spec.claim.namespace)
         if claim.uid != spec.claim.uid or claim.revision == spec.claim.revision:
             return None

@@ -33,7 +33,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _HEAD = struct.Struct("iIII")
 
 
-class Notice(Struct, frozen=True):
+class InotifyEvent(Struct, frozen=True):
     directory: str  # the watched path; "" after an overflow
     name: str  # of the entry inside it; "" for the watched path itself
     mask: int
@@ -43,37 +43,37 @@ class Inotify:
     """`async with Inotify() as watch: watch.add(path, CREATE); notices = await watch.read()`"""
 
     def __init__(self) -> None:
-        self._descriptor = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify")
+        self._descriptor = _raise_on_error(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify")
         self._paths: dict[int, str] = {}
 
     def add(self, path: str, mask: int) -> None:
         found = _libc.inotify_add_watch(self._descriptor, os.fsencode(path), ctypes.c_uint32(mask))
-        self._paths[_checked(found, path)] = path
+        self._paths[_raise_on_error(found, path)] = path
 
-    async def read(self) -> list[Notice]:
+    async def read(self) -> list[InotifyEvent]:
         """The next events, at least one."""
         while True:
-            if notices := self._parsed():
+            if notices := self._read_events():
                 return notices
-            await self._readable()
+            await self._wait_until_readable()
 
-    def wait(self, seconds: float) -> list[Notice]:
+    def wait(self, seconds: float) -> list[InotifyEvent]:
         """For a thread: the next events, or none within this time."""
         poll = select.poll()  # unlike select(), it takes any descriptor
         poll.register(self._descriptor, select.POLLIN)
         poll.poll(seconds * 1000)
-        return self._parsed()
+        return self._read_events()
 
-    async def _readable(self) -> None:
+    async def _wait_until_readable(self) -> None:
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(self._descriptor, _settle, ready)
+        loop.add_reader(self._descriptor, _set_ready, ready)
         try:
             await ready
         finally:
             loop.remove_reader(self._descriptor)
 
-    def _parsed(self) -> list[Notice]:
+    def _read_events(self) -> list[InotifyEvent]:
         try:
             data = os.read(self._descriptor, 65536)
         except BlockingIOError:
@@ -82,7 +82,7 @@ class Inotify:
         while place < len(data):
             watch, mask, _, length = _HEAD.unpack_from(data, place)
             name = data[place + _HEAD.size : place + _HEAD.size + length].rstrip(b"\0")
-            notices.append(Notice(self._paths.get(watch, ""), os.fsdecode(name), mask))
+            notices.append(InotifyEvent(self._paths.get(watch, ""), os.fsdecode(name), mask))
             place += _HEAD.size + length
         return notices
 
@@ -98,12 +98,12 @@ class Inotify:
         self.close()
 
 
-def _settle(ready: asyncio.Future[None]) -> None:
+def _set_ready(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
 
 
-def _checked(result: int, what: str) -> int:
+def _raise_on_error(result: int, what: str) -> int:
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error), what)

@@ -17,13 +17,24 @@ from msgspec import Struct, structs
 
 from volplane.api.core import Pod
 from volplane.base import clock
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.node import desired
-from volplane.node.acting import Actor, NodeView, Work
-from volplane.node.plan import Expand, Forget, Publish, Refuse, Report, Stage, Step, Unpublish, Unstage, plan
-from volplane.node.world import Entry, Mine
+from volplane.node.acting import Actor, NodeVolumeStatus, Work
+from volplane.node.plan import (
+    ExpandInUseVolume,
+    ForgetNodeVolume,
+    MountDevice,
+    MountVolume,
+    RejectMount,
+    ReportInUse,
+    UnmountDevice,
+    UnmountVolume,
+    VolumeStep,
+    plan,
+)
+from volplane.node.world import PodVolumes, VolumeEntry
 from volplane.rules.steps import Wait
-from volplane.volumes.base import Plugin, Site, Spec
+from volplane.volumes.base import NodeContext, PodVolumeSpec, VolumePlugin
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +42,7 @@ FIRST_LOOK, LONGEST_LOOK = 0.005, 10.0  # between reads of a claim that cannot b
 COMPLAINS = 0.16  # from this pause on the pod's user is told why nothing happens
 
 
-class Mounted(Struct, frozen=True):
+class MountedVolume(Struct, frozen=True):
     """A volume as a pod's containers get it."""
 
     name: str  # of the persistent volume, or of the volume in the pod
@@ -39,7 +50,7 @@ class Mounted(Struct, frozen=True):
     readonly: bool
 
 
-class Waiting(Struct, frozen=True):
+class KubeletWait(Struct, frozen=True):
     key: str
     why: str
     since: float
@@ -47,37 +58,43 @@ class Waiting(Struct, frozen=True):
 
 
 class VolumeManager:
-    def __init__(self, site: Site, plugins: Sequence[Plugin], node: NodeView, events: Recorder) -> None:
-        self.site, self.node, self.events = site, node, events
+    def __init__(
+        self,
+        site: NodeContext,
+        plugins: Sequence[VolumePlugin],
+        node: NodeVolumeStatus,
+        events: EventRecorder,
+    ) -> None:
+        self.context, self.node, self.events = site, node, events
         self.plugins = {plugin.name: plugin for plugin in plugins}
-        self.entries: dict[str, Entry] = {}
-        self.settled = False
-        self._actor = Actor(site, node, events, self._changed)
-        self._pods: dict[str, Mine] = {}
+        self.entries: dict[str, VolumeEntry] = {}
+        self.ready_to_unmount = False
+        self._actor = Actor(site, node, events, self._wake_pod)
+        self._pods: dict[str, PodVolumes] = {}
         self._alive: set[str] = set()
         self._unheard: set[str] = set()  # pods that were known first, and what they want is not known yet
         self._tasks: set[asyncio.Task[None]] = set()
         self._forgot = asyncio.Event()
-        self.on_wanted: Callable[[Plugin, Spec], None] = lambda plugin, spec: None
-        self.on_released: Callable[[str], None] = lambda pod: None
+        self.on_volume_added: Callable[[VolumePlugin, PodVolumeSpec], None] = lambda plugin, spec: None
+        self.on_pod_released: Callable[[str], None] = lambda pod: None
 
     # --- what pods ask for
 
-    def expect(self, pod: str) -> None:
+    def expect_pod(self, pod: str) -> None:
         """The pod lives: until it is released, nothing that it has mounted is taken from it."""
         self._alive.add(pod)
-        if not self.settled:
+        if not self.ready_to_unmount:
             self._unheard.add(pod)
 
     def _hear(self, pod: str) -> None:
         if pod in self._unheard:
             self._unheard.discard(pod)
             if not self._unheard:
-                self.kick_all()
+                self.wake_all()
 
-    async def mount(self, pod: Pod) -> None:
+    async def wait_for_attach_and_mount(self, pod: Pod) -> None:
         """Until all volumes of the pod are mounted. Cancelling it ends the waiting, not the wish."""
-        mine = self._pods.setdefault(pod.uid, Mine())
+        mine = self._pods.setdefault(pod.uid, PodVolumes())
         if not mine.resolved:
             await self._resolve(pod, mine)
         if not mine.resolved:
@@ -86,7 +103,7 @@ class VolumeManager:
             mine.changed.clear()
             await mine.changed.wait()
 
-    async def _until_resolved(self, pod: Pod, mine: Mine) -> None:
+    async def _until_resolved(self, pod: Pod, mine: PodVolumes) -> None:
         """Look again, soon at first, until every volume of the pod is known.
 
         A pod may come a moment before its claim says Bound: the scheduler believes what the binder wrote
@@ -101,8 +118,8 @@ class VolumeManager:
             pause = min(pause * 2, LONGEST_LOOK)
             await self._resolve(pod, mine)
 
-    async def _resolve(self, pod: Pod, mine: Mine) -> None:
-        wanted = await desired.resolve(self.site.client, tuple(self.plugins.values()), pod)
+    async def _resolve(self, pod: Pod, mine: PodVolumes) -> None:
+        wanted = await desired.resolve_volumes(self.context.client, tuple(self.plugins.values()), pod)
         mine.problems = wanted.problems
         mine.blocked.clear()
         for found in wanted.specs:
@@ -111,7 +128,7 @@ class VolumeManager:
         mine.resolved = not mine.problems
         self._hear(pod.uid)
 
-    def _want_or_refuse(self, mine: Mine, found: Spec) -> None:
+    def _want_or_refuse(self, mine: PodVolumes, found: PodVolumeSpec) -> None:
         entry = self.entries.get(found.unique)
         spec, conflict = entry.labelled(found) if entry is not None else (found, "")
         if conflict:
@@ -121,19 +138,19 @@ class VolumeManager:
             mine.specs[spec.source.name] = spec
             self._want(spec)
 
-    def _want(self, spec: Spec) -> None:
+    def _want(self, spec: PodVolumeSpec) -> None:
         plugin = self.plugins[spec.plugin]
         entry = self.entries.get(spec.unique)
         if entry is None:
-            entry = self.entries[spec.unique] = Entry(spec.unique, plugin)
+            entry = self.entries[spec.unique] = VolumeEntry(spec.unique, plugin)
         entry.name = spec.name
         entry.attachable, entry.staged = plugin.needs_attach(spec), plugin.needs_stage(spec)
         entry.wanted[spec.pod.uid] = spec
         entry.note(spec)
-        self.on_wanted(plugin, spec)
+        self.on_volume_added(plugin, spec)
         self.kick(entry)
 
-    def _complain(self, pod: Pod, mine: Mine) -> None:
+    def _complain(self, pod: Pod, mine: PodVolumes) -> None:
         unmounted = [name for name in mine.names() if not self._is_there(pod.uid, name)]
         failed = [name for name, _ in mine.problems]
         why = ", ".join(dict.fromkeys(text for _, text in mine.problems))
@@ -153,19 +170,20 @@ class VolumeManager:
         entry = self.entries.get(spec.unique) if spec else None
         return entry is not None and entry.is_mounted(pod)
 
-    def mounted(self, pod: str) -> dict[str, Mounted]:
+    def mounted_volumes(self, pod: str) -> dict[str, MountedVolume]:
         """The pod's volumes by their names in the pod."""
         specs = self._pods[pod].specs if pod in self._pods else {}
         return {
-            name: Mounted(s.name, self.plugins[s.plugin].path(s), s.readonly) for name, s in specs.items()
+            name: MountedVolume(s.name, self.plugins[s.plugin].path(s), s.readonly)
+            for name, s in specs.items()
         }
 
-    def unmounted_specs(self, pod: str) -> list[Spec]:
+    def unmounted_specs(self, pod: str) -> list[PodVolumeSpec]:
         """What the pod still waits for."""
         specs = self._pods[pod].specs if pod in self._pods else {}
         return [spec for name, spec in specs.items() if not self._is_there(pod, name)]
 
-    def update(self, pod: Pod) -> None:
+    def update_pod(self, pod: Pod) -> None:
         """The pod's labels or annotations may have changed; volumes that show them are written again."""
         mine = self._pods.get(pod.uid)
         for name, spec in list(mine.specs.items()) if mine is not None else ():
@@ -175,16 +193,16 @@ class VolumeManager:
             if entry is None or pod.uid not in entry.wanted:
                 continue
             entry.wanted[pod.uid] = fresh
-            if _shown(spec.pod) != _shown(pod) and entry.plugin.is_refreshed(fresh):
+            if _shown(spec.pod) != _shown(pod) and entry.plugin.requires_remount(fresh):
                 self._refresh(entry, pod.uid)
 
-    def release(self, pod: str) -> None:
+    def release_pod(self, pod: str) -> None:
         """Nothing of the pod runs any more: its volumes may go."""
         self._alive.discard(pod)
         self._hear(pod)
-        self.on_released(pod)
+        self.on_pod_released(pod)
         for plugin in self.plugins.values():
-            plugin.forget(pod)
+            plugin.forget_pod(pod)
         if mine := self._pods.pop(pod, None):
             mine.changed.set()
         for entry in list(self.entries.values()):
@@ -195,27 +213,27 @@ class VolumeManager:
                 entry.stale.discard(pod)
                 self.kick(entry)
 
-    async def unmounted(self, pod: str) -> None:
+    async def wait_for_unmount(self, pod: str) -> None:
         """Until nothing of the pod's volumes is mounted."""
-        mine = self._pods.setdefault(pod, Mine())
+        mine = self._pods.setdefault(pod, PodVolumes())
         try:
-            while self.holds(pod):
+            while self.has_mounts(pod):
                 mine.changed.clear()
                 await mine.changed.wait()
         finally:
             if self._pods.get(pod) is mine and not mine.specs:
                 del self._pods[pod]
 
-    def holds(self, pod: str) -> bool:
+    def has_mounts(self, pod: str) -> bool:
         return any(pod in entry.pods for entry in self.entries.values())
 
-    async def emptied(self) -> None:
+    async def wait_until_empty(self) -> None:
         """Until no volume is left on this node."""
         while self.entries:
             self._forgot.clear()
             await self._forgot.wait()
 
-    async def unstaged(self) -> None:
+    async def wait_until_unstaged(self) -> None:
         """Until no volume is left that only its driver can take down."""
         while any(entry.staged for entry in self.entries.values()):
             self._forgot.clear()
@@ -223,16 +241,16 @@ class VolumeManager:
 
     # --- what else wakes it
 
-    def suspend(self) -> None:
+    def keep_pod_data(self) -> None:
         """The node stops: mounts go, but what belongs to pods that will run again is not deleted."""
         self._actor.suspending = True
 
-    def settle(self) -> None:
+    def allow_unmounts(self) -> None:
         """The disk has been read and the pods are known: what nobody wants may be taken down."""
-        self.settled = True
-        self.kick_all()
+        self.ready_to_unmount = True
+        self.wake_all()
 
-    def kick_all(self, names: Iterable[str] | None = None) -> None:
+    def wake_all(self, names: Iterable[str] | None = None) -> None:
         for name in list(self.entries) if names is None else names:
             if entry := self.entries.get(name):
                 self.kick(entry)
@@ -245,22 +263,22 @@ class VolumeManager:
                 self._actor.forget(entry)
                 self.kick(entry)
 
-    def refresh(self, is_due: Callable[[Plugin, Spec], bool]) -> None:
+    def remount(self, is_due: Callable[[VolumePlugin, PodVolumeSpec], bool]) -> None:
         """Publish again what is mounted and due."""
         for entry in list(self.entries.values()):
             for uid, spec in list(entry.wanted.items()):
                 if is_due(entry.plugin, spec):
                     self._refresh(entry, uid)
 
-    def source_changed(self, is_shown: Callable[[Plugin, Spec], bool]) -> None:
+    def source_changed(self, is_shown: Callable[[VolumePlugin, PodVolumeSpec], bool]) -> None:
         """An object that volumes show has changed, or has come at last."""
         for entry in list(self.entries.values()):
             if any(is_shown(entry.plugin, spec) for spec in entry.wanted.values()):
                 self._actor.forget(entry)
                 self.kick(entry)
-        self.refresh(is_shown)
+        self.remount(is_shown)
 
-    def reread(self, entry: Entry, spec: Spec) -> None:
+    def reread(self, entry: VolumeEntry, spec: PodVolumeSpec) -> None:
         """The pod's claim has changed; perhaps its volume has grown."""
         entry.wanted[spec.pod.uid] = spec
         if mine := self._pods.get(spec.pod.uid):
@@ -269,29 +287,29 @@ class VolumeManager:
         if entry.growth is not None:
             self.kick(entry)
 
-    def _refresh(self, entry: Entry, pod: str) -> None:
+    def _refresh(self, entry: VolumeEntry, pod: str) -> None:
         if entry.is_mounted(pod):
             entry.stale.add(pod)
             self.kick(entry)
 
     # --- what it tells
 
-    def in_use(self) -> list[str]:
+    def volumes_in_use(self) -> list[str]:
         return sorted(name for name, entry in self.entries.items() if entry.attachable)
 
-    def waits(self) -> list[Waiting]:
-        return [Waiting(e.unique, e.why, e.since, e.next_try) for e in self.entries.values() if e.why]
+    def list_waits(self) -> list[KubeletWait]:
+        return [KubeletWait(e.unique, e.why, e.since, e.next_try) for e in self.entries.values() if e.why]
 
     # --- acting
 
-    def kick(self, entry: Entry) -> None:
+    def kick(self, entry: VolumeEntry) -> None:
         entry.again = True
         if entry.task is None:
             entry.task = task = asyncio.create_task(self._drive(entry), name=f"volume {entry.unique}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _drive(self, entry: Entry) -> None:
+    async def _drive(self, entry: VolumeEntry) -> None:
         try:
             while entry.again:
                 entry.again = False
@@ -303,58 +321,58 @@ class VolumeManager:
         finally:
             entry.task = None
 
-    async def _round(self, entry: Entry) -> bool:
+    async def _round(self, entry: VolumeEntry) -> bool:
         """Act out one plan; True if something was done, so that it is time for the next."""
         if self.entries.get(entry.unique) is not entry:
             return False
-        attached = entry.unique in self.node.attached
+        attached = entry.unique in self.node.volumes_attached
         entry.verified = entry.verified and attached
-        reported = entry.unique in self.node.reported
+        reported = entry.unique in self.node.reported_in_use
         view = entry.view(
             reported=reported,
             attached=attached,
             # What was only staged may be wanted by a pod that has not said so yet.
-            settled=self.settled and not (self._unheard and entry.is_only_found),
+            settled=self.ready_to_unmount and not (self._unheard and entry.is_only_found),
             alive=self._alive,
-            managed=self.node.managed,
+            managed=self.node.controller_manages_attach,
         )
         steps = list(plan(view))
         entry.waits("")
-        leaving = [step for step in steps if isinstance(step, Unpublish)]
+        leaving = [step for step in steps if isinstance(step, UnmountVolume)]
         done = any(await asyncio.gather(*(self._try(entry, step) for step in leaving)))
         for step in steps:
-            if not isinstance(step, Unpublish):
+            if not isinstance(step, UnmountVolume):
                 acted, go_on = await self._step(entry, step)
                 done = done or acted
                 if not go_on:
                     break
         return done
 
-    async def _step(self, entry: Entry, step: Step) -> tuple[bool, bool]:
+    async def _step(self, entry: VolumeEntry, step: VolumeStep) -> tuple[bool, bool]:
         """(something was done, the steps after it still make sense)"""
         match step:
-            case Report():
+            case ReportInUse():
                 entry.waits("volumesInUse is being written to the node's status")
-                self.node.report()
+                self.node.report_volumes_in_use()
                 return False, False
             case Wait(_, why):
                 entry.waits(why)
                 return False, True
-            case Stage(pod) | Publish(pod) | Refuse(pod):
+            case MountDevice(pod) | MountVolume(pod) | RejectMount(pod):
                 if pod not in entry.wanted:  # it went while an earlier step was under way
                     return False, False
                 tried = await self._try(entry, step)
                 return tried, tried and self._actor.backoff(entry, step)[0] <= 0
-            case Expand(pod):
+            case ExpandInUseVolume(pod):
                 return pod in entry.wanted and await self._try(entry, step), True
-            case Unpublish() | Unstage():
+            case UnmountVolume() | UnmountDevice():
                 return await self._try(entry, step), False
-            case Forget():
+            case ForgetNodeVolume():
                 self._forget(entry)
                 return False, False
         assert_never(step)
 
-    async def _try(self, entry: Entry, work: Work) -> bool:
+    async def _try(self, entry: VolumeEntry, work: Work) -> bool:
         """False when it may not be tried yet; its backoff's end wakes the volume."""
         delay, why = self._actor.backoff(entry, work)
         if delay > 0:
@@ -364,22 +382,22 @@ class VolumeManager:
         await self._actor.act(entry, work)
         return True
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: VolumeEntry) -> None:
         entry.cancel_timer()
         del self.entries[entry.unique]
         self._actor.forget(entry)
         self._forgot.set()
         if entry.attachable:
-            self.node.report()
+            self.node.report_volumes_in_use()
 
-    def _later(self, entry: Entry, delay: float) -> None:
+    def _later(self, entry: VolumeEntry, delay: float) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time() + delay
         if entry.timer is None or entry.timer.when() > due:
             entry.cancel_timer()
             entry.timer = loop.call_at(due, self.kick, entry)
 
-    def _changed(self, pod: str) -> None:
+    def _wake_pod(self, pod: str) -> None:
         if mine := self._pods.get(pod):
             mine.changed.set()
 

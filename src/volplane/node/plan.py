@@ -24,7 +24,7 @@ UNMANAGED = (
 )
 
 
-class State(StrEnum):
+class MountState(StrEnum):
     """Of a staged device, or of one pod's mount."""
 
     ABSENT = "NotMounted"
@@ -32,22 +32,22 @@ class State(StrEnum):
     UNCERTAIN = "Uncertain"  # a call may still be running, or its outcome was lost
 
 
-class Outcome(StrEnum):
+class MountOutcome(StrEnum):
     DONE = "done"
     FINAL = "final"  # refused, nothing is left behind
     UNCERTAIN = "uncertain"  # may be running or done
     TRANSIENT = "transient"  # never reached the driver; nothing changed
 
 
-class Volume(Struct, frozen=True):
+class NodeVolumeView(Struct, frozen=True):
     """One volume on this node, as the manager sees it now."""
 
     name: str
     wanted: tuple[str, ...] = ()  # uids of the pods that want it, first come first served
-    pods: Mapping[str, State] = {}  # every pod with a mount record
+    pods: Mapping[str, MountState] = {}  # every pod with a mount record
     kept: frozenset[str] = frozenset()  # pods whose containers may run: never unmounted, wanted or not
     stale: frozenset[str] = frozenset()  # mounted pods whose content must be published again
-    device: State = State.ABSENT
+    device: MountState = MountState.ABSENT
     staged: bool = False  # this kind of volume has a device to stage
     attachable: bool = False
     one_pod: bool = False  # ReadWriteOncePod is its only access mode
@@ -59,19 +59,19 @@ class Volume(Struct, frozen=True):
     mislabelled: bool = False  # it is mounted with another SELinux label than those who want it now need
 
 
-class Report(Struct, frozen=True):
+class ReportInUse(Struct, frozen=True):
     """Write volumesInUse; the plan goes on when the API server has acknowledged it."""
 
 
-class Stage(Struct, frozen=True):
+class MountDevice(Struct, frozen=True):
     pod: str  # on whose behalf: it gets the events
 
 
-class Publish(Struct, frozen=True):
+class MountVolume(Struct, frozen=True):
     pod: str
 
 
-class Refuse(Struct, frozen=True):
+class RejectMount(Struct, frozen=True):
     """A mount that must fail without a call to the driver."""
 
     pod: str
@@ -79,37 +79,47 @@ class Refuse(Struct, frozen=True):
     attach: bool = False  # what fails is the attaching
 
 
-class Expand(Struct, frozen=True):
+class ExpandInUseVolume(Struct, frozen=True):
     """The disk has grown; what the pod has mounted follows."""
 
     pod: str
 
 
-class Unpublish(Struct, frozen=True):
+class UnmountVolume(Struct, frozen=True):
     pod: str
 
 
-class Unstage(Struct, frozen=True):
+class UnmountDevice(Struct, frozen=True):
     pass
 
 
-class Forget(Struct, frozen=True):
+class ForgetNodeVolume(Struct, frozen=True):
     """Nothing is left of it: it leaves volumesInUse, and the controller may detach it."""
 
 
-Step = Report | Stage | Publish | Refuse | Expand | Unpublish | Unstage | Forget | Wait
+VolumeStep = (
+    ReportInUse
+    | MountDevice
+    | MountVolume
+    | RejectMount
+    | ExpandInUseVolume
+    | UnmountVolume
+    | UnmountDevice
+    | ForgetNodeVolume
+    | Wait
+)
 
 
-def plan(volume: Volume) -> Iterator[Step]:
+def plan(volume: NodeVolumeView) -> Iterator[VolumeStep]:
     # Unmounts first: a mount of the same volume never overlaps them.
     unwanted = [pod for pod in volume.pods if pod not in volume.wanted]
     leaving = [pod for pod in unwanted if pod not in volume.kept]
     if leaving and not volume.settled:
         yield Wait(UNTIL_CHANGED, "the pods of this node are not all known yet, so nothing is unmounted")
     elif leaving:
-        yield from map(Unpublish, leaving)
+        yield from map(UnmountVolume, leaving)
     if volume.growing:
-        yield Expand(volume.growing)
+        yield ExpandInUseVolume(volume.growing)
     if volume.wanted and volume.mislabelled:
         yield from _relabel(volume)
     elif volume.wanted:
@@ -117,45 +127,47 @@ def plan(volume: Volume) -> Iterator[Step]:
     elif unwanted and not leaving:
         yield Wait(UNTIL_CHANGED, "a pod that has it mounted still runs")
     elif not unwanted and volume.settled:
-        yield Forget() if volume.device is State.ABSENT else Unstage()
+        yield ForgetNodeVolume() if volume.device is MountState.ABSENT else UnmountDevice()
 
 
-def _relabel(volume: Volume) -> Iterator[Step]:
+def _relabel(volume: NodeVolumeView) -> Iterator[VolumeStep]:
     """A label is of the whole mount: the volume goes from the node altogether before it comes again."""
     if volume.pods or not volume.settled:
         why = "because it is already mounted to a different pod with a different SELinux label"
         yield Wait(UNTIL_CHANGED, f'waiting for unmount of volume "{volume.name}", {why}')
     else:
-        yield Unstage()
+        yield UnmountDevice()
 
 
-def _mount(volume: Volume, leaving: list[str]) -> Iterator[Step]:
+def _mount(volume: NodeVolumeView, leaving: list[str]) -> Iterator[VolumeStep]:
     todo = [
         pod
         for pod in volume.wanted
-        if volume.pods.get(pod, State.ABSENT) is not State.MOUNTED or pod in volume.stale
+        if volume.pods.get(pod, MountState.ABSENT) is not MountState.MOUNTED or pod in volume.stale
     ]
     if not todo:
         return
     if volume.attachable and not volume.managed:
         for pod in todo:
-            yield Refuse(pod, UNMANAGED, attach=True)
+            yield RejectMount(pod, UNMANAGED, attach=True)
         return
     if volume.attachable and not volume.reported:
-        yield Report()
+        yield ReportInUse()
         return
     if volume.attachable and not volume.attached:
         yield Wait(UNTIL_CHANGED, "not attached yet: node.status.volumesAttached does not list it")
         return
     allowed, refused = _admit(volume, todo, leaving)
-    if allowed and volume.staged and volume.device is not State.MOUNTED:
-        yield Stage(allowed[0])
-    yield from map(Publish, allowed)
+    if allowed and volume.staged and volume.device is not MountState.MOUNTED:
+        yield MountDevice(allowed[0])
+    yield from map(MountVolume, allowed)
     for pod in refused:
-        yield Refuse(pod, "volume uses the ReadWriteOncePod access mode and is already in use by another pod")
+        yield RejectMount(
+            pod, "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
+        )
 
 
-def _admit(volume: Volume, todo: list[str], leaving: list[str]) -> tuple[list[str], list[str]]:
+def _admit(volume: NodeVolumeView, todo: list[str], leaving: list[str]) -> tuple[list[str], list[str]]:
     """Of a ReadWriteOncePod volume only one pod may hold it, mounted or uncertain."""
     if not volume.one_pod:
         return todo, []
@@ -163,22 +175,22 @@ def _admit(volume: Volume, todo: list[str], leaving: list[str]) -> tuple[list[st
     return [p for p in todo if p == holder and not leaving], [p for p in todo if p != holder]
 
 
-def after_mount(state: State, outcome: Outcome, *, reconstructed: bool) -> State:
+def after_mount(state: MountState, outcome: MountOutcome, *, reconstructed: bool) -> MountState:
     """A stage or publish call came back: what is there now?"""
     match outcome:
-        case Outcome.DONE:
-            return State.MOUNTED
-        case Outcome.UNCERTAIN:
+        case MountOutcome.DONE:
+            return MountState.MOUNTED
+        case MountOutcome.UNCERTAIN:
             # A failing republish changes nothing for a pod that runs on the earlier mount.
-            return State.MOUNTED if state is State.MOUNTED else State.UNCERTAIN
-        case Outcome.FINAL:
+            return MountState.MOUNTED if state is MountState.MOUNTED else MountState.UNCERTAIN
+        case MountOutcome.FINAL:
             # What an earlier life mounted is still there, whatever this call was refused for.
-            undone = state is State.UNCERTAIN and not reconstructed
-            return State.ABSENT if undone else state
-        case Outcome.TRANSIENT:
+            undone = state is MountState.UNCERTAIN and not reconstructed
+            return MountState.ABSENT if undone else state
+        case MountOutcome.TRANSIENT:
             return state
 
 
-def after_unmount(outcome: Outcome) -> State:
+def after_unmount(outcome: MountOutcome) -> MountState:
     """Only OK proves that an unpublish or unstage has happened; any error is tried again."""
-    return State.ABSENT if outcome is Outcome.DONE else State.UNCERTAIN
+    return MountState.ABSENT if outcome is MountOutcome.DONE else MountState.UNCERTAIN

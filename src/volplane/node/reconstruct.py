@@ -15,22 +15,24 @@ from contextlib import suppress
 
 from volplane.host import Host, NodePaths, mounts
 from volplane.node.manager import VolumeManager
-from volplane.node.plan import State
-from volplane.node.subpaths import find_subpaths, remove_all
-from volplane.node.world import Entry, Held
-from volplane.volumes.base import Place, VolumeFailure, remove_empty
-from volplane.volumes.csi.plugin import Csi, split
+from volplane.node.plan import MountState
+from volplane.node.subpaths import find_subpaths, remove_all_subpaths
+from volplane.node.world import PodMount, VolumeEntry
+from volplane.volumes.base import PodVolumeRef, VolumeOperationError, remove_empty_directories
+from volplane.volumes.csi.plugin import CsiPlugin, split_unique_name
 
 log = logging.getLogger(__name__)
 
 
-async def reconstruct(manager: VolumeManager) -> None:
+async def reconstruct_volumes(manager: VolumeManager) -> None:
     """Fill the manager with what is on the disk."""
-    site = manager.site
+    site = manager.context
     await find_subpaths(site)
     directory = site.paths.real(site.paths.pods)
     found_there = [
-        (uid, kind.name, name) for kind in manager.plugins.values() for uid, name in await kind.traces()
+        (uid, kind.name, name)
+        for kind in manager.plugins.values()
+        for uid, name in await kind.find_other_volumes()
     ]
     for uid, plugin, name in [*await site.host.call(_scan, directory), *found_there]:
         found = manager.plugins.get(plugin)
@@ -38,41 +40,41 @@ async def reconstruct(manager: VolumeManager) -> None:
             log.warning("orphaned volume %s of pod %s: no plugin %s", name, uid, plugin)
             continue
         try:
-            place = await found.found(uid, name)
-        except VolumeFailure as error:
+            place = await found.reconstruct(uid, name)
+        except VolumeOperationError as error:
             log.warning("volume %s of pod %s is left alone: %s", name, uid, error)
             continue
         _add_mount(manager, place)
     for kind in manager.plugins.values():
-        for device in await kind.devices():
+        for device in await kind.find_staged_volumes():
             entry = _entry(manager, device.unique, device.plugin)
             entry.name, entry.label = device.name, device.label
-            entry.staged, entry.device, entry.device_reconstructed = True, State.UNCERTAIN, True
+            entry.staged, entry.device, entry.device_reconstructed = True, MountState.UNCERTAIN, True
 
 
-def _add_mount(manager: VolumeManager, place: Place) -> None:
+def _add_mount(manager: VolumeManager, place: PodVolumeRef) -> None:
     entry = _entry(manager, place.unique, place.plugin)
     entry.name, entry.label = place.name, place.label
-    entry.pods[place.pod] = Held(place, State.UNCERTAIN, reconstructed=True)
+    entry.pods[place.pod] = PodMount(place, MountState.UNCERTAIN, reconstructed=True)
     if entry.staged:  # even where no metadata says so: it may be damaged, or of a driver that does not stage
-        entry.device, entry.device_reconstructed = State.UNCERTAIN, True
+        entry.device, entry.device_reconstructed = MountState.UNCERTAIN, True
 
 
-def _entry(manager: VolumeManager, unique: str, plugin: str) -> Entry:
+def _entry(manager: VolumeManager, unique: str, plugin: str) -> VolumeEntry:
     entry = manager.entries.get(unique)
     if entry is None:
-        entry = manager.entries[unique] = Entry(unique, manager.plugins[plugin])
+        entry = manager.entries[unique] = VolumeEntry(unique, manager.plugins[plugin])
         # Until its pod says more. A volume too many in volumesInUse delays a detach, one too few loses data.
-        entry.attachable = isinstance(entry.plugin, Csi) and bool(split(unique)[1])
+        entry.attachable = isinstance(entry.plugin, CsiPlugin) and bool(split_unique_name(unique)[1])
         entry.staged = entry.attachable
     return entry
 
 
-def attachability(manager: VolumeManager) -> None:
+def update_attachability(manager: VolumeManager) -> None:
     """Once the CSIDriver objects are known: volumes of drivers without attach leave volumesInUse."""
     for entry in manager.entries.values():
-        if entry.attachable and not entry.wanted and isinstance(entry.plugin, Csi):
-            entry.attachable = entry.plugin.is_attachable(split(entry.unique)[0])
+        if entry.attachable and not entry.wanted and isinstance(entry.plugin, CsiPlugin):
+            entry.attachable = entry.plugin.is_attachable(split_unique_name(entry.unique)[0])
 
 
 def _scan(directory: str) -> list[tuple[str, str, str]]:
@@ -117,16 +119,16 @@ def _remove(directory: str, uid: str) -> str:
     if not os.path.lexists(directory):
         return ""
     with suppress(OSError):  # told below
-        remove_all(directory)
+        remove_all_subpaths(directory)
     if below := mounts.read_table().under(directory):
         return f'orphaned pod "{uid}" found, but {below[0].target} is still mounted'
     # Never recursive in here: a volume that was not unmounted after all would lose its files.
     for parent in ("volumes", "volumeDevices"):
         for plugin in _listed(f"{directory}/{parent}"):
             for name in _listed(f"{directory}/{parent}/{plugin}"):
-                remove_empty(f"{directory}/{parent}/{plugin}/{name}")
-            remove_empty(f"{directory}/{parent}/{plugin}")
-        remove_empty(f"{directory}/{parent}")
+                remove_empty_directories(f"{directory}/{parent}/{plugin}/{name}")
+            remove_empty_directories(f"{directory}/{parent}/{plugin}")
+        remove_empty_directories(f"{directory}/{parent}")
         if os.path.lexists(f"{directory}/{parent}"):
             return f'orphaned pod "{uid}" found, but {directory}/{parent} is not empty'
     shutil.rmtree(directory)

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 from volplane.base import metrics
 from volplane.csi.outcome import CallError
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.node.manager import VolumeManager
-from volplane.volumes.base import Spec, Usage, VolumeFailure
+from volplane.volumes.base import PodVolumeSpec, VolumeMetrics, VolumeOperationError
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ JITTER = 0.1
 HEALTH = "CSIVolumeHealth"
 
 _LABELS = ("namespace", "persistentvolumeclaim")
-_SHOWN = {
+_GAUGES = {
     field: metrics.gauge(f"kubelet_volume_stats_{name}", text, _LABELS)
     for field, name, text in (
         ("capacity", "capacity_bytes", "Capacity in bytes of the volume"),
@@ -42,10 +42,10 @@ Claim = tuple[str, str]  # namespace, name
 
 
 class VolumeStats:
-    def __init__(self, manager: VolumeManager, events: Recorder, gates: Mapping[str, bool]) -> None:
+    def __init__(self, manager: VolumeManager, events: EventRecorder, gates: Mapping[str, bool]) -> None:
         self.manager, self.events = manager, events
         self._health = gates.get(HEALTH, False)
-        self._told: dict[Claim, Usage] = {}
+        self._exported: dict[Claim, VolumeMetrics] = {}
 
     async def run(self, period: float) -> None:
         """Until cancelled; a period of nothing means never."""
@@ -54,11 +54,11 @@ class VolumeStats:
         try:
             while True:
                 await asyncio.sleep(period * (1 + random.uniform(0, JITTER)))
-                await self.look()
+                await self.collect()
         finally:
-            self._forget(set())
+            self._remove_others(set())
 
-    async def look(self) -> None:
+    async def collect(self) -> None:
         seen: set[Claim] = set()
         for entry in list(self.manager.entries.values()):
             for uid, spec in list(entry.wanted.items()):
@@ -66,22 +66,22 @@ class VolumeStats:
                     continue
                 claim = (spec.claim.namespace, spec.claim.name)
                 seen.add(claim)
-                await self._ask(claim, spec)
-        self._forget(seen)
+                await self._collect_volume(claim, spec)
+        self._remove_others(seen)
 
-    async def _ask(self, claim: Claim, spec: Spec) -> None:
+    async def _collect_volume(self, claim: Claim, spec: PodVolumeSpec) -> None:
         plugin = self.manager.plugins[spec.plugin]
         try:
-            usage = await plugin.usage(spec)
-        except (VolumeFailure, CallError, OSError) as error:
+            usage = await plugin.read_metrics(spec)
+        except (VolumeOperationError, CallError, OSError) as error:
             log.warning("no figures of volume %s: %s", spec.name, error)
             return
         if usage is not None:
-            self._show(claim, spec, usage)
+            self._export(claim, spec, usage)
 
-    def _show(self, claim: Claim, spec: Spec, usage: Usage) -> None:
-        self._told[claim] = usage
-        for field, gauge in _SHOWN.items():
+    def _export(self, claim: Claim, spec: PodVolumeSpec, usage: VolumeMetrics) -> None:
+        self._exported[claim] = usage
+        for field, gauge in _GAUGES.items():
             value = getattr(usage, field)
             if value is not None:
                 gauge.labels(*claim).set(value)
@@ -91,9 +91,9 @@ class VolumeStats:
                 text = f"Volume {spec.source.name}: {usage.message}"
                 self.events.warning(spec.pod, "VolumeConditionAbnormal", text)
 
-    def _forget(self, kept: set[Claim]) -> None:
-        for claim in self._told.keys() - kept:
-            del self._told[claim]
-            for gauge in (*_SHOWN.values(), _ABNORMAL):
+    def _remove_others(self, kept: set[Claim]) -> None:
+        for claim in self._exported.keys() - kept:
+            del self._exported[claim]
+            for gauge in (*_GAUGES.values(), _ABNORMAL):
                 if claim in gauge._metrics:
                     gauge.remove(*claim)

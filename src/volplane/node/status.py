@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from volplane.api import kinds
-from volplane.api.codec import builtins
+from volplane.api.codec import to_dict
 from volplane.api.coordination import Lease, LeaseSpec
 from volplane.api.core import (
     DaemonEndpoint,
@@ -33,14 +33,14 @@ from volplane.api.errors import APIError, NotFound
 from volplane.api.meta import ObjectMeta, OwnerReference
 from volplane.base import clock
 from volplane.client.client import Client
-from volplane.node import machine
-from volplane.node.settings import NodeSettings
+from volplane.node import node_info
+from volplane.node.options import NodeOptions
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MANAGED = "volumes.kubernetes.io/controller-managed-attach-detach"
+MANAGED_ANNOTATION = "volumes.kubernetes.io/controller-managed-attach-detach"
 LEASES = "kube-node-lease"
 RESEND = 300.0  # seconds after which an unchanged status is written anyway
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # between attempts to reach the API server
@@ -57,27 +57,29 @@ _HEALTHY = (
 class NodeObject:
     """Our Node in the API: registered, kept up to date, and read by the volume manager."""
 
-    def __init__(self, client: Client, settings: NodeSettings, name: str) -> None:
+    def __init__(self, client: Client, settings: NodeOptions, name: str) -> None:
         self.client, self.settings, self.name = client, settings, name
-        self.managed = settings.enable_controller_attach_detach
+        self.controller_manages_attach = settings.enable_controller_attach_detach
         self.cache = client.cache(Node, fields=f"metadata.name={name}")
         self.port = 0
         self.uid = ""
-        self.reported: frozenset[str] = frozenset()
-        self.attached: frozenset[str] = frozenset()
-        self.info = NodeSystemInfo()
+        self.reported_in_use: frozenset[str] = frozenset()
+        self.volumes_attached: frozenset[str] = frozenset()
+        self.system_info = NodeSystemInfo()
         self.capacity: Mapping[str, str] = {}
         self.not_ready = "CSINode is not yet initialized"
         self.on_heartbeat: Callable[[], None] = lambda: None
-        self.in_use: Callable[[], list[str]] | None = None  # set once the disk has been read
-        self.found: Callable[[], list[str]] = list  # what may be in use as far as the disk alone tells
-        self.on_made_again: Callable[[], None] = lambda: None
-        self.on_reported: Callable[[frozenset[str]], None] = lambda names: None
-        self.on_attached: Callable[[frozenset[str]], None] = lambda names: None
+        self.list_volumes_in_use: Callable[[], list[str]] | None = None  # set once the disk has been read
+        self.volumes_found_on_disk: Callable[[], list[str]] = (
+            list  # what may be in use as far as the disk alone tells
+        )
+        self.on_recreated: Callable[[], None] = lambda: None
+        self.on_in_use_acknowledged: Callable[[frozenset[str]], None] = lambda names: None
+        self.on_volumes_attached_changed: Callable[[frozenset[str]], None] = lambda names: None
         self._changed = asyncio.Event()
         self._acknowledged = asyncio.Event()
         self._status_changed = asyncio.Event()
-        self._known: frozenset[str] = frozenset()  # our last volumesInUse that was acknowledged
+        self._acknowledged_in_use: frozenset[str] = frozenset()  # our last volumesInUse that was acknowledged
         self._pressures: dict[str, tuple[str, str]] = {}  # what the node is short of: reason and message
         self._written = 0  # the revision of the Node with them
 
@@ -90,18 +92,18 @@ class NodeObject:
 
     async def register(self) -> None:
         """Create the Node, or bring the one that is there up to date."""
-        made = await self._until_reached(self._create)
+        made = await self._retry_until_reached(self._create)
         self.uid = made.uid
         self._acknowledge(frozenset(made.status.volumes_in_use), made.revision)
-        await self._until_reached(self._restore_status)
-        self.report()
+        await self._retry_until_reached(self._restore_status)
+        self.report_volumes_in_use()
 
     async def _create(self) -> Node:
         cidr = self.settings.pod_cidr
         spec = NodeSpec(provider_id=self.provider_id, pod_cidr=cidr, pod_cidrs=tuple(filter(None, [cidr])))
         meta = ObjectMeta(name=self.name, labels=self._labels(), annotations=self._annotations())
         # A Node that was deleted may have been that of mounted volumes: from its first moment on it says so.
-        names = (self.in_use or self.found)()
+        names = (self.list_volumes_in_use or self.volumes_found_on_disk)()
         status = msgspec.structs.replace(self._status(None), volumes_in_use=tuple(names))
         node = Node(metadata=meta, spec=spec, status=status)
         made = await self.client.create(node, exists_ok=True)
@@ -115,8 +117,10 @@ class NodeObject:
             meta["labels"] = self._labels()
         if not self._annotations().items() <= node.metadata.annotations.items():
             meta["annotations"] = self._annotations()
-        elif not self.managed and MANAGED in node.metadata.annotations:  # of an earlier life
-            meta["annotations"] = {MANAGED: None}
+        elif (
+            not self.controller_manages_attach and MANAGED_ANNOTATION in node.metadata.annotations
+        ):  # of an earlier life
+            meta["annotations"] = {MANAGED_ANNOTATION: None}
         patch: dict[str, object] = {"metadata": meta} if meta else {}
         spec: dict[str, object] = {}
         if self.provider_id and not node.spec.provider_id:
@@ -147,7 +151,7 @@ class NodeObject:
         known = {
             "kubernetes.io/hostname": self.name,
             "kubernetes.io/os": "linux",
-            "kubernetes.io/arch": machine.architecture(),
+            "kubernetes.io/arch": node_info.architecture(),
             "topology.kubernetes.io/zone": settings.zone,
             "topology.kubernetes.io/region": settings.region,
             "node.kubernetes.io/instance-type": settings.instance_type,
@@ -155,7 +159,7 @@ class NodeObject:
         return {k: v for k, v in {**known, **settings.node_labels}.items() if v}
 
     def _annotations(self) -> dict[str, str]:
-        return {MANAGED: "true"} if self.managed else {}
+        return {MANAGED_ANNOTATION: "true"} if self.controller_manages_attach else {}
 
     # --- status
 
@@ -169,7 +173,7 @@ class NodeObject:
                 NodeAddress("Hostname", self.name),
             ),
             daemon_endpoints=NodeDaemonEndpoints(DaemonEndpoint(self.port)),
-            node_info=self.info,
+            node_info=self.system_info,
         )
 
     def _conditions(self, old: Node | None) -> tuple[NodeCondition, ...]:
@@ -201,12 +205,12 @@ class NodeObject:
 
     async def _write_status(self) -> Node:
         status = self._status(self.cache.get(self.name))
-        patch = builtins(status)
+        patch = to_dict(status)
         return await self.client.patch(Node, self.name, strategic={"status": patch}, subresource="status")
 
     async def _restore_status(self) -> Node:
         """Write all that is ours to say, and remove what somebody else has said in our place meanwhile."""
-        patch = builtins(self._status(self.cache.get(self.name)))
+        patch = to_dict(self._status(self.cache.get(self.name)))
         patch["addresses"] = [{"$patch": "replace"}, *patch["addresses"]]
         patch["daemonEndpoints"] = {"kubeletEndpoint": {"Port": self.port}}  # also where there is none
         status = {**patch, "phase": None, "images": None, "config": None}
@@ -218,14 +222,14 @@ class NodeObject:
             self.not_ready = problem
             self._status_changed.set()
 
-    def say_again(self) -> None:
+    def write_status_soon(self) -> None:
         """Something of what the status says has changed."""
         self._status_changed.set()
 
     # --- keeping up
 
     async def run(self) -> None:
-        end = self.cache.subscribe(self._seen)
+        end = self.cache.subscribe(self._on_node_changed)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._report_volumes(), name=f"{self.name}: volumesInUse")
@@ -234,22 +238,22 @@ class NodeObject:
         finally:
             end()
 
-    def _seen(self, old: Node | None, new: Node | None) -> None:
+    def _on_node_changed(self, old: Node | None, new: Node | None) -> None:
         if new is None:
             if old is not None:
                 self._status_changed.set()  # somebody deleted the Node: it is made again
             return
-        if not self._is_said(new):
+        if not self._shows_our_status(new):
             self._status_changed.set()  # somebody took us for lost, and we are here
-        if self._is_contradicted(new):
-            self.reported &= frozenset(new.status.volumes_in_use)
-            self.report()
+        if self._was_overwritten(new):
+            self.reported_in_use &= frozenset(new.status.volumes_in_use)
+            self.report_volumes_in_use()
         attached = frozenset(v.name for v in new.status.volumes_attached)
-        news, self.attached = attached ^ self.attached, attached
+        news, self.volumes_attached = attached ^ self.volumes_attached, attached
         if news:
-            self.on_attached(news)
+            self.on_volumes_attached_changed(news)
 
-    def _is_said(self, node: Node) -> bool:
+    def _shows_our_status(self, node: Node) -> bool:
         """Does the Node say of us what we say?"""
         ours = self._status(node)
         shown = {c.type: c.status for c in node.status.conditions}
@@ -259,29 +263,31 @@ class NodeObject:
             and ours.daemon_endpoints == node.status.daemon_endpoints
         )
 
-    def _is_contradicted(self, node: Node | None) -> bool:
+    def _was_overwritten(self, node: Node | None) -> bool:
         """Somebody has written volumesInUse after us, who alone may: a request of ours that was long lost."""
-        if node is None or self.in_use is None or node.revision <= self._written:
+        if node is None or self.list_volumes_in_use is None or node.revision <= self._written:
             return False
-        return frozenset(node.status.volumes_in_use) != self.reported
+        return frozenset(node.status.volumes_in_use) != self.reported_in_use
 
     async def is_attached_live(self, unique: str) -> bool:
         async with asyncio.timeout(CALL):
             node = await self.client.get(Node, self.name)
         return any(v.name == unique for v in node.status.volumes_attached)
 
-    def report(self) -> None:
+    def report_volumes_in_use(self) -> None:
         self._changed.set()
 
     async def _report_volumes(self) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            if self.in_use is None:  # until the disk has been read, what an earlier life wrote still holds
+            if (
+                self.list_volumes_in_use is None
+            ):  # until the disk has been read, what an earlier life wrote still holds
                 continue
-            if self._is_behind(self.in_use):
+            if self._is_behind(self.list_volumes_in_use):
                 try:
-                    await self._until_reached(lambda: self._write_volumes(self.in_use))
+                    await self._retry_until_reached(lambda: self._write_volumes(self.list_volumes_in_use))
                 except NotFound:
                     self._status_changed.set()  # makes the Node again, with all volumes in use
 
@@ -291,26 +297,30 @@ class NodeObject:
         patch = {"status": {"volumesInUse": names}}
         # A volume that leaves is gone from `reported` before the API server may tell the controller: whoever
         # wants it again must report it again.
-        self.reported &= frozenset(names)
+        self.reported_in_use &= frozenset(names)
         written = await self.client.patch(Node, self.name, strategic=patch, subresource="status")
-        news = frozenset(names) - self.reported
+        news = frozenset(names) - self.reported_in_use
         self._acknowledge(frozenset(names), written.revision)
-        self.on_reported(news)
+        self.on_in_use_acknowledged(news)
 
     def _acknowledge(self, names: frozenset[str], revision: int) -> None:
-        self.reported = self._known = names
+        self.reported_in_use = self._acknowledged_in_use = names
         self._written = revision
         self._acknowledged.set()
 
     def _is_behind(self, in_use: Callable[[], list[str]]) -> bool:
         """The API server may not know the volumes in use as they are now."""
         now = frozenset(in_use())
-        return now != self.reported or now != self._known or self._is_contradicted(self.cache.get(self.name))
+        return (
+            now != self.reported_in_use
+            or now != self._acknowledged_in_use
+            or self._was_overwritten(self.cache.get(self.name))
+        )
 
-    async def written(self) -> None:
+    async def wait_until_written(self) -> None:
         """Until the API server knows the volumes in use as they are now, a write on its way included."""
-        while self.in_use is not None and self._is_behind(self.in_use):
-            self.report()
+        while self.list_volumes_in_use is not None and self._is_behind(self.list_volumes_in_use):
+            self.report_volumes_in_use()
             self._acknowledged.clear()
             await self._acknowledged.wait()
 
@@ -323,18 +333,18 @@ class NodeObject:
                 pass
             self._status_changed.clear()
             try:
-                await self._until_reached(self._write_status)
+                await self._retry_until_reached(self._write_status)
             except NotFound:
-                await self._make_again()
+                await self._recreate()
 
-    async def _make_again(self) -> None:
+    async def _recreate(self) -> None:
         """Somebody has deleted our Node, and we are here."""
         try:
             await self.register()
         except NotFound:
             self._status_changed.set()
         else:
-            self.on_made_again()
+            self.on_recreated()
 
     async def _heartbeat(self) -> None:
         held: Lease | None = None
@@ -365,7 +375,7 @@ class NodeObject:
         kind = kinds.of(Node)
         return OwnerReference(kind.api_version, kind.kind, self.name, self.uid)
 
-    async def _until_reached(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _retry_until_reached(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat while the API server cannot be reached or is not ready for us."""
         pause = FIRST_PAUSE
         while True:

@@ -9,15 +9,23 @@ from __future__ import annotations
 import os
 
 from volplane.host import mounts
-from volplane.volumes.base import Site, Uncertain, remove_empty
+from volplane.volumes.base import NodeContext, UncertainProgressError, remove_empty_directories
 
 
-class BadSubPath(Exception):
+class SubPathError(Exception):
     """What the user is told; it never holds a path of this machine."""
 
 
 async def bind_subpath(
-    site: Site, *, pod: str, volume: str, container: str, index: int, root: str, subpath: str, mount: str
+    site: NodeContext,
+    *,
+    pod: str,
+    volume: str,
+    container: str,
+    index: int,
+    root: str,
+    subpath: str,
+    mount: str,
 ) -> str:
     """The path to mount into the container instead of the volume's root."""
     target = site.paths.real(site.paths.subpath(pod, volume, container, index))
@@ -26,28 +34,28 @@ async def bind_subpath(
         if not await site.host.call(os.path.lexists, os.path.join(root, subpath)):
             await site.host.make_below(root, subpath)
     except OSError as error:
-        raise BadSubPath(
+        raise SubPathError(
             f'failed to create subPath directory for volumeMount "{mount}" of container "{container}"'
         ) from error
     try:
         await site.host.bind_below(root, subpath, target)
     except OSError as error:
-        raise BadSubPath(
+        raise SubPathError(
             f'failed to prepare subPath for volumeMount "{mount}" of container "{container}"'
         ) from error
     return target
 
 
-async def remove_subpaths(site: Site, pod: str, volume: str) -> None:
+async def remove_subpaths(site: NodeContext, pod: str, volume: str) -> None:
     if pod in site.subpaths:
         directory = site.paths.real(os.path.join(site.paths.subpaths(pod), volume))
         try:
             await site.host.call(_remove, directory)
         except OSError as error:
-            raise Uncertain(f"a part of volume {volume} is still mounted: {error}") from error
+            raise UncertainProgressError(f"a part of volume {volume} is still mounted: {error}") from error
 
 
-async def find_subpaths(site: Site) -> None:
+async def find_subpaths(site: NodeContext) -> None:
     """After a restart: the pods for which an earlier life has made some."""
     site.subpaths |= set(await site.host.call(_find, site.paths.real(site.paths.pods)))
 
@@ -56,7 +64,7 @@ def _find(pods: str) -> list[str]:
     return [uid for uid in os.listdir(pods) if os.path.isdir(f"{pods}/{uid}/volume-subpaths")]
 
 
-def remove_all(pod: str) -> None:
+def remove_all_subpaths(pod: str) -> None:
     """What is left of them in a pod's directory: of volumes that leave no other trace, nobody asks for it."""
     for entry in _entries(f"{pod}/volume-subpaths"):
         _remove(entry.path)
@@ -70,7 +78,7 @@ def _remove(directory: str) -> None:
         for target in _entries(container.path):
             os.rmdir(target.path) if target.is_dir(follow_symlinks=False) else os.unlink(target.path)
         os.rmdir(container.path)
-    remove_empty(directory, os.path.dirname(directory))
+    remove_empty_directories(directory, os.path.dirname(directory))
 
 
 def _entries(directory: str) -> list[os.DirEntry[str]]:

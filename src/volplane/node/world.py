@@ -10,36 +10,36 @@ from msgspec import Struct, field, structs
 
 from volplane.api.core import PersistentVolume
 from volplane.base import clock
-from volplane.node.growth import Growth, growth, noted_size
-from volplane.node.plan import State, Volume
+from volplane.node.growth import ExpansionTarget, find_expansion_target, noted_size
+from volplane.node.plan import MountState, NodeVolumeView
 from volplane.rules import access
-from volplane.volumes.base import Place, Plugin, Spec
+from volplane.volumes.base import PodVolumeRef, PodVolumeSpec, VolumePlugin
 
 
-class Held(Struct):
+class PodMount(Struct):
     """One pod's mount that exists, or may."""
 
-    place: Place
-    state: State = State.ABSENT
+    place: PodVolumeRef
+    state: MountState = MountState.ABSENT
     reconstructed: bool = False  # found on the disk; an earlier life has mounted it
 
 
-class Entry:
+class VolumeEntry:
     """One volume on this node, from the first wish until nothing of it is left."""
 
-    def __init__(self, unique: str, plugin: Plugin) -> None:
+    def __init__(self, unique: str, plugin: VolumePlugin) -> None:
         self.unique, self.plugin = unique, plugin
         self.name = ""  # of the persistent volume, where that is known
         self.attachable = False
         self.staged = False
-        self.wanted: dict[str, Spec] = {}
-        self.pods: dict[str, Held] = {}
+        self.wanted: dict[str, PodVolumeSpec] = {}
+        self.pods: dict[str, PodMount] = {}
         self.stale: set[str] = set()
-        self.device = State.ABSENT
+        self.device = MountState.ABSENT
         self.device_reconstructed = False
         self.label = ""  # of SELinux, with which it was mounted last
         self.size = 0  # in bytes, as far as this node knows
-        self.growth: Growth | None = None  # what is to be expanded here
+        self.growth: ExpansionTarget | None = None  # what is to be expanded here
         self.unexpandable = False  # its driver cannot do it while pods use it
         self.verified = False  # a live read has confirmed the attachment in this life
         self.why = ""  # what it waits for, "" when it is at rest or at work
@@ -51,8 +51,8 @@ class Entry:
 
     def view(
         self, *, reported: bool, attached: bool, settled: bool, alive: Container[str], managed: bool = True
-    ) -> Volume:
-        return Volume(
+    ) -> NodeVolumeView:
+        return NodeVolumeView(
             name=self.unique,
             wanted=tuple(self.wanted),
             pods={uid: held.state for uid, held in self.pods.items()},
@@ -70,14 +70,14 @@ class Entry:
             mislabelled=self._is_mislabelled(),
         )
 
-    def note(self, spec: Spec) -> None:
+    def note(self, spec: PodVolumeSpec) -> None:
         """The claim or the volume has been read: has it grown?"""
-        self.growth = None if self.unexpandable else growth(spec.claim, spec.volume, self.size)
+        self.growth = None if self.unexpandable else find_expansion_target(spec.claim, spec.volume, self.size)
         self.size = self.size or noted_size(spec.claim)
 
     @property
     def is_there(self) -> bool:
-        return self.device is not State.ABSENT or bool(self.pods)
+        return self.device is not MountState.ABSENT or bool(self.pods)
 
     @property
     def is_only_found(self) -> bool:
@@ -87,7 +87,7 @@ class Entry:
     def _is_mislabelled(self) -> bool:
         return self.is_there and any(spec.label != self.label for spec in self.wanted.values())
 
-    def labelled(self, spec: Spec) -> tuple[Spec, str]:
+    def labelled(self, spec: PodVolumeSpec) -> tuple[PodVolumeSpec, str]:
         """The wish with the SELinux label that it can have, and what speaks against it."""
         if spec.pod.uid in self.pods:  # mounted by an earlier life: a label is not changed under a container
             spec = structs.replace(spec, label=self.label)
@@ -103,7 +103,7 @@ class Entry:
 
     def is_mounted(self, pod: str) -> bool:
         held = self.pods.get(pod)
-        return held is not None and held.state is State.MOUNTED
+        return held is not None and held.state is MountState.MOUNTED
 
     def step_back(self, pod: str) -> None:
         """The pod has had its turn in vain; others who want the volume have theirs before it comes again."""
@@ -125,10 +125,10 @@ def _is_for_one_pod(volume: PersistentVolume | None) -> bool:
     return volume is not None and volume.spec.access_modes == (access.ONCE_POD,)
 
 
-class Mine(Struct):
+class PodVolumes(Struct):
     """What one pod wants of the manager."""
 
-    specs: dict[str, Spec] = field(default_factory=dict)  # by the volume's name in the pod
+    specs: dict[str, PodVolumeSpec] = field(default_factory=dict)  # by the volume's name in the pod
     problems: tuple[tuple[str, str], ...] = ()
     resolved: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)

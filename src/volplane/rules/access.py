@@ -14,7 +14,7 @@ READ_MANY = "ReadOnlyMany"
 WRITE_MANY = "ReadWriteMany"
 
 
-def missing(volume: PersistentVolume, claim: PersistentVolumeClaim) -> tuple[str, ...]:
+def missing_modes(volume: PersistentVolume, claim: PersistentVolumeClaim) -> tuple[str, ...]:
     """The modes that the claim wants and the volume does not offer."""
     return tuple(mode for mode in claim.spec.access_modes if mode not in volume.spec.access_modes)
 

@@ -90,7 +90,7 @@ def reference(claim: PersistentVolumeClaim) -> dict[str, str]:
     }
 
 
-def take(volume: PersistentVolume, claim: PersistentVolumeClaim) -> dict[str, Any]:
+def claim_ref_patch(volume: PersistentVolume, claim: PersistentVolumeClaim) -> dict[str, Any]:
     """The patch that gives a volume to a claim, marked as ours unless the volume was meant for it before."""
     patch: dict[str, Any] = {"spec": {"claimRef": reference(claim)}}
     if not is_for(volume, claim):
@@ -98,7 +98,7 @@ def take(volume: PersistentVolume, claim: PersistentVolumeClaim) -> dict[str, An
     return patch
 
 
-def provisioner_asked(annotations: Mapping[str, str]) -> str:
+def requested_provisioner(annotations: Mapping[str, str]) -> str:
     """Who was asked to make the claim's volume; the beta spelling counts only where the other is absent."""
     asked = annotations.get(STORAGE_PROVISIONER)
     return asked if asked is not None else annotations.get(BETA_STORAGE_PROVISIONER, "")

@@ -28,7 +28,7 @@ MIGRATED = {
     "kubernetes.io/portworx-volume": "pxd.portworx.com",
     "kubernetes.io/vsphere-volume": "csi.vsphere.vmware.com",
 }
-STAND_INS = frozenset(MIGRATED.values())
+MIGRATION_DRIVERS = frozenset(MIGRATED.values())
 
 
 def is_default(storage_class: StorageClass) -> bool:
@@ -52,6 +52,6 @@ def is_external(provisioner: str) -> bool:
     return not provisioner.startswith(IN_TREE) or provisioner in MIGRATED
 
 
-def driver(provisioner: str) -> str:
+def driver_name(provisioner: str) -> str:
     """The name under which the external side listens."""
     return MIGRATED.get(provisioner, provisioner)

@@ -33,7 +33,7 @@ _LONGEST = 9.2e9  # seconds: what 64 bits of nanoseconds hold
 _HORIZON = 5 * 366  # days in which every possible date comes once, the 29th of February included
 
 
-class BadSchedule(ValueError):
+class InvalidSchedule(ValueError):
     """The text is no schedule; says why."""
 
 
@@ -111,11 +111,11 @@ def parse(text: str) -> Schedule:
         return Schedule(every=max(_duration(text.removeprefix("@every ").strip()), 1.0))
     if text.startswith("@"):
         if text not in _DESCRIPTORS:
-            raise BadSchedule(f"unrecognized descriptor: {text}")
+            raise InvalidSchedule(f"unrecognized descriptor: {text}")
         text = _DESCRIPTORS[text]
     parts = text.split()
     if len(parts) != len(_FIELDS):
-        raise BadSchedule(f"expected exactly 5 fields, found {len(parts)}: [{' '.join(parts)}]")
+        raise InvalidSchedule(f"expected exactly 5 fields, found {len(parts)}: [{' '.join(parts)}]")
     sets = [_field(part, bounds) for part, bounds in zip(parts, _FIELDS, strict=True)]
     minutes, hours, days, months, weekdays = sets
     return Schedule(minutes, hours, days, months, weekdays, _is_any(parts[2]), _is_any(parts[4]))
@@ -147,13 +147,13 @@ def _range(text: str, bounds: Bounds) -> range:
         last = _number(last_text, bounds) if dash else (bounds.high if slash else first)
     step = _number(step_text, Bounds(0, 0)) if slash else 1
     if first < bounds.low:
-        raise BadSchedule(f"beginning of range ({first}) below minimum ({bounds.low}): {text}")
+        raise InvalidSchedule(f"beginning of range ({first}) below minimum ({bounds.low}): {text}")
     if last > bounds.high:
-        raise BadSchedule(f"end of range ({last}) above maximum ({bounds.high}): {text}")
+        raise InvalidSchedule(f"end of range ({last}) above maximum ({bounds.high}): {text}")
     if first > last:
-        raise BadSchedule(f"beginning of range ({first}) beyond end of range ({last}): {text}")
+        raise InvalidSchedule(f"beginning of range ({first}) beyond end of range ({last}): {text}")
     if step == 0:
-        raise BadSchedule(f"step of range should be a positive number: {text}")
+        raise InvalidSchedule(f"step of range should be a positive number: {text}")
     return range(first, last + 1, step)
 
 
@@ -161,7 +161,9 @@ def _number(text: str, bounds: Bounds) -> int:
     if text.lower() in bounds.names:
         return bounds.names[text.lower()]
     if not (text.isascii() and text.isdigit()) or len(text) > _DIGITS:
-        raise BadSchedule(f'failed to parse int from {text}: strconv.Atoi: parsing "{text}": invalid syntax')
+        raise InvalidSchedule(
+            f'failed to parse int from {text}: strconv.Atoi: parsing "{text}": invalid syntax'
+        )
     return int(text)
 
 
@@ -171,5 +173,5 @@ def _duration(text: str) -> float:
     if _DURATION.fullmatch(text):
         seconds = sum(float(number) * _UNITS[unit] for number, unit in _EVERY.findall(text))
     if not 0 < seconds < _LONGEST:
-        raise BadSchedule(f"failed to parse duration @every {text}")
+        raise InvalidSchedule(f"failed to parse duration @every {text}")
     return seconds

@@ -18,7 +18,7 @@ def api_versions(definition: CustomResourceDefinition) -> tuple[str, ...]:
     return tuple(f"{definition.spec.group}/{v.name}" for v in definition.spec.versions if v.served)
 
 
-def bare_type(definition: CustomResourceDefinition) -> type[Resource] | None:
+def metadata_type(definition: CustomResourceDefinition) -> type[Resource] | None:
     """The type by which a client follows its objects' metadata; every version shows the same ones.
 
     The stored version is asked for where it is served: it costs no conversion.
@@ -29,4 +29,6 @@ def bare_type(definition: CustomResourceDefinition) -> type[Resource] | None:
     version = next((v for v in served if v.storage), served[0])
     spec, names = definition.spec, definition.status.accepted_names
     namespaced = spec.scope == "Namespaced"
-    return kinds.bare(spec.group, version.name, names.kind, names.plural, namespaced=namespaced)
+    return kinds.define_metadata_only_type(
+        spec.group, version.name, names.kind, names.plural, namespaced=namespaced
+    )

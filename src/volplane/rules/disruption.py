@@ -11,7 +11,7 @@ from msgspec import structs
 from volplane.api.core import Pod
 from volplane.api.meta import Condition
 from volplane.api.policy import PodDisruptionBudget, PodDisruptionBudgetStatus
-from volplane.api.selectors import BadSelector, Labels
+from volplane.api.selectors import InvalidSelector, LabelMatcher
 
 CONDITION = "DisruptionAllowed"
 SYNC_FAILED = "SyncFailed"
@@ -22,12 +22,14 @@ def covers(budget: PodDisruptionBudget, pod: Pod) -> bool:
     if budget.namespace != pod.namespace:
         return False
     try:
-        return Labels.of(budget.spec.selector).matches(pod.metadata.labels)
-    except BadSelector:
+        return LabelMatcher.of(budget.spec.selector).matches(pod.metadata.labels)
+    except InvalidSelector:
         return False
 
 
-def judged(status: PodDisruptionBudgetStatus, now: str, *, failure: str = "") -> PodDisruptionBudgetStatus:
+def set_allowed_condition(
+    status: PodDisruptionBudgetStatus, now: str, *, failure: str = ""
+) -> PodDisruptionBudgetStatus:
     """The status with the condition that follows from its numbers."""
     allowed = status.disruptions_allowed > 0 and not failure
     reason = SYNC_FAILED if failure else "SufficientPods" if allowed else "InsufficientPods"

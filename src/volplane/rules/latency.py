@@ -35,7 +35,7 @@ PROFILES: Mapping[str, Mapping[str, Range]] = {
 }
 
 
-def checked(profile: str) -> str:
+def check_profile(profile: str) -> str:
     if profile not in PROFILES:
         raise ValueError(f"--latency must be one of {', '.join(filter(None, PROFILES))}, not {profile!r}")
     return profile

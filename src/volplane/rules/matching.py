@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
-from volplane.api.selectors import Labels, Requirement
+from volplane.api.selectors import LabelMatcher, LabelRequirement
 from volplane.rules import access, sizes, topology
 from volplane.rules.binding import claim_class, claim_key, is_for, is_free_for, volume_class
 
@@ -29,7 +29,7 @@ def mismatch(volume: PersistentVolume, claim: PersistentVolumeClaim) -> str:
     """Why a volume that the claim asks for by name cannot be its own, as the event words it; or ""."""
     if volume.is_deleting:
         return f'the volume is marked for deletion "{volume.name}"'
-    if sizes.capacity(volume) < sizes.requested(claim):
+    if sizes.capacity(volume) < sizes.requested_size(claim):
         return "requested PV is too small"
     if volume_class(volume) != (claim_class(claim) or ""):
         return "storageClassName does not match"
@@ -37,7 +37,7 @@ def mismatch(volume: PersistentVolume, claim: PersistentVolumeClaim) -> str:
         return "volumeAttributesClassName does not match"
     if mode(volume) != mode(claim):
         return "incompatible volumeMode"
-    if access.missing(volume, claim):
+    if access.missing_modes(volume, claim):
         return "incompatible accessMode"
     return ""
 
@@ -66,9 +66,10 @@ def _never_fits(volume: PersistentVolume, claim: PersistentVolumeClaim) -> str:
     """What not even a reservation for this very claim overrules."""
     if not is_free_for(volume, claim):
         return f"claimed by {claim_key(volume)}"
-    have, want = sizes.capacity(volume), sizes.requested(claim)
+    have, want = sizes.capacity(volume), sizes.requested_size(claim)
     if have < want:
-        return f"too small by {sizes.text(want - have)} ({sizes.text(have)} of {sizes.text(want)})"
+        short = sizes.format_size(want - have)
+        return f"too small by {short} ({sizes.format_size(have)} of {sizes.format_size(want)})"
     if mode(volume) != mode(claim):
         return f"volumeMode is {mode(volume)}, not {mode(claim)}"
     if not _same_attributes(volume, claim):
@@ -76,12 +77,12 @@ def _never_fits(volume: PersistentVolume, claim: PersistentVolumeClaim) -> str:
         return f'volumeAttributesClassName is "{mine or ""}", not "{theirs or ""}"'
     if volume.is_deleting:
         return "being deleted"
-    missing = access.missing(volume, claim)
+    missing = access.missing_modes(volume, claim)
     return f"does not offer {', '.join(missing)}" if missing else ""
 
 
 def _unreachable(volume: PersistentVolume, labels: Mapping[str, str] | None) -> str:
-    if labels is None or topology.reachable_from(volume, labels):
+    if labels is None or topology.is_reachable_from(volume, labels):
         return ""
     return "not reachable from the node"
 
@@ -98,10 +99,10 @@ def _not_chosen(volume: PersistentVolume, claim: PersistentVolumeClaim, waits: b
     return "" if volume.status.phase == "Available" else f"phase is {volume.status.phase or 'Pending'}"
 
 
-def _unmet(claim: PersistentVolumeClaim, labels: Mapping[str, str]) -> Requirement | None:
+def _unmet(claim: PersistentVolumeClaim, labels: Mapping[str, str]) -> LabelRequirement | None:
     if claim.spec.selector is None:
         return None
-    terms = Labels.of(claim.spec.selector).requirements
+    terms = LabelMatcher.of(claim.spec.selector).requirements
     return next((term for term in terms if not term.matches(labels)), None)
 
 

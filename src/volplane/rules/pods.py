@@ -16,7 +16,7 @@ from volplane.api.core import Container, EphemeralContainer, PersistentVolumeCla
 ENDED = ("Succeeded", "Failed")
 
 
-class Use(Struct, frozen=True):
+class PodClaimUse(Struct, frozen=True):
     """One claim as one pod uses it."""
 
     volume: str  # the volume's name inside the pod
@@ -25,13 +25,13 @@ class Use(Struct, frozen=True):
     read_only: bool = False
 
 
-def uses(pod: Pod) -> Iterator[Use]:
+def claim_uses(pod: Pod) -> Iterator[PodClaimUse]:
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
             source = volume.persistent_volume_claim
-            yield Use(volume.name, source.claim_name, read_only=source.read_only)
+            yield PodClaimUse(volume.name, source.claim_name, read_only=source.read_only)
         elif volume.ephemeral is not None:
-            yield Use(volume.name, names.owned_claim(pod.name, volume.name), ephemeral=True)
+            yield PodClaimUse(volume.name, names.ephemeral_claim_name(pod.name, volume.name), ephemeral=True)
 
 
 def containers(pod: Pod) -> Iterator[Container | EphemeralContainer]:
@@ -43,7 +43,7 @@ def containers(pod: Pod) -> Iterator[Container | EphemeralContainer]:
 
 def claim_keys(pod: Pod) -> list[str]:
     """`namespace/name` of every claim that the pod uses; also an index function."""
-    return [f"{pod.namespace}/{use.claim}" for use in uses(pod)]
+    return [f"{pod.namespace}/{use.claim}" for use in claim_uses(pod)]
 
 
 def node_of(pod: Pod) -> list[str]:
@@ -55,7 +55,7 @@ def has_ended(pod: Pod) -> bool:
     return pod.status.phase in ENDED
 
 
-def has_let_go(pod: Pod) -> bool:
+def has_released_volumes(pod: Pod) -> bool:
     """Nothing of the pod can touch its volumes any more: it ended, or it is going and no container runs."""
     return has_ended(pod) or (pod.is_deleting and not _may_run(pod))
 

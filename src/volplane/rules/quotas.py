@@ -62,7 +62,7 @@ def _attributes(claim: PersistentVolumeClaim) -> set[str]:
     return {name for name in names if name}
 
 
-def used(quota: ResourceQuota, claims: Iterable[PersistentVolumeClaim]) -> dict[str, int]:
+def compute_used(quota: ResourceQuota, claims: Iterable[PersistentVolumeClaim]) -> dict[str, int]:
     """What the claims use of those of the quota's resources that claims can use."""
     total = {name: 0 for name in quota.spec.hard if is_of_claims(name)}
     for claim in claims:
@@ -77,7 +77,7 @@ def is_of_claims(name: str) -> bool:
     return name in (STORAGE, COUNT, OBJECTS) or OF_CLASS in name
 
 
-def spelled(amounts: Mapping[str, int]) -> dict[str, str]:
+def format_amounts(amounts: Mapping[str, int]) -> dict[str, str]:
     return {
         name: quantity.from_bytes(amount) if name.endswith(STORAGE) else str(amount)
         for name, amount in amounts.items()

@@ -25,7 +25,7 @@ WAITING = "Waiting for user to (re-)start a pod to finish file system resize of 
 CONDITIONS = (RESIZING, FILE_SYSTEM_PENDING, CONTROLLER_ERROR, NODE_ERROR)
 
 
-class State(StrEnum):
+class ResizeState(StrEnum):
     """`status.allocatedResourceStatuses.storage`."""
 
     NONE = ""
@@ -37,22 +37,22 @@ class State(StrEnum):
 
     @property
     def is_with_node(self) -> bool:
-        return self in (State.NODE_PENDING, State.NODE_IN_PROGRESS)
+        return self in (ResizeState.NODE_PENDING, ResizeState.NODE_IN_PROGRESS)
 
 
-def state(claim: PersistentVolumeClaim) -> State:
+def state(claim: PersistentVolumeClaim) -> ResizeState:
     try:
-        return State(claim.status.allocated_resource_statuses.get("storage", ""))
+        return ResizeState(claim.status.allocated_resource_statuses.get("storage", ""))
     except ValueError:  # a word of a newer version: as if nothing was said
-        return State.NONE
+        return ResizeState.NONE
 
 
-def actual(claim: PersistentVolumeClaim) -> int:
+def actual_size(claim: PersistentVolumeClaim) -> int:
     """The size that the claim's user sees."""
     return quantity.value(claim.status.capacity.get("storage", "0"))
 
 
-def allocated(claim: PersistentVolumeClaim) -> int | None:
+def allocated_size(claim: PersistentVolumeClaim) -> int | None:
     """The size that is being worked towards, if anything ever was."""
     size = claim.status.allocated_resources.get("storage")
     return None if size is None else quantity.value(size)
@@ -70,13 +70,13 @@ def conditions(
 ) -> list[Mapping[str, Any]]:
     """The strategic patch of a claim's conditions that sets some and drops others; [] if nothing changes."""
     there = {c.type: c for c in claim.status.conditions}
-    changes = [new for new in wanted if not _says(there.get(new["type"]), new)]
+    changes = [new for new in wanted if not _is_same_condition(there.get(new["type"]), new)]
     told = {new["type"] for new in wanted}
     gone = [{"$patch": "delete", "type": t} for t in drop if t in there and t not in told]
     return [*gone, *changes]
 
 
-def _says(old: PersistentVolumeClaimCondition | None, new: Mapping[str, Any]) -> bool:
+def _is_same_condition(old: PersistentVolumeClaimCondition | None, new: Mapping[str, Any]) -> bool:
     """It is there already, whenever it was said."""
     if old is None or old.status != new["status"]:
         return False

@@ -18,14 +18,14 @@ RECURSIVE = "Recursive"  # a pod whose files are relabelled one by one after all
 EVERY_MODE = "SELinuxMount"  # upstream's gate: not volumes of one pod alone
 
 
-class Policy(Struct, frozen=True):
+class SELinuxPolicy(Struct, frozen=True):
     """What a machine with SELinux gives to containers, as user:role:type:level."""
 
     process: str = ""
     file: str = ""
 
 
-class Conflict(ValueError):
+class SELinuxLabelConflict(ValueError):
     """Containers of one pod want one volume with different labels."""
 
 
@@ -36,20 +36,20 @@ def is_mountable(volume: PersistentVolume | None, *, every_mode: bool) -> bool:
     return every_mode or volume.spec.access_modes == (access.ONCE_POD,)
 
 
-def label(pod: Pod, volume: str, policy: Policy) -> str:
+def label(pod: Pod, volume: str, policy: SELinuxPolicy) -> str:
     """Of the pod's volume of that name; "" if it is not known. Raises Conflict."""
-    labels = {file_label(options, policy): None for options in _wanted(pod, volume)}
+    labels = {file_label(options, policy): None for options in _container_options(pod, volume)}
     if len(labels) > 1:
-        raise Conflict(f"multiple SELinux labels found: {','.join(labels)}")
+        raise SELinuxLabelConflict(f"multiple SELinux labels found: {','.join(labels)}")
     return next(iter(labels), "")
 
 
-def is_declined(pod: Pod) -> bool:
+def is_mount_declined(pod: Pod) -> bool:
     context = pod.spec.security_context
     return context is not None and context.se_linux_change_policy == RECURSIVE
 
 
-def file_label(options: SELinuxOptions, policy: Policy) -> str:
+def file_label(options: SELinuxOptions, policy: SELinuxPolicy) -> str:
     """What files of a container with these options have; only user and level are the container's own."""
     if not options.level or not policy.process or policy.file.count(":") < 2:
         return ""
@@ -57,7 +57,7 @@ def file_label(options: SELinuxOptions, policy: Policy) -> str:
     return f"{options.user or user}:{role}:{kind}:{options.level}"
 
 
-def _wanted(pod: Pod, volume: str) -> Iterator[SELinuxOptions]:
+def _container_options(pod: Pod, volume: str) -> Iterator[SELinuxOptions]:
     context = pod.spec.security_context
     everyone = context.se_linux_options if context is not None else None
     for container in pods.containers(pod):

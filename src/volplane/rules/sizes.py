@@ -6,7 +6,7 @@ from volplane.api import quantity
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 
 
-def requested(claim: PersistentVolumeClaim) -> int:
+def requested_size(claim: PersistentVolumeClaim) -> int:
     return quantity.value(claim.spec.resources.requests.get("storage", "0"))
 
 
@@ -14,6 +14,6 @@ def capacity(volume: PersistentVolume) -> int:
     return quantity.value(volume.spec.capacity.get("storage", "0"))
 
 
-def text(size: int) -> str:
+def format_size(size: int) -> str:
     """As the API writes sizes: `1Gi` where it comes out even, bytes otherwise."""
     return quantity.from_bytes(size)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from volplane.api import names
 from volplane.api.core import PersistentVolumeClaim, SecretReference
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent
-from volplane.rules.templates import BadTemplate, resolve
+from volplane.rules.templates import InvalidTemplate, resolve
 
 GROUP = "snapshot.storage.k8s.io"
 _DOMAIN = "snapshot.storage.kubernetes.io/"
@@ -40,7 +40,7 @@ DELETE = "Delete"
 PREFIX = "csi.storage.k8s.io/"
 
 
-class BadClass(ValueError):
+class InvalidSnapshotClass(ValueError):
     """The class asks for something that can never work."""
 
 
@@ -80,7 +80,7 @@ def is_ready(obj: VolumeSnapshot | VolumeSnapshotContent) -> bool:
     return obj.status is not None and obj.status.ready_to_use is True
 
 
-def in_group(content: VolumeSnapshotContent) -> bool:
+def is_group_member(content: VolumeSnapshotContent) -> bool:
     """It was taken with its group, and goes with it."""
     return GROUP_HANDLE in content.metadata.annotations or (
         content.status is not None and content.status.volume_group_snapshot_handle is not None
@@ -103,7 +103,7 @@ def defaults(classes: Iterable[VolumeSnapshotClass], driver: str) -> list[Volume
     return [c for c in classes if c.driver == driver and c.metadata.annotations.get(IS_DEFAULT) == "true"]
 
 
-class SecretKeys(Struct, frozen=True):
+class SnapshotSecretKeys(Struct, frozen=True):
     """Under which parameters a class names a secret."""
 
     kind: str
@@ -117,10 +117,10 @@ class SecretKeys(Struct, frozen=True):
         return f"{PREFIX}{self.kind}-secret-namespace"
 
 
-SNAPSHOTTER = SecretKeys("snapshotter")
-LIST = SecretKeys("snapshotter-list")
-GROUP_SNAPSHOTTER = SecretKeys("group-snapshotter")
-GROUP_GET = SecretKeys("group-snapshotter-get")
+SNAPSHOTTER = SnapshotSecretKeys("snapshotter")
+LIST = SnapshotSecretKeys("snapshotter-list")
+GROUP_SNAPSHOTTER = SnapshotSecretKeys("group-snapshotter")
+GROUP_GET = SnapshotSecretKeys("group-snapshotter-get")
 _KNOWN = {key for s in (SNAPSHOTTER, LIST, GROUP_SNAPSHOTTER, GROUP_GET) for key in (s.name, s.namespace)}
 
 
@@ -128,34 +128,38 @@ def for_driver(parameters: Mapping[str, str]) -> dict[str, str]:
     """The parameters without those that were meant for us."""
     for key in parameters:
         if key.startswith(PREFIX) and key not in _KNOWN:
-            raise BadClass(f"found unknown parameter key {key} with reserved prefix {PREFIX}")
+            raise InvalidSnapshotClass(f"found unknown parameter key {key} with reserved prefix {PREFIX}")
     return {key: value for key, value in parameters.items() if key not in _KNOWN}
 
 
 def secret(
-    keys: SecretKeys, parameters: Mapping[str, str], tokens: Mapping[str, str], *, own: Mapping[str, str] = {}
+    keys: SnapshotSecretKeys,
+    parameters: Mapping[str, str],
+    tokens: Mapping[str, str],
+    *,
+    own: Mapping[str, str] = {},
 ) -> SecretReference | None:
     """The secret that a class names, None if it names none; `own` are tokens of the name alone."""
     name_template, namespace_template = parameters.get(keys.name), parameters.get(keys.namespace)
     if name_template is None and namespace_template is None:
         return None
     if not name_template or not namespace_template:
-        raise BadClass(f"{keys.name} and {keys.namespace} must both be set, and not be empty")
+        raise InvalidSnapshotClass(f"{keys.name} and {keys.namespace} must both be set, and not be empty")
     namespace = resolve(namespace_template, tokens)
     if not names.is_label(namespace):
-        raise BadTemplate(
+        raise InvalidTemplate(
             f'"{namespace_template}" resolved to "{namespace}" which is not a valid namespace name'
         )
     name = resolve(name_template, {**tokens, **own})
     if not names.is_subdomain(name):
-        raise BadTemplate(f'"{name_template}" resolved to "{name}" which is not a valid secret name')
+        raise InvalidTemplate(f'"{name_template}" resolved to "{name}" which is not a valid secret name')
     return SecretReference(name=name, namespace=namespace)
 
 
 # --- names and times
 
 
-def named(prefix: str, length: int, uid: str) -> str:
+def snapshot_name_for_driver(prefix: str, length: int, uid: str) -> str:
     """The name that a driver knows a snapshot by: the same at each try."""
     return f"{prefix}-{uid}" if length == -1 else f"{prefix}-{uid.replace('-', '')[:length]}"
 

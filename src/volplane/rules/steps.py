@@ -23,7 +23,7 @@ class Wait(Struct, frozen=True):
     why: str  # what the CLI and the dashboard show when asked why nothing happens
 
 
-class Say(Struct, frozen=True):
+class RecordEvent(Struct, frozen=True):
     """An event about the object that the plan is for, in the words users know."""
 
     type: str  # Normal or Warning
@@ -38,12 +38,12 @@ class Requeue(Struct, frozen=True):
     key: Hashable
 
 
-CommonStep = Wait | Say | Requeue
+CommonStep = Wait | RecordEvent | Requeue
 
 
-def normal(reason: str, message: str, about: Resource | None = None) -> Say:
-    return Say("Normal", reason, message, about)
+def normal(reason: str, message: str, about: Resource | None = None) -> RecordEvent:
+    return RecordEvent("Normal", reason, message, about)
 
 
-def warning(reason: str, message: str, about: Resource | None = None) -> Say:
-    return Say("Warning", reason, message, about)
+def warning(reason: str, message: str, about: Resource | None = None) -> RecordEvent:
+    return RecordEvent("Warning", reason, message, about)

@@ -65,7 +65,7 @@ def namespace_of(name: str) -> Namespace:
     return ""
 
 
-class Allowed(Struct, frozen=True):
+class AllowedSysctls(Struct, frozen=True):
     """The sysctls that a node lets pods set: names, and beginnings of names."""
 
     names: frozenset[str] = frozenset(SAFE)
@@ -82,7 +82,7 @@ class Allowed(Struct, frozen=True):
         return ""
 
 
-def allow(patterns: Iterable[str]) -> Allowed:
+def allow(patterns: Iterable[str]) -> AllowedSysctls:
     """The safe sysctls and those of the patterns, which may end in `*`. Raises ValueError."""
     names, prefixes = set(SAFE), []
     for pattern in patterns:
@@ -100,4 +100,4 @@ def allow(patterns: Iterable[str]) -> Allowed:
             prefixes.append(dotted)
         else:
             names.add(dotted)
-    return Allowed(frozenset(names), tuple(prefixes))
+    return AllowedSysctls(frozenset(names), tuple(prefixes))

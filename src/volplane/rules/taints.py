@@ -26,7 +26,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
     return toleration.operator in ("", "Equal") and bool(toleration.key) and toleration.value == taint.value
 
 
-def untolerated(
+def find_untolerated_taint(
     taints: Iterable[Taint],
     tolerations: tuple[Toleration, ...],
     effects: tuple[str, ...] = (NO_SCHEDULE, NO_EXECUTE),

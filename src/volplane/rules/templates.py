@@ -8,7 +8,7 @@ from collections.abc import Mapping
 _TOKEN = re.compile(r"\$(?:\{([^}]*)\}|(\w+))")
 
 
-class BadTemplate(ValueError):
+class InvalidTemplate(ValueError):
     """A name cannot be worked out from what is known now."""
 
 
@@ -23,5 +23,5 @@ def resolve(template: str, tokens: Mapping[str, str]) -> str:
 
     resolved = _TOKEN.sub(value, template)
     if unknown:
-        raise BadTemplate(f'invalid tokens in "{template}": {", ".join(unknown)}')
+        raise InvalidTemplate(f'invalid tokens in "{template}": {", ".join(unknown)}')
     return resolved

@@ -56,13 +56,13 @@ def selects(selector: NodeSelector, labels: Mapping[str, str], name: str = "") -
     return any(meets_term(term, labels, name) for term in selector.node_selector_terms)
 
 
-def reachable_from(volume: PersistentVolume, labels: Mapping[str, str]) -> bool:
+def is_reachable_from(volume: PersistentVolume, labels: Mapping[str, str]) -> bool:
     """A volume can be used on a node with these labels."""
     affinity = volume.spec.node_affinity
     return affinity is None or affinity.required is None or selects(affinity.required, labels)
 
 
-def allowed(topologies: Iterable[TopologySelectorTerm], labels: Mapping[str, str]) -> bool:
+def allows_node(topologies: Iterable[TopologySelectorTerm], labels: Mapping[str, str]) -> bool:
     """A class lets volumes be made for a node with these labels."""
     terms = tuple(topologies)
     return not terms or any(_covers(term, labels) for term in terms)
@@ -73,7 +73,7 @@ def _covers(term: TopologySelectorTerm, labels: Mapping[str, str]) -> bool:
     return bool(wanted) and all(labels.get(r.key) in r.values for r in wanted)
 
 
-def nodes_named(volume: PersistentVolume) -> frozenset[str] | None:
+def required_hostnames(volume: PersistentVolume) -> frozenset[str] | None:
     """The host names that a volume is tied to (a local disk); None when no names tie it."""
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:

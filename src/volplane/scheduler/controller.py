@@ -30,35 +30,35 @@ from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.loops.controller import Controller, Stop
 from volplane.rules import pods
-from volplane.rules.binding import SELECTED_NODE, claim_key, take
+from volplane.rules.binding import SELECTED_NODE, claim_key, claim_ref_patch
 from volplane.rules.steps import CommonStep
 from volplane.scheduler import prebind
-from volplane.scheduler.evicting import evict
-from volplane.scheduler.facts import (
+from volplane.scheduler.indexers import (
     attached_node,
+    build_condition_patch,
     capacity_class,
     claimant,
-    condition,
-    knows,
-    offer,
-    reach,
+    has_scheduled_condition,
+    relevant_node_fields,
+    relevant_volume_fields,
     unclaimed_class,
 )
 from volplane.scheduler.memory import SchedulerMemory
 from volplane.scheduler.plan import (
     AbortReservation,
     BindPod,
-    PodView,
-    RefusePod,
+    MarkUnschedulable,
     ReleaseReservation,
     Reservation,
     ReserveNode,
+    SchedulingView,
     Step,
     WriteBindings,
     plan,
 )
+from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
+from volplane.scheduler.victim_eviction import evict_victims
 from volplane.scheduler.volumes import Bindings
-from volplane.scheduler.world import World
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ DEFAULT = "default-scheduler"
 BIND_TIMEOUT = 600.0
 
 
-class Scheduler(Controller[str, PodView, Step]):
+class Scheduler(Controller[str, SchedulingView, Step]):
     name = "scheduler"
     component = DEFAULT
     workers = 256
@@ -88,26 +88,26 @@ class Scheduler(Controller[str, PodView, Step]):
         self.nodes = self.watch(Node, self.keys_of_node, observe=self.memory.observe_node, live=True)
         self.claims = self.watch(PersistentVolumeClaim, self.keys_of_claim, observe=self.observe_claim)
         self.volumes = self.watch(PersistentVolume, self.keys_of_volume, observe=self.observe_volume)
-        self.classes = self.watch(StorageClass, lambda old, new: refused.woken_by(StorageClass))
-        self.drivers = self.watch(CSIDriver, lambda old, new: refused.woken_by(CSIDriver))
-        self.csi_nodes = self.watch(CSINode, lambda old, new: refused.woken_by(CSINode))
+        self.classes = self.watch(StorageClass, lambda old, new: refused.pods_woken_by(StorageClass))
+        self.drivers = self.watch(CSIDriver, lambda old, new: refused.pods_woken_by(CSIDriver))
+        self.csi_nodes = self.watch(CSINode, lambda old, new: refused.pods_woken_by(CSINode))
         self.capacities = self.watch(
-            CSIStorageCapacity, lambda old, new: refused.woken_by(CSIStorageCapacity)
+            CSIStorageCapacity, lambda old, new: refused.pods_woken_by(CSIStorageCapacity)
         )
         self.attachments = self.watch(VolumeAttachment, self.keys_of_attachment)
         self.namespaces = self.watch(Namespace, self.keys_of_namespace, observe=self.memory.observe_namespace)
         self.budgets = self.watch(PodDisruptionBudget)
         self.memory.ledger.crowd.space_labels = self._labels_of_namespace
-        self.world = self._world()
+        self.world = self._snapshot()
 
-    def _world(self) -> World:
+    def _snapshot(self) -> SchedulingSnapshot:
         unclaimed = self.volumes.index("unclaimed by class", unclaimed_class)
         claimants = self.volumes.index("claimant", claimant)
         by_class = self.capacities.index("class", capacity_class)
         by_node = self.attachments.index("node", attached_node)
         promised = self.memory.assumed_volumes
-        return World(
-            ledger=self.memory.ledger,
+        return SchedulingSnapshot(
+            node_cache=self.memory.ledger,
             claim=self.memory.assumed_claims.at,
             volume=self.memory.assumed_volumes.at,
             unclaimed=lambda name: [v for v in unclaimed[name] if v.name not in promised],
@@ -134,7 +134,7 @@ class Scheduler(Controller[str, PodView, Step]):
         if new is None:
             assert old is not None
             if old.spec.node_name:
-                return () if pods.has_ended(old) else self.memory.refused.woken_by(Pod)
+                return () if pods.has_ended(old) else self.memory.refused.pods_woken_by(Pod)
             return (old.key,) if old.key in self.memory.reserved else ()
         if new.spec.node_name:
             return self._keys_of_placed(old, new)
@@ -146,23 +146,23 @@ class Scheduler(Controller[str, PodView, Step]):
         refused = self.memory.refused
         had_node = old is not None and bool(old.spec.node_name)
         if pods.has_ended(new):
-            return refused.woken_by(Pod) if old is not None and not pods.has_ended(old) else ()
+            return refused.pods_woken_by(Pod) if old is not None and not pods.has_ended(old) else ()
         if had_node and old is not None and old.metadata.labels == new.metadata.labels:
             return ()
-        return refused.by("InterPodAffinity", "PodTopologySpread")  # pods that wait for company
+        return refused.pods_refused_by("InterPodAffinity", "PodTopologySpread")  # pods that wait for company
 
     def keys_of_namespace(self, old: Namespace | None, new: Namespace | None) -> Iterable[str]:
         if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
             return ()
-        return self.memory.refused.woken_by(Namespace)
+        return self.memory.refused.pods_woken_by(Namespace)
 
     def keys_of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
         if new is None:
             assert old is not None
             return [key for key, r in self.memory.reserved.items() if r.node == old.name]
-        if old is not None and offer(old) == offer(new):
+        if old is not None and relevant_node_fields(old) == relevant_node_fields(new):
             return ()  # a heartbeat
-        return self.memory.refused.woken_by(Node)
+        return self.memory.refused.pods_woken_by(Node)
 
     def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
@@ -173,12 +173,12 @@ class Scheduler(Controller[str, PodView, Step]):
 
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterable[str]:
         keys = {key for v in (old, new) if v is not None for key in self._waiting_for(claim_key(v))}
-        if new is None or old is None or reach(old) != reach(new):
-            keys.update(self.memory.refused.woken_by(PersistentVolume))
+        if new is None or old is None or relevant_volume_fields(old) != relevant_volume_fields(new):
+            keys.update(self.memory.refused.pods_woken_by(PersistentVolume))
         return keys
 
     def keys_of_attachment(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> Iterable[str]:
-        return self.memory.refused.woken_by(VolumeAttachment) if new is None else ()
+        return self.memory.refused.pods_woken_by(VolumeAttachment) if new is None else ()
 
     def _waiting_for(self, claim: str) -> list[str]:
         """Pods that use the claim and have no node."""
@@ -197,18 +197,18 @@ class Scheduler(Controller[str, PodView, Step]):
 
     # --- what the caches show
 
-    def view(self, key: str) -> PodView | None:
+    def view(self, key: str) -> SchedulingView | None:
         pod, reservation = self.pods.at(key), self.memory.reserved.get(key)
         if pod is not None and not self._is_ours(pod):
             pod = None
         if pod is None and reservation is None:
             return None
-        return PodView(
+        return SchedulingView(
             key,
             pod,
             self.world,
             self.nodes.get,
-            self.pairs,
+            self.claim_bindings,
             reservation=reservation,
             now=clock.now(),
             pause=self.memory.refused.pause(key, clock.now()),
@@ -221,40 +221,46 @@ class Scheduler(Controller[str, PodView, Step]):
             return False
         return (pod.spec.scheduler_name or DEFAULT) == self.scheduler_name
 
-    def pairs(self, bindings: Bindings) -> list[prebind.Pair]:
+    def claim_bindings(self, bindings: Bindings) -> list[prebind.ClaimBinding]:
         pairs = []
         for claim, volume in bindings.static:
             now = self.claims.at(claim.key)
-            pairs.append(prebind.Pair(claim.name, now, self.volumes.get(volume.name), promised=volume.name))
+            pairs.append(
+                prebind.ClaimBinding(
+                    claim.name, now, self.volumes.get(volume.name), assumed_volume=volume.name
+                )
+            )
         for claim in bindings.dynamic:
             now = self.claims.at(claim.key)
             named = now.spec.volume_name if now is not None else ""
-            pairs.append(prebind.Pair(claim.name, now, self.volumes.get(named) if named else None))
+            pairs.append(prebind.ClaimBinding(claim.name, now, self.volumes.get(named) if named else None))
         return pairs
 
     # --- what to do
 
-    def plan(self, view: PodView) -> Iterable[Step | CommonStep]:
+    def plan(self, view: SchedulingView) -> Iterable[Step | CommonStep]:
         if view.pod is None or view.reservation is not None:
             return plan(view)
         with trace.span(DEFAULT, "filter and score", f"pod/{view.key}"):
             return list(plan(view))
 
-    def update_memory(self, key: str, view: PodView | None, steps: Sequence[Step | CommonStep]) -> None:
+    def update_memory(
+        self, key: str, view: SchedulingView | None, steps: Sequence[Step | CommonStep]
+    ) -> None:
         """Before anybody else is planned: what was decided for this pod is not given to another."""
         for step in steps:
             if isinstance(step, ReserveNode):
                 assert view is not None
                 assert view.pod is not None
                 self.memory.reserve(view.pod, step)
-            elif isinstance(step, RefusePod):
+            elif isinstance(step, MarkUnschedulable):
                 assert view is not None
                 assert view.pod is not None
                 self.memory.refuse(view.pod, step.refusal)
 
     # --- doing it
 
-    async def act(self, key: str, view: PodView, step: Step) -> Stop | None:
+    async def act(self, key: str, view: SchedulingView, step: Step) -> Stop | None:
         if isinstance(step, ReleaseReservation):
             self._release(key)
             return None
@@ -271,10 +277,10 @@ class Scheduler(Controller[str, PodView, Step]):
                 await self._bind(pod, reservation)
             case AbortReservation(why):
                 await self._abort(pod, why)
-            case RefusePod(refusal):
+            case MarkUnschedulable(refusal):
                 await self._report_refusal(pod, refusal.message)
                 if refusal.evict is not None:
-                    await evict(self.client, self.events, pod, refusal.evict)
+                    await evict_victims(self.client, self.events, pod, refusal.evict)
             case _:
                 assert_never(step)
         return None
@@ -288,7 +294,7 @@ class Scheduler(Controller[str, PodView, Step]):
                 revision = volume.metadata.resource_version
                 with trace.span(DEFAULT, "claimRef", f"pvc/{claim.key}", volume=volume.name, node=node):
                     await self.client.patch(
-                        PersistentVolume, volume.name, merge=take(volume, claim), revision=revision
+                        PersistentVolume, volume.name, merge=claim_ref_patch(volume, claim), revision=revision
                     )
             for claim in reservation.to_select:
                 patch = {"metadata": {"annotations": {SELECTED_NODE: node}}}
@@ -326,12 +332,15 @@ class Scheduler(Controller[str, PodView, Step]):
             trace.mark(DEFAULT, "FailedScheduling", f"pod/{pod.key}", why=message)
             self.events.event(pod, "Warning", "FailedScheduling", message, action="Scheduling")
         nominated = self.memory.ledger.nominated_node(pod.key)
-        if not knows(pod, reason, message) or (pod.status.nominated_node_name or "") != nominated:
+        if (
+            not has_scheduled_condition(pod, reason, message)
+            or (pod.status.nominated_node_name or "") != nominated
+        ):
             await self.client.patch(
                 Pod,
                 pod.name,
                 pod.namespace,
-                strategic=condition(pod, reason, message, nominated),
+                strategic=build_condition_patch(pod, reason, message, nominated),
                 subresource="status",
                 uid=pod.uid,
                 missing_ok=True,
@@ -346,5 +355,5 @@ class Scheduler(Controller[str, PodView, Step]):
     def _release(self, key: str) -> None:
         """The decision is void: what it took is free again, as far as it was not written."""
         if self.memory.release(key):
-            for other in self.memory.refused.woken_by(Pod):
+            for other in self.memory.refused.pods_woken_by(Pod):
                 self.queue.add(other)

@@ -13,22 +13,22 @@ from volplane.api.core import Namespace, Node, PersistentVolume, PersistentVolum
 from volplane.base import clock
 from volplane.client.cache import Cache
 from volplane.rules import pods
-from volplane.scheduler.assumed import Assumed
-from volplane.scheduler.facts import promised, selected
+from volplane.scheduler.assume_cache import AssumeCache
 from volplane.scheduler.filters import FILTERS
-from volplane.scheduler.ledger import Ledger
-from volplane.scheduler.plan import Refusal, Reservation, ReserveNode
-from volplane.scheduler.refused import Refused
+from volplane.scheduler.indexers import with_claim_ref, with_selected_node
+from volplane.scheduler.node_cache import NodeCache
+from volplane.scheduler.plan import Reservation, ReserveNode, Unschedulable
+from volplane.scheduler.unschedulable_pods import UnschedulablePods
 
 
 class SchedulerMemory:
     def __init__(self, claims: Cache[PersistentVolumeClaim], volumes: Cache[PersistentVolume]) -> None:
-        self.ledger = Ledger()
-        self.refused = Refused(FILTERS)
+        self.ledger = NodeCache()
+        self.refused = UnschedulablePods(FILTERS)
         self.reserved: dict[str, Reservation] = {}  # by the pod's key
         self.start = 0  # where in the list of nodes the next search begins
-        self.assumed_claims = Assumed(claims)
-        self.assumed_volumes = Assumed(volumes)
+        self.assumed_claims = AssumeCache(claims)
+        self.assumed_volumes = AssumeCache(volumes)
 
     # --- what was seen
 
@@ -58,7 +58,7 @@ class SchedulerMemory:
 
     def observe_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
         if old is None or new is None or old.metadata.labels != new.metadata.labels:
-            self.ledger.crowd.forget()
+            self.ledger.crowd.clear_counts()
 
     def clear_backoff(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -72,12 +72,12 @@ class SchedulerMemory:
         self.ledger.remove_nomination(pod.key)
         self.ledger.put_pod(pod, reservation.node)
         for claim, volume in reservation.bindings.static:
-            self.assumed_volumes.put(promised(volume, claim))
+            self.assumed_volumes.put(with_claim_ref(volume, claim))
         for claim in reservation.bindings.dynamic:
-            self.assumed_claims.put(selected(claim, reservation.node))
+            self.assumed_claims.put(with_selected_node(claim, reservation.node))
         self.reserved[pod.key] = reservation
 
-    def refuse(self, pod: Pod, refusal: Refusal) -> None:
+    def refuse(self, pod: Pod, refusal: Unschedulable) -> None:
         """What is cleared for this pod is not given to one of lower priority."""
         if refusal.evict is not None:
             self.ledger.nominate(pod, refusal.evict.node)
@@ -97,7 +97,7 @@ class SchedulerMemory:
 
     def _free(self, key: str) -> bool:
         self._drop_reservation(key)
-        self.clear_backoff(self.ledger.nominated_on(self.ledger.where(key)))
+        self.clear_backoff(self.ledger.nominated_on(self.ledger.node_of_pod(key)))
         return self.ledger.drop_pod(key)
 
     def _drop_reservation(self, key: str) -> None:

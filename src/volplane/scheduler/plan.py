@@ -22,12 +22,12 @@ from volplane.rules.binding import SELECTED_NODE
 from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Requeue, Wait
 from volplane.scheduler import prebind, preemption, scores
 from volplane.scheduler.filters import FILTERS
-from volplane.scheduler.filters.base import Check, Filter, No, Unfit
-from volplane.scheduler.ledger import Info, Taken, taken_by
+from volplane.scheduler.filters.base import Filter, NodeCheck, NodeRefusal, PodRefusal
+from volplane.scheduler.node_cache import NodeInfo, PodUsage, compute_pod_usage
+from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 from volplane.scheduler.volumes import Bindings, bindings_on, sort_claims
-from volplane.scheduler.world import World
 
-ENOUGH = 100  # nodes that are compared; more than that are not looked for
+MAX_FEASIBLE_NODES = 100  # nodes that are compared; more than that are not looked for
 EARLY = 0.001  # seconds by which a timer may ring before its time and still be right
 RETRY = 300.0  # seconds after which an unschedulable pod is tried again even if nothing has changed
 NO_NODES = "no nodes available to schedule pods"
@@ -44,12 +44,12 @@ class Placement(Struct, frozen=True):
     searched: int  # nodes that were looked at
 
 
-class Refusal(Struct, frozen=True):
+class Unschedulable(Struct, frozen=True):
     message: str  # of the event and of the condition PodScheduled
     by: frozenset[str]  # the filters that refused
     reasons: Mapping[str, tuple[str, ...]] = {}  # by node, for who wants to know more
     filters: Mapping[str, str] = {}  # by node, the one that refused it
-    evict: preemption.Eviction | None = None  # others have to go first
+    evict: preemption.PreemptionCandidate | None = None  # others have to go first
     waiting: bool = False  # for those who have to go
 
 
@@ -70,14 +70,16 @@ class Reservation(Struct, frozen=True):
         return tuple(c for c in claims if c.metadata.annotations.get(SELECTED_NODE) != self.node)
 
 
-class PodView(Struct, frozen=True):
+class SchedulingView(Struct, frozen=True):
     """A pod without a node, and what decides about it."""
 
     key: str
     pod: Pod | None  # None: it is gone, or another scheduler's
-    world: World
+    snapshot: SchedulingSnapshot
     node: Callable[[str], Node | None]
-    pairs: Callable[[Bindings], Sequence[prebind.Pair]]  # the pod's claims and volumes as they are now
+    claim_bindings: Callable[
+        [Bindings], Sequence[prebind.ClaimBinding]
+    ]  # the pod's claims and volumes as they are now
     reservation: Reservation | None = None
     now: float = 0.0
     pause: float = 0.0  # seconds before it is tried again after a refusal
@@ -110,16 +112,16 @@ class AbortReservation(Struct, frozen=True):
     why: str
 
 
-class RefusePod(Struct, frozen=True):
+class MarkUnschedulable(Struct, frozen=True):
     """No node fits: write the condition, and evict other pods where that makes room."""
 
-    refusal: Refusal
+    refusal: Unschedulable
 
 
-Step = ReserveNode | ReleaseReservation | WriteBindings | BindPod | AbortReservation | RefusePod
+Step = ReserveNode | ReleaseReservation | WriteBindings | BindPod | AbortReservation | MarkUnschedulable
 
 
-def plan(view: PodView) -> Iterator[Step | CommonStep]:
+def plan(view: SchedulingView) -> Iterator[Step | CommonStep]:
     pod, reservation = view.pod, view.reservation
     if pod is None or pod.spec.scheduling_gates or (reservation is not None and reservation.uid != pod.uid):
         if reservation is not None:
@@ -133,10 +135,10 @@ def plan(view: PodView) -> Iterator[Step | CommonStep]:
         if view.pause > EARLY:
             yield Wait(view.pause, "refused a moment ago")
             return
-        decision = decide(pod, view.world, start=view.start)
-        if isinstance(decision, Refusal):
+        decision = decide(pod, view.snapshot, start=view.start)
+        if isinstance(decision, Unschedulable):
             yield Wait(RETRY, decision.message)
-            yield RefusePod(decision)
+            yield MarkUnschedulable(decision)
             return
         deadline = view.now + view.bind_timeout
         reservation = Reservation(pod.uid, decision.node, decision.bindings, deadline)
@@ -145,7 +147,7 @@ def plan(view: PodView) -> Iterator[Step | CommonStep]:
         yield from _bind(view, reservation)
 
 
-def _bind(view: PodView, reservation: Reservation) -> Iterator[Step | CommonStep]:
+def _bind(view: SchedulingView, reservation: Reservation) -> Iterator[Step | CommonStep]:
     node = view.node(reservation.node)
     if node is None:
         yield AbortReservation(f'node "{reservation.node}" not found')
@@ -154,60 +156,69 @@ def _bind(view: PodView, reservation: Reservation) -> Iterator[Step | CommonStep
         yield WriteBindings(reservation)
         yield Requeue(view.key)  # planned again when the caches show what was written
         return
-    state = prebind.progress(node, view.pairs(reservation.bindings))
+    state = prebind.check_binding(node, view.claim_bindings(reservation.bindings))
     match state:
-        case prebind.Aborted(why):
+        case prebind.BindingAborted(why):
             yield AbortReservation(prebind.FAILED.format(why))
-        case prebind.Working(why):
+        case prebind.BindingInProgress(why):
             left = reservation.deadline - view.now
             if left > EARLY:
                 yield Wait(left, why)
             else:
                 yield AbortReservation(prebind.FAILED.format(prebind.TIMED_OUT))
-        case prebind.Ready():
+        case prebind.BindingReady():
             yield BindPod(reservation)
 
 
 def decide(
-    pod: Pod, world: World, *, start: int = 0, filters: Sequence[Filter] = FILTERS
-) -> Placement | Refusal:
+    pod: Pod, world: SchedulingSnapshot, *, start: int = 0, filters: Sequence[Filter] = FILTERS
+) -> Placement | Unschedulable:
     """`start`: where in the list of nodes the search begins."""
-    ledger = world.ledger.with_nominated(pod)
-    if ledger is not world.ledger:
+    ledger = world.node_cache.with_nominated(pod)
+    if ledger is not world.node_cache:
         world = structs.replace(world, ledger=ledger)
     nodes = ledger.nodes
     if not nodes:
-        return Refusal(NO_NODES, frozenset({"NodeName"}))
-    checks: list[tuple[str, Check]] = []
+        return Unschedulable(NO_NODES, frozenset({"NodeName"}))
+    checks: list[tuple[str, NodeCheck]] = []
     for filter in filters:
         prepared = filter.prepare(pod, world)
-        if isinstance(prepared, Unfit):
-            return Refusal(unfit_message(len(nodes), prepared.message), frozenset({filter.name}))
+        if isinstance(prepared, PodRefusal):
+            return Unschedulable(unfit_message(len(nodes), prepared.message), frozenset({filter.name}))
         if prepared is not None:
             checks.append((filter.name, prepared))
-    cleared = world.ledger.node(world.ledger.nominated_node(pod.key))
-    if cleared is not None and _judge(cleared, checks) is None:
+    cleared = world.node_cache.find_node(world.node_cache.nominated_node(pod.key))
+    if cleared is not None and _check_node(cleared, checks) is None:
         return _placement(pod, cleared, world, 0)  # others had to go for this
-    fitting, refused, searched = _search(nodes, checks, start % len(nodes))
+    fitting, refused, searched = _find_feasible_nodes(nodes, checks, start % len(nodes))
     if not fitting:
         return _refusal(pod, world, refused, filters)
-    best = fitting[0] if len(fitting) == 1 else _best(pod, fitting, world)
+    best = fitting[0] if len(fitting) == 1 else _select_best_node(pod, fitting, world)
     return _placement(pod, best, world, searched)
 
 
-def _placement(pod: Pod, info: Info, world: World, searched: int) -> Placement:
+def _placement(pod: Pod, info: NodeInfo, world: SchedulingSnapshot, searched: int) -> Placement:
     claims = sort_claims(pod, world)
     assert not isinstance(claims, str), "VolumeBinding has refused such a pod"
     return Placement(info.name, bindings_on(info, claims), searched)
 
 
 def _refusal(
-    pod: Pod, world: World, refused: Mapping[str, tuple[str, No]], filters: Sequence[Filter]
-) -> Refusal:
-    def fits(trial: World, info: Info) -> No | None:
+    pod: Pod,
+    world: SchedulingSnapshot,
+    refused: Mapping[str, tuple[str, NodeRefusal]],
+    filters: Sequence[Filter],
+) -> Unschedulable:
+    def fits(trial: SchedulingSnapshot, info: NodeInfo) -> NodeRefusal | None:
         for filter in filters:
             check = filter.prepare(pod, trial)
-            no = No((check.message,)) if isinstance(check, Unfit) else check(info) if check else None
+            no = (
+                NodeRefusal((check.message,))
+                if isinstance(check, PodRefusal)
+                else check(info)
+                if check
+                else None
+            )
             if no is not None:
                 return no
         return None
@@ -216,31 +227,31 @@ def _refusal(
     by = frozenset(name for name, _ in refused.values())
     reasons = {node: no.reasons for node, no in nos.items()}
     whose = {node: name for node, (name, _) in refused.items()}
-    found = preemption.attempt(pod, world, nos, fits)
-    if isinstance(found, preemption.Eviction):
-        return Refusal(refusal_message(nos.values()), by, reasons, whose, evict=found)
-    return Refusal(refusal_message(nos.values(), found.text), by, reasons, whose, waiting=found.waiting)
+    found = preemption.find_preemption(pod, world, nos, fits)
+    if isinstance(found, preemption.PreemptionCandidate):
+        return Unschedulable(refusal_message(nos.values()), by, reasons, whose, evict=found)
+    return Unschedulable(refusal_message(nos.values(), found.text), by, reasons, whose, waiting=found.waiting)
 
 
-def _search(
-    nodes: Sequence[Info], checks: Sequence[tuple[str, Check]], start: int
-) -> tuple[list[Info], dict[str, tuple[str, No]], int]:
-    fitting: list[Info] = []
-    refused: dict[str, tuple[str, No]] = {}
+def _find_feasible_nodes(
+    nodes: Sequence[NodeInfo], checks: Sequence[tuple[str, NodeCheck]], start: int
+) -> tuple[list[NodeInfo], dict[str, tuple[str, NodeRefusal]], int]:
+    fitting: list[NodeInfo] = []
+    refused: dict[str, tuple[str, NodeRefusal]] = {}
     count = len(nodes)
     for at in range(start, start + count):
         info = nodes[at % count]
-        verdict = _judge(info, checks)
+        verdict = _check_node(info, checks)
         if verdict is not None:
             refused[info.name] = verdict
             continue
         fitting.append(info)
-        if len(fitting) == ENOUGH:
+        if len(fitting) == MAX_FEASIBLE_NODES:
             return fitting, refused, at - start + 1
     return fitting, refused, count
 
 
-def _judge(info: Info, checks: Sequence[tuple[str, Check]]) -> tuple[str, No] | None:
+def _check_node(info: NodeInfo, checks: Sequence[tuple[str, NodeCheck]]) -> tuple[str, NodeRefusal] | None:
     for name, check in checks:
         no = check(info)
         if no is not None:
@@ -251,13 +262,16 @@ def _judge(info: Info, checks: Sequence[tuple[str, Check]]) -> tuple[str, No] | 
 # --- comparing
 
 
-def _best(pod: Pod, nodes: Sequence[Info], world: World) -> Info:
+def _select_best_node(pod: Pod, nodes: Sequence[NodeInfo], world: SchedulingSnapshot) -> NodeInfo:
     """The emptiest node after taking the pod, unless company or spreading say otherwise; equals by name."""
-    taken = taken_by(pod)
+    taken = compute_pod_usage(pod)
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
 
-    company, spread = scores.company(pod, world, nodes), scores.spread(pod, world, nodes)
+    company, spread = (
+        scores.score_pod_affinity(pod, world, nodes),
+        scores.score_topology_spread(pod, world, nodes),
+    )
 
     def rank(at: int) -> tuple[int, int, str]:
         info = nodes[at]
@@ -266,7 +280,9 @@ def _best(pod: Pod, nodes: Sequence[Info], world: World) -> Info:
         points += SPREAD * spread[at] if spread else 0
         if info.taints:
             soft = (taints.PREFER_NO_SCHEDULE,)
-            avoided = (t for t in info.taints if taints.untolerated((t,), pod.spec.tolerations, soft))
+            avoided = (
+                t for t in info.taints if taints.find_untolerated_taint((t,), pod.spec.tolerations, soft)
+            )
             points -= AVOIDED * sum(1 for _ in avoided)
         for term in preferred:
             if topology.meets_term(term.preference, info.labels, info.name):
@@ -276,7 +292,7 @@ def _best(pod: Pod, nodes: Sequence[Info], world: World) -> Info:
     return nodes[min(range(len(nodes)), key=rank)]
 
 
-def free_share(info: Info, taken: Taken) -> int:
+def free_share(info: NodeInfo, taken: PodUsage) -> int:
     """How much of CPU and memory would be left, of SCALE."""
     cpu = info.allocatable.get("cpu", 0)
     memory = info.allocatable.get("memory", 0)
@@ -292,8 +308,8 @@ def unfit_message(nodes: int, message: str) -> str:
     return f"0/{nodes} nodes are available: {message}. not found"
 
 
-def refusal_message(refused: Collection[No], preemption_text: str = "") -> str:
+def refusal_message(refused: Collection[NodeRefusal], preemption_text: str = "") -> str:
     """Each reason with the number of nodes that gave it, then what preemption would do about it."""
     reasons = Counter(reason for no in refused for reason in no.reasons)
-    text = f"0/{len(refused)} nodes are available: {preemption.listed(reasons)}."
+    text = f"0/{len(refused)} nodes are available: {preemption.list_reasons(reasons)}."
     return f"{text} no new claims to deallocate, preemption: {preemption_text}" if preemption_text else text

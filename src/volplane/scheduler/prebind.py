@@ -19,53 +19,55 @@ TIMED_OUT = "context deadline exceeded"
 NO_TERM = "no matching NodeSelectorTerms"
 
 
-class Ready(Struct, frozen=True):
+class BindingReady(Struct, frozen=True):
     """Every claim is bound."""
 
 
-class Working(Struct, frozen=True):
+class BindingInProgress(Struct, frozen=True):
     why: str
 
 
-class Aborted(Struct, frozen=True):
+class BindingAborted(Struct, frozen=True):
     why: str
 
 
-class Pair(Struct, frozen=True):
+class ClaimBinding(Struct, frozen=True):
     """A claim of the pod as it is now, and the volume it names or was promised."""
 
     name: str
     claim: PersistentVolumeClaim | None
     volume: PersistentVolume | None = None
-    promised: str = ""  # the volume that was chosen for it; "" where one is to be made
+    assumed_volume: str = ""  # the volume that was chosen for it; "" where one is to be made
 
 
-def progress(node: Node, pairs: Sequence[Pair]) -> Ready | Working | Aborted:
+def check_binding(
+    node: Node, pairs: Sequence[ClaimBinding]
+) -> BindingReady | BindingInProgress | BindingAborted:
     name, labels = node.name, node.metadata.labels
     waits = ""
     for pair in pairs:
-        trouble = _trouble(name, labels, pair)
+        trouble = _find_conflict(name, labels, pair)
         if trouble:
-            return Aborted(trouble)
+            return BindingAborted(trouble)
         if pair.claim is None or not is_bound(pair.claim) or pair.volume is None:
             waits = waits or pair.name
     if not waits:
-        return Ready()
-    return Working(f"waiting for the volume of claim {waits} before going to {name}")
+        return BindingReady()
+    return BindingInProgress(f"waiting for the volume of claim {waits} before going to {name}")
 
 
-def _trouble(node: str, labels: Mapping[str, str], pair: Pair) -> str:
+def _find_conflict(node: str, labels: Mapping[str, str], pair: ClaimBinding) -> str:
     claim, volume = pair.claim, pair.volume
     if claim is None:
         return f'persistentvolumeclaim "{pair.name}" not found'
-    if pair.promised:
+    if pair.assumed_volume:
         ref = volume.spec.claim_ref if volume is not None else None
         if volume is None or ref is None or not ref.uid:
-            return f'ClaimRef got reset for pv "{pair.promised}"'
+            return f'ClaimRef got reset for pv "{pair.assumed_volume}"'
     elif not claim.metadata.annotations:
         return f'selectedNode annotation reset for PVC "{pair.name}"'
     elif claim.metadata.annotations.get(SELECTED_NODE) != node:
         return f'provisioning failed for PVC "{pair.name}"'
-    if volume is not None and not topology.reachable_from(volume, labels):
+    if volume is not None and not topology.is_reachable_from(volume, labels):
         return f'pv "{volume.name}" node affinity doesn\'t match node "{node}": {NO_TERM}'
     return ""

@@ -12,28 +12,35 @@ from collections.abc import Mapping, Sequence
 
 from volplane.api.core import Pod
 from volplane.rules.workloads import controller_of
-from volplane.scheduler.crowd import KEEP_OUT, Group, wishes_of
-from volplane.scheduler.filters.topology_spread import SOFT, group_of
-from volplane.scheduler.ledger import Info
-from volplane.scheduler.world import World
+from volplane.scheduler.filters.topology_spread import SCHEDULE_ANYWAY, selector_of_constraint
+from volplane.scheduler.node_cache import NodeInfo
+from volplane.scheduler.pod_affinity_index import (
+    REQUIRED_ANTI_AFFINITY,
+    CombinedPodSelector,
+    preferred_affinity_rules,
+)
+from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
 SCALE = 1_000_000
 HOSTNAME = "kubernetes.io/hostname"
-USUAL = (("topology.kubernetes.io/zone", 5), (HOSTNAME, 3))  # label and skew where a pod says nothing
+DEFAULT_CONSTRAINTS = (
+    ("topology.kubernetes.io/zone", 5),
+    (HOSTNAME, 3),
+)  # label and skew where a pod says nothing
 
-Wishes = Sequence[tuple[str, Mapping[str, int], int]]  # label, pods by node, skew
+SpreadConstraints = Sequence[tuple[str, Mapping[str, int], int]]  # label, pods by node, skew
 
 
-def company(pod: Pod, world: World, nodes: Sequence[Info]) -> list[int] | None:
+def score_pod_affinity(pod: Pod, world: SchedulingSnapshot, nodes: Sequence[NodeInfo]) -> list[int] | None:
     """By pod affinity, the pod's own and that of the pods that are there; None when nobody cares."""
-    ledger, crowd = world.ledger, world.ledger.crowd
+    ledger, crowd = world.node_cache, world.node_cache.crowd
     weighted: list[tuple[str, Mapping[str, int], int]] = []
-    for rule in wishes_of(pod):
-        counts = ledger.count(Group((rule.kind,)))
-        weighted.append((rule.key, ledger.domains(counts, rule.key), rule.weight))
+    for rule in preferred_affinity_rules(pod):
+        counts = ledger.count_pods(CombinedPodSelector((rule.selector,)))
+        weighted.append((rule.key, ledger.count_by_domain(counts, rule.key), rule.weight))
     for rule, held in crowd.rules.items():
-        if rule.weight != KEEP_OUT and crowd.is_of(pod, rule.kind):
-            weighted.append((rule.key, ledger.domains(held, rule.key), rule.weight))
+        if rule.weight != REQUIRED_ANTI_AFFINITY and crowd.matches_selector(pod, rule.selector):
+            weighted.append((rule.key, ledger.count_by_domain(held, rule.key), rule.weight))
     if not any(counts for _, counts, _ in weighted):
         return None
     points = [
@@ -44,13 +51,13 @@ def company(pod: Pod, world: World, nodes: Sequence[Info]) -> list[int] | None:
     return [SCALE * (p - low) // (high - low) for p in points] if high > low else None
 
 
-def spread(pod: Pod, world: World, nodes: Sequence[Info]) -> list[int] | None:
-    wishes = _wishes(pod, world)
+def score_topology_spread(pod: Pod, world: SchedulingSnapshot, nodes: Sequence[NodeInfo]) -> list[int] | None:
+    wishes = _spread_constraints(pod, world)
     if not any(held for _, held, _ in wishes):
         return None
     scores = [0.0] * len(nodes)
     for key, held, skew in wishes:
-        counts = world.ledger.domains(held, key) if key != HOSTNAME else {}
+        counts = world.node_cache.count_by_domain(held, key) if key != HOSTNAME else {}
         domains = {info.labels[key] for info in nodes if key in info.labels}
         weight = math.log((len(nodes) if key == HOSTNAME else len(domains)) + 2)
         for at, info in enumerate(nodes):
@@ -61,16 +68,16 @@ def spread(pod: Pod, world: World, nodes: Sequence[Info]) -> list[int] | None:
     return [int(SCALE * (high + low - score) / high) for score in scores] if high else None
 
 
-def _wishes(pod: Pod, world: World) -> Wishes:
+def _spread_constraints(pod: Pod, world: SchedulingSnapshot) -> SpreadConstraints:
     constraints = pod.spec.topology_spread_constraints
     if constraints:
         return [
-            (c.topology_key, world.ledger.count(group_of(c, pod)), c.max_skew)
+            (c.topology_key, world.node_cache.count_pods(selector_of_constraint(c, pod)), c.max_skew)
             for c in constraints
-            if c.when_unsatisfiable == SOFT
+            if c.when_unsatisfiable == SCHEDULE_ANYWAY
         ]
     owner = controller_of(pod)
     if owner is None:
         return ()
-    siblings = world.ledger.crowd.siblings(owner.uid)
-    return [(key, siblings, skew) for key, skew in USUAL]
+    siblings = world.node_cache.crowd.siblings(owner.uid)
+    return [(key, siblings, skew) for key, skew in DEFAULT_CONSTRAINTS]

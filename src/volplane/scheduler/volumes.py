@@ -13,12 +13,12 @@ from msgspec import Struct
 
 from volplane.api import quantity
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, TopologySelectorTerm
-from volplane.api.selectors import Labels
+from volplane.api.selectors import LabelMatcher
 from volplane.api.storage import CSIStorageCapacity, StorageClass
 from volplane.rules import classes, matching, pods, sizes, topology
 from volplane.rules.binding import SELECTED_NODE, claim_class, is_bound
-from volplane.scheduler.ledger import Info
-from volplane.scheduler.world import World
+from volplane.scheduler.node_cache import NodeInfo
+from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
 NODE_CONFLICT = "node(s) didn't match PersistentVolume's node affinity"
 BIND_CONFLICT = "node(s) didn't find available persistent volumes to bind"
@@ -27,23 +27,23 @@ NO_VOLUME = "node(s) unavailable due to one or more pvc(s) bound to non-existent
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 
 
-class Wish(Struct, frozen=True):
+class DelayedBinding(Struct, frozen=True):
     """A claim that has no volume yet, with everything that decides about it on any node."""
 
     claim: PersistentVolumeClaim
     size: int
-    chosen: str | None  # the node that was selected for it before
+    selected_node: str | None  # the node that was selected for it before
     candidates: tuple[PersistentVolume, ...]  # reserved for it, or unclaimed
-    makeable: bool  # somebody provisions for its class
+    can_provision: bool  # somebody provisions for its class
     topologies: tuple[TopologySelectorTerm, ...] = ()  # where its class lets volumes be made
     capacities: tuple[CSIStorageCapacity, ...] | None = None  # None: nobody counts
 
 
-class Claims(Struct, frozen=True):
+class PodClaims(Struct, frozen=True):
     """The claims of a pod: the volumes of those that are bound, and the others, the smallest first."""
 
     bound: tuple[PersistentVolume | None, ...] = ()
-    delayed: tuple[Wish, ...] = ()
+    delayed: tuple[DelayedBinding, ...] = ()
 
 
 class Bindings(Struct, frozen=True):
@@ -54,46 +54,46 @@ class Bindings(Struct, frozen=True):
     conflicts: tuple[str, ...] = ()
 
 
-def sort_claims(pod: Pod, world: World) -> Claims | str:
+def sort_claims(pod: Pod, world: SchedulingSnapshot) -> PodClaims | str:
     """The claims by what is to be done about them; a text when the pod has to wait for one on every node."""
     bound: list[PersistentVolume | None] = []
-    delayed: list[Wish] = []
+    delayed: list[DelayedBinding] = []
     waits = False
-    for use in pods.uses(pod):
+    for use in pods.claim_uses(pod):
         claim = world.claim(f"{pod.namespace}/{use.claim}")
-        trouble = _trouble(pod, use, claim)
+        trouble = _find_claim_problem(pod, use, claim)
         if claim is None or trouble:
             return trouble
         if is_bound(claim):
             bound.append(world.volume(claim.spec.volume_name))
         elif not claim.spec.volume_name and classes.is_delayed(_class_of(claim, world)):
-            delayed.append(_wish(claim, world))
+            delayed.append(_delayed_binding(claim, world))
         else:
             waits = True
     if waits:
         return UNBOUND
     delayed.sort(key=lambda wish: (wish.size, wish.claim.name))
-    return Claims(tuple(bound), tuple(delayed))
+    return PodClaims(tuple(bound), tuple(delayed))
 
 
-def _wish(claim: PersistentVolumeClaim, world: World) -> Wish:
+def _delayed_binding(claim: PersistentVolumeClaim, world: SchedulingSnapshot) -> DelayedBinding:
     storage_class = _class_of(claim, world)
     assert storage_class is not None, "its class delays it"
     provisioner = storage_class.provisioner
-    driver = world.driver(classes.driver(provisioner))
+    driver = world.driver(classes.driver_name(provisioner))
     counted = driver is not None and bool(driver.spec.storage_capacity)
-    return Wish(
+    return DelayedBinding(
         claim,
-        size=sizes.requested(claim),
-        chosen=claim.metadata.annotations.get(SELECTED_NODE),
+        size=sizes.requested_size(claim),
+        selected_node=claim.metadata.annotations.get(SELECTED_NODE),
         candidates=(*world.reserved(claim.key), *world.unclaimed(storage_class.name)),
-        makeable=provisioner not in ("", classes.NO_PROVISIONER),
+        can_provision=provisioner not in ("", classes.NO_PROVISIONER),
         topologies=storage_class.allowed_topologies,
         capacities=tuple(world.capacities(storage_class.name)) if counted else None,
     )
 
 
-def _trouble(pod: Pod, use: pods.Use, claim: PersistentVolumeClaim | None) -> str:
+def _find_claim_problem(pod: Pod, use: pods.PodClaimUse, claim: PersistentVolumeClaim | None) -> str:
     quoted = f'persistentvolumeclaim "{use.claim}"'
     if claim is None and use.ephemeral:
         return f"waiting for ephemeral volume controller to create the {quoted}"
@@ -108,14 +108,14 @@ def _trouble(pod: Pod, use: pods.Use, claim: PersistentVolumeClaim | None) -> st
     return ""
 
 
-def _class_of(claim: PersistentVolumeClaim, world: World) -> StorageClass | None:
+def _class_of(claim: PersistentVolumeClaim, world: SchedulingSnapshot) -> StorageClass | None:
     name = claim_class(claim)
     return world.storage_class(name) if name else None
 
 
-def bindings_on(info: Info, claims: Claims) -> Bindings:
+def bindings_on(info: NodeInfo, claims: PodClaims) -> Bindings:
     conflicts: list[str] = []
-    if not all(v is None or topology.reachable_from(v, info.labels) for v in claims.bound):
+    if not all(v is None or topology.is_reachable_from(v, info.labels) for v in claims.bound):
         conflicts.append(NODE_CONFLICT)
     if None in claims.bound:
         conflicts.append(NO_VOLUME)
@@ -123,42 +123,42 @@ def bindings_on(info: Info, claims: Claims) -> Bindings:
     return Bindings(found.static, found.dynamic, (*found.conflicts, *conflicts))
 
 
-def _bind(info: Info, wishes: Iterable[Wish]) -> Bindings:
+def _bind(info: NodeInfo, wishes: Iterable[DelayedBinding]) -> Bindings:
     static: list[tuple[PersistentVolumeClaim, PersistentVolume]] = []
-    dynamic: list[Wish] = []
+    dynamic: list[DelayedBinding] = []
     taken: set[str] = set()
     for wish in wishes:
-        if wish.chosen is not None and wish.chosen != info.name:
+        if wish.selected_node is not None and wish.selected_node != info.name:
             return Bindings(conflicts=(BIND_CONFLICT,))
-        volume = _match(info, wish, taken)
+        volume = _match_volume(info, wish, taken)
         if volume is None:
             dynamic.append(wish)
         else:
             taken.add(volume.name)
             static.append((wish.claim, volume))
-    conflicts = {conflict for wish in dynamic if (conflict := _cannot_make(info, wish))}
+    conflicts = {conflict for wish in dynamic if (conflict := _provisioning_conflict(info, wish))}
     if BIND_CONFLICT in conflicts:
         conflicts = {BIND_CONFLICT}
     return Bindings(tuple(static), tuple(wish.claim for wish in dynamic), tuple(conflicts))
 
 
-def _match(info: Info, wish: Wish, taken: set[str]) -> PersistentVolume | None:
-    if wish.chosen is not None or not wish.candidates:
+def _match_volume(info: NodeInfo, wish: DelayedBinding, taken: set[str]) -> PersistentVolume | None:
+    if wish.selected_node is not None or not wish.candidates:
         return None
     return matching.best(wish.claim, wish.candidates, delayed=True, labels=info.labels, taken=taken)
 
 
-def _cannot_make(info: Info, wish: Wish) -> str:
+def _provisioning_conflict(info: NodeInfo, wish: DelayedBinding) -> str:
     """Why no volume for the claim can be made that reaches the node."""
-    if not wish.makeable or not topology.allowed(wish.topologies, info.labels):
+    if not wish.can_provision or not topology.allows_node(wish.topologies, info.labels):
         return BIND_CONFLICT
     if wish.capacities is None or any(_has_room(c, wish.size, info) for c in wish.capacities):
         return ""
     return NO_ROOM
 
 
-def _has_room(capacity: CSIStorageCapacity, size: int, info: Info) -> bool:
+def _has_room(capacity: CSIStorageCapacity, size: int, info: NodeInfo) -> bool:
     most = capacity.maximum_volume_size if capacity.maximum_volume_size is not None else capacity.capacity
     if most is None or quantity.value(most) < size or capacity.node_topology is None:
         return False
-    return Labels.of(capacity.node_topology).matches(info.labels)
+    return LabelMatcher.of(capacity.node_topology).matches(info.labels)

@@ -17,6 +17,6 @@ from volplane.host import Host
 from volplane.sdk import errors
 from volplane.sdk.driver import Driver
 from volplane.sdk.mounting import Mounter
-from volplane.sdk.server import Local, Server, serve
+from volplane.sdk.server import DriverServer, Local, serve
 
-__all__ = ["Driver", "Host", "Local", "Mounter", "Server", "errors", "serve", "v1"]
+__all__ = ["Driver", "DriverServer", "Host", "Local", "Mounter", "errors", "serve", "v1"]

@@ -48,22 +48,24 @@ _BOTH = frozenset({"VOLUME_CONDITION", "SINGLE_NODE_MULTI_WRITER"})
 _OTHER = frozenset({"VOLUME_ACCESSIBILITY_CONSTRAINTS", "OFFLINE"})
 
 
-def snake(method: str) -> str:
+def snake_case(method: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", method).lower()
 
 
-class Offer:
+class ServedCapabilities:
     """The calls a driver answers and the capabilities it names for them."""
 
     def __init__(self, driver: Driver) -> None:
-        self.methods = frozenset(m for service in SERVICES.values() for m in service if _offers(driver, m))
+        self.methods = frozenset(m for service in SERVICES.values() for m in service if _overrides(driver, m))
         self.claims, self._elsewhere = driver.claims, driver.elsewhere
-        self._check(type(driver).__name__)
+        self._check_overrides(type(driver).__name__)
 
-    def _check(self, name: str) -> None:
+    def _check_overrides(self, name: str) -> None:
         for one, other in _PAIRS:
             if (one in self.methods) != (other in self.methods):
-                raise TypeError(f"{name} overrides one of {snake(one)} and {snake(other)}; it needs both")
+                raise TypeError(
+                    f"{name} overrides one of {snake_case(one)} and {snake_case(other)}; it needs both"
+                )
         unknown = self.claims - _CONTROLLER_ONLY - _NODE_ONLY - _BOTH - _OTHER
         if unknown:
             raise TypeError(f"{name} claims {', '.join(sorted(unknown))}, which CSI does not know")
@@ -94,25 +96,25 @@ class Offer:
 
     def controller(self) -> v1.ControllerGetCapabilitiesResponse:
         rpc = _Controller.RPC
-        names = self._named(_CONTROLLER, _CONTROLLER_ONLY | _BOTH)
+        names = self._capability_names(_CONTROLLER, _CONTROLLER_ONLY | _BOTH)
         found = [_Controller(rpc=rpc(type=name)) for name in names]
         return v1.ControllerGetCapabilitiesResponse(capabilities=found)
 
     def group(self) -> v1.GroupControllerGetCapabilitiesResponse:
         rpc = _Group.RPC
-        found = [_Group(rpc=rpc(type=name)) for name in self._named(_GROUP, frozenset())]
+        found = [_Group(rpc=rpc(type=name)) for name in self._capability_names(_GROUP, frozenset())]
         return v1.GroupControllerGetCapabilitiesResponse(capabilities=found)
 
     def node(self) -> v1.NodeGetCapabilitiesResponse:
         rpc = _Node.RPC
-        names = self._named(_NODE, _NODE_ONLY | _BOTH)
+        names = self._capability_names(_NODE, _NODE_ONLY | _BOTH)
         found = [_Node(rpc=rpc(type=name)) for name in names]
         return v1.NodeGetCapabilitiesResponse(capabilities=found)
 
-    def _named(self, derived: dict[str, str], claimable: frozenset[str]) -> list[str]:
+    def _capability_names(self, derived: dict[str, str], claimable: frozenset[str]) -> list[str]:
         return [c for m, c in derived.items() if m in self.methods] + sorted(self.claims & claimable)
 
 
-def _offers(driver: Driver, method: str) -> bool:
-    base = getattr(Driver, snake(method), None)
-    return base is not None and getattr(type(driver), snake(method)) is not base and method != "Probe"
+def _overrides(driver: Driver, method: str) -> bool:
+    base = getattr(Driver, snake_case(method), None)
+    return base is not None and getattr(type(driver), snake_case(method)) is not base and method != "Probe"

@@ -21,7 +21,7 @@ from volplane.csi import redact, v1
 from volplane.csi.client import subject_of
 from volplane.csi.outcome import CallError, Code
 from volplane.sdk import locks, validation
-from volplane.sdk.capabilities import Offer, snake
+from volplane.sdk.capabilities import ServedCapabilities, snake_case
 from volplane.sdk.driver import Driver
 from volplane.sdk.errors import Aborted, Internal, Unavailable
 
@@ -36,8 +36,8 @@ _seconds = metrics.histogram(
 
 class Dispatcher:
     def __init__(self, driver: Driver) -> None:
-        self.driver, self.offer = driver, Offer(driver)
-        self._locks = locks.Locks()
+        self.driver, self.offer = driver, ServedCapabilities(driver)
+        self._locks = locks.VolumeLocks()
         self._running: dict[tuple[str, bytes], asyncio.Task[Message]] = {}
         self._closing = False
         self._methods = self._build()
@@ -50,7 +50,7 @@ class Dispatcher:
     def _build(self) -> dict[str, Callable[[Any], Any]]:
         found: dict[str, Callable[[Any], Any]] = {
             "GetPluginInfo": self._plugin_info,
-            "GetPluginCapabilities": _fixed(self.offer.plugin),
+            "GetPluginCapabilities": _constant_reply(self.offer.plugin),
             "Probe": self._probe,
         }
         fixed = [
@@ -58,8 +58,8 @@ class Dispatcher:
             ("GroupController", "GroupControllerGetCapabilities", self.offer.group),
             ("Node", "NodeGetCapabilities", self.offer.node),
         ]
-        found |= {name: _fixed(make) for service, name, make in fixed if self.offer.serves(service)}
-        return found | {m: getattr(self.driver, snake(m)) for m in self.offer.methods}
+        found |= {name: _constant_reply(make) for service, name, make in fixed if self.offer.serves(service)}
+        return found | {m: getattr(self.driver, snake_case(m)) for m in self.offer.methods}
 
     async def unary(self, method: str, request: Message) -> Message:
         """The reply, or CallError: never anything else."""
@@ -73,7 +73,7 @@ class Dispatcher:
             code = error.code
             raise
         finally:
-            label = _seconds.labels(self.driver.name, method, code.spoken)
+            label = _seconds.labels(self.driver.name, method, code.go_name)
             label.observe(time.perf_counter() - started)
 
     async def stream(self, method: str, request: Message) -> AsyncGenerator[Message]:
@@ -95,9 +95,9 @@ class Dispatcher:
         except Exception as error:
             code = Code.INTERNAL
             log.exception("%s failed", method)
-            raise Internal(_words(error)) from error
+            raise Internal(_error_text(error)) from error
         finally:
-            label = _seconds.labels(self.driver.name, method, code.spoken)
+            label = _seconds.labels(self.driver.name, method, code.go_name)
             label.observe(time.perf_counter() - started)
 
     async def close(self, grace: float) -> None:
@@ -116,30 +116,30 @@ class Dispatcher:
             raise Unavailable(f"{self.driver.name} is shutting down")
         validation.check(method, request, stages=self.offer.stages, root=self.driver.kubelet_root)
         if not locks.is_locking(method):
-            return await self._look(method, request)
+            return await self._answer_unlocked(method, request)
         key = (method, request.SerializeToString(deterministic=True))
         task = self._running.get(key)
         if task is None:
-            task = self._running[key] = asyncio.ensure_future(self._work(method, request))
-            task.add_done_callback(lambda done: self._ended(key, done))
+            task = self._running[key] = asyncio.ensure_future(self._answer_locked(method, request))
+            task.add_done_callback(lambda done: self._forget_call(key, done))
         return await asyncio.shield(task)
 
-    def _ended(self, key: tuple[str, bytes], task: asyncio.Task[Message]) -> None:
+    def _forget_call(self, key: tuple[str, bytes], task: asyncio.Task[Message]) -> None:
         del self._running[key]
         if not task.cancelled():
             task.exception()  # the caller may have left; nobody else will look at it
 
-    async def _look(self, method: str, request: Message) -> Message:
+    async def _answer_unlocked(self, method: str, request: Message) -> Message:
         try:
             reply: Message = await self._methods[method](request)
         except CallError:
             raise
         except Exception as error:
             log.exception("%s failed", method)
-            raise Internal(_words(error)) from error
+            raise Internal(_error_text(error)) from error
         return reply
 
-    async def _work(self, method: str, request: Message) -> Message:
+    async def _answer_locked(self, method: str, request: Message) -> Message:
         try:
             with self._locks.hold(method, request), trace.span("driver", method, subject_of(request)):
                 log.info("%s: called args=%s", method, redact.text(request))
@@ -154,7 +154,7 @@ class Dispatcher:
         except Exception as error:
             # What it left behind is unknown: with an uncertain code the caller comes again.
             log.exception("%s failed", method)
-            raise Aborted(_words(error)) from error
+            raise Aborted(_error_text(error)) from error
         return reply
 
     async def _plugin_info(self, request: v1.GetPluginInfoRequest) -> v1.GetPluginInfoResponse:
@@ -164,7 +164,7 @@ class Dispatcher:
         return v1.ProbeResponse(ready={"value": await self.driver.probe()})
 
 
-def _fixed(make: Callable[[], Message]) -> Callable[[Any], Any]:
+def _constant_reply(make: Callable[[], Message]) -> Callable[[Any], Any]:
     reply = make()
 
     async def answer(request: Message) -> Message:
@@ -173,5 +173,5 @@ def _fixed(make: Callable[[], Message]) -> Callable[[Any], Any]:
     return answer
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -16,55 +16,55 @@ from typing import ClassVar
 from volplane.csi.outcome import CallError, Code
 
 
-class _Coded(CallError):
-    of: ClassVar[Code]
+class _CodedError(CallError):
+    grpc_code: ClassVar[Code]
 
     def __init__(self, message: str) -> None:
-        super().__init__(self.of, message)
+        super().__init__(self.grpc_code, message)
 
-    def __reduce__(self) -> tuple[type[_Coded], tuple[str]]:
+    def __reduce__(self) -> tuple[type[_CodedError], tuple[str]]:
         return type(self), (self.message,)
 
 
-class InvalidArgument(_Coded):
-    of = Code.INVALID_ARGUMENT
+class InvalidArgument(_CodedError):
+    grpc_code = Code.INVALID_ARGUMENT
 
 
-class NotFound(_Coded):
-    of = Code.NOT_FOUND
+class NotFound(_CodedError):
+    grpc_code = Code.NOT_FOUND
 
 
-class AlreadyExists(_Coded):
-    of = Code.ALREADY_EXISTS
+class AlreadyExists(_CodedError):
+    grpc_code = Code.ALREADY_EXISTS
 
 
-class FailedPrecondition(_Coded):
-    of = Code.FAILED_PRECONDITION
+class FailedPrecondition(_CodedError):
+    grpc_code = Code.FAILED_PRECONDITION
 
 
-class ResourceExhausted(_Coded):
-    of = Code.RESOURCE_EXHAUSTED
+class ResourceExhausted(_CodedError):
+    grpc_code = Code.RESOURCE_EXHAUSTED
 
 
-class OutOfRange(_Coded):
-    of = Code.OUT_OF_RANGE
+class OutOfRange(_CodedError):
+    grpc_code = Code.OUT_OF_RANGE
 
 
-class Unimplemented(_Coded):
-    of = Code.UNIMPLEMENTED
+class Unimplemented(_CodedError):
+    grpc_code = Code.UNIMPLEMENTED
 
 
-class Internal(_Coded):
-    of = Code.INTERNAL
+class Internal(_CodedError):
+    grpc_code = Code.INTERNAL
 
 
-class PermissionDenied(_Coded):
-    of = Code.PERMISSION_DENIED
+class PermissionDenied(_CodedError):
+    grpc_code = Code.PERMISSION_DENIED
 
 
-class Aborted(_Coded):
-    of = Code.ABORTED
+class Aborted(_CodedError):
+    grpc_code = Code.ABORTED
 
 
-class Unavailable(_Coded):
-    of = Code.UNAVAILABLE
+class Unavailable(_CodedError):
+    grpc_code = Code.UNAVAILABLE

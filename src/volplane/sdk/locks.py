@@ -44,7 +44,7 @@ def is_locking(method: str) -> bool:
     return method in _EXCLUSIVE or method in _PER_TARGET
 
 
-def _part(method: str, request: Any) -> str:
+def _locked_part(method: str, request: Any) -> str:
     """What of the volume the call is about; "" if it is about all of it."""
     if method in _PER_TARGET:
         return str(request.target_path)
@@ -57,22 +57,22 @@ def _part(method: str, request: Any) -> str:
     return "" if one_node else str(request.node_id)
 
 
-class Locks:
+class VolumeLocks:
     def __init__(self) -> None:
         self._held: dict[str, int] = {}  # how many share it; -1: one has it alone
 
     @contextmanager
     def hold(self, method: str, request: Message) -> Iterator[None]:
-        if part := _part(method, request):
+        if part := _locked_part(method, request):
             volume = request.volume_id  # type: ignore[attr-defined]
-            with self._take(volume, alone=False), self._take(f"{volume}\0{part}", alone=True):
+            with self._acquire(volume, alone=False), self._acquire(f"{volume}\0{part}", alone=True):
                 yield
         else:
-            with self._take(getattr(request, _EXCLUSIVE[method]), alone=True):
+            with self._acquire(getattr(request, _EXCLUSIVE[method]), alone=True):
                 yield
 
     @contextmanager
-    def _take(self, key: str, *, alone: bool) -> Iterator[None]:
+    def _acquire(self, key: str, *, alone: bool) -> Iterator[None]:
         held = self._held.get(key, 0)
         if held < 0 or (alone and held):
             raise Aborted(f"another operation on {key.partition(chr(0))[0]} is under way")

@@ -16,13 +16,13 @@ from contextlib import suppress
 from volplane.csi import v1
 from volplane.host import (
     UNKNOWN,
-    CommandFailed,
+    FilesystemNeedsRepair,
     Host,
+    HostCommandFailed,
     MountEntry,
     MountTable,
     NodePaths,
-    Unreadable,
-    WrongState,
+    UnreadableDevice,
     devices,
     filesystems,
     mounts,
@@ -40,7 +40,9 @@ class Mounter:
     async def stage(self, device: str, target: str, fstype: str = "", options: Sequence[str] = ()) -> None:
         """Format `device` if it is blank, check it, and mount it at `target`."""
         device = await self.host.call(os.path.realpath, device)
-        kind, small = await self.host.call(_made_ready, device, target, fstype, repair="ro" not in options)
+        kind, small = await self.host.call(
+            _prepare_filesystem, device, target, fstype, repair="ro" not in options
+        )
         if not kind:
             return
         try:
@@ -98,30 +100,30 @@ class Mounter:
     async def grow(self, path: str, needed: int = 0) -> int:
         """Let what is published at `path` fill its device; the device's size in bytes."""
         if await self.host.call(_block_number, path) is not None:
-            return await self._grown(path, needed)
+            return await self._check_device_size(path, needed)
         entry = (await self.host.mounts()).at(path)
         if entry is None:
             raise NotFound(f"nothing is published at {path}")
-        size = await self._grown(entry.source, needed)
-        if not await self.host.call(filesystems.fills, entry.source, entry.fstype):
-            await self._grow(entry, path)
+        size = await self._check_device_size(entry.source, needed)
+        if not await self.host.call(filesystems.fills_device, entry.source, entry.fstype):
+            await self._grow_filesystem(entry, path)
         return size
 
-    async def _grow(self, entry: MountEntry, path: str) -> None:
+    async def _grow_filesystem(self, entry: MountEntry, path: str) -> None:
         try:
             await self.host.grow(entry.source, path, entry.fstype)
-        except CommandFailed as error:
+        except HostCommandFailed as error:
             if entry.fstype.startswith("ext"):
                 # The kernel may not let us; then it happens when the volume is staged the next time.
                 text = f"{entry.fstype} at {path} cannot grow while it is mounted: {error}"
                 raise FailedPrecondition(text) from error
             raise Internal(f"{entry.fstype} at {path} cannot grow: {error}") from error
 
-    async def trouble(self, path: str) -> str:
+    async def find_problem(self, path: str) -> str:
         """What is wrong with a published volume, or nothing."""
-        return await self.host.call(_trouble, path)
+        return await self.host.call(_find_problem, path)
 
-    async def _grown(self, device: str, needed: int) -> int:
+    async def _check_device_size(self, device: str, needed: int) -> int:
         size = await self.host.size_of(device)
         if size < needed:
             raise Internal(f"{device} has {size} bytes, {needed} are wanted")
@@ -135,7 +137,7 @@ def node_path(paths: NodePaths, path: str, field: str) -> str:
     """
     if field == "volume_path" and not path.startswith("/"):
         raise NotFound(f"nothing is published at {path}")
-    root = paths.bounds(path)
+    root = paths.find_volume_root(path)
     if not root:
         raise InvalidArgument(f'{field} "{path}" is not below {paths.wire_root}')
     real = paths.real(path)
@@ -148,7 +150,7 @@ def mount_options(fstype: str, options: Sequence[str]) -> list[str]:
     return [*options, "nouuid"] if fstype == "xfs" and "nouuid" not in options else list(options)
 
 
-def _made_ready(device: str, target: str, fstype: str, *, repair: bool) -> tuple[str, bool]:
+def _prepare_filesystem(device: str, target: str, fstype: str, *, repair: bool) -> tuple[str, bool]:
     """The file system on the device, ready to be mounted at the target; nothing if it is mounted there.
 
     And whether it must grow once it is mounted: a copy may be on a larger disk than its source.
@@ -158,14 +160,14 @@ def _made_ready(device: str, target: str, fstype: str, *, repair: bool) -> tuple
     if held is not None:
         _check_staged(held, device, fstype)
         return "", False
-    kind, fresh = _filesystem(device, fstype)
+    kind, fresh = _probe_or_format(device, fstype)
     if fresh or not repair:
         return kind, False
     try:
         filesystems.fsck(device, kind)
-    except WrongState as error:
+    except FilesystemNeedsRepair as error:
         raise Internal(str(error)) from error
-    if filesystems.fills(device, kind):
+    if filesystems.fills_device(device, kind):
         return kind, False
     if not kind.startswith("ext"):
         return kind, True
@@ -181,11 +183,11 @@ def _check_staged(held: MountEntry, device: str, fstype: str) -> None:
         raise AlreadyExists(f"{held.target} is mounted as {held.fstype}, not as {fstype}")
 
 
-def _filesystem(device: str, fstype: str) -> tuple[str, bool]:
+def _probe_or_format(device: str, fstype: str) -> tuple[str, bool]:
     """What is on the device; if nothing is, the wanted file system is made (and True)."""
     try:
         found = filesystems.probe(device)
-    except Unreadable as error:
+    except UnreadableDevice as error:
         raise Internal(f"{device} cannot be read: {error.strerror}") from error
     if found is None:
         kind = fstype or DEFAULT_FILESYSTEM
@@ -235,23 +237,23 @@ def publish_open_directory(directory: int, target: str, *, readonly: bool, alone
         if held.readonly != readonly:
             raise AlreadyExists(f"{target} is published {'read-only' if held.readonly else 'writable'}")
         return
-    if alone and (elsewhere := _shown_at(table, directory)):
+    if alone and (elsewhere := _find_bind_target(table, directory)):
         raise FailedPrecondition(f"the volume is published at {elsewhere}, and it is for one writer only")
     os.makedirs(target, 0o750, exist_ok=True)
     mounts.bind("", target, readonly=readonly, recursive=False, directory=directory)
 
 
-def _shown_at(table: MountTable, directory: int) -> str:
+def _find_bind_target(table: MountTable, directory: int) -> str:
     """Where a directory is bound to."""
     name, ours = os.path.basename(os.readlink(f"/proc/self/fd/{directory}")), os.fstat(directory)
-    for entry in table.mentioning(f"/{name} "):
+    for entry in table.filter_lines(f"/{name} "):
         with suppress(OSError):
             if entry.root.endswith(f"/{name}") and os.path.samestat(os.stat(entry.target), ours):
                 return entry.target
     return ""
 
 
-def _trouble(path: str) -> str:
+def _find_problem(path: str) -> str:
     entry = mounts.read_table().at(path)
     if entry is None:
         return f"nothing is mounted at {path}"

@@ -15,10 +15,10 @@ import grpc
 from google.protobuf.message import Message
 
 from volplane.csi import replies as wire
-from volplane.csi.client import DEFAULT_TIMEOUT, Calls
-from volplane.csi.listen import Listener, Serve
+from volplane.csi.client import DEFAULT_TIMEOUT, CallerBase
 from volplane.csi.outcome import CallError, Code
 from volplane.csi.services import METHODS, Method
+from volplane.csi.unix_server import RpcHandler, UnixRpcServer
 from volplane.sdk.dispatch import Dispatcher
 from volplane.sdk.driver import Driver
 
@@ -27,13 +27,13 @@ GRACE = 10.0  # seconds that calls under way get at shutdown
 _STATUS = {status.value[0]: status for status in grpc.StatusCode}
 
 
-class Server:
+class DriverServer:
     """Serves between `start` and `close`; also an async context manager."""
 
     def __init__(self, driver: Driver, socket: str, *, grace: float = GRACE) -> None:
         self.driver, self.grace = driver, grace
         self._dispatcher = Dispatcher(driver)
-        self._listener = Listener(socket, {m: self._serve(METHODS[m]) for m in self._dispatcher.methods})
+        self._listener = UnixRpcServer(socket, {m: self._serve(METHODS[m]) for m in self._dispatcher.methods})
 
     async def start(self) -> None:
         await self.driver.start()
@@ -48,14 +48,14 @@ class Server:
         await self._listener.close(0.0)
         await self.driver.stop()
 
-    async def __aenter__(self) -> Server:
+    async def __aenter__(self) -> DriverServer:
         await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _serve(self, method: Method) -> Serve:
+    def _serve(self, method: Method) -> RpcHandler:
         dispatcher = self._dispatcher
 
         async def unary(request: Message, context: Any) -> Message:
@@ -82,11 +82,11 @@ async def _abort(context: Any, error: CallError) -> None:
 
 async def serve(driver: Driver, socket: str, *, grace: float = GRACE) -> None:
     """Until cancelled."""
-    async with Server(driver, socket, grace=grace):
+    async with DriverServer(driver, socket, grace=grace):
         await asyncio.get_running_loop().create_future()
 
 
-class Local(Calls):
+class Local(CallerBase):
     """The driver without a socket: same calls, same errors, works in virtual time."""
 
     def __init__(self, driver: Driver, *, component: str = "csi") -> None:

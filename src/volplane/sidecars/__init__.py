@@ -23,22 +23,22 @@ from volplane.base import metrics
 from volplane.base.settings import Duration, about
 from volplane.client.client import Client
 from volplane.csi import v1
-from volplane.csi.client import Caller, Channel
+from volplane.csi.client import Caller, CsiChannel
 from volplane.csi.outcome import CallError, Code
 from volplane.csi.replies import known_names
 from volplane.csi.services import METHODS
 from volplane.loops.controller import RetryableError
 from volplane.loops.health import alive as alive
 from volplane.loops.health import health as health
-from volplane.loops.leader import Election as Election
+from volplane.loops.leader import LeaderElectionOptions as LeaderElectionOptions
 from volplane.loops.leader import lead as lead
 
 log = logging.getLogger(__name__)
 
-STARTUP_CALL = 1.0  # seconds for each question of the start
+STARTUP_CALL_TIMEOUT = 1.0  # seconds for each question of the start
 FIRST_PROBE, LONGEST_PROBE = 0.02, 1.0  # pauses between two probes of a driver that is not ready
 
-OPERATIONS = metrics.histogram(
+OPERATION_SECONDS = metrics.histogram(
     "csi_sidecar_operations_seconds",
     "Container Storage Interface operation duration with gRPC error code status total",
     ("driver_name", "method_name", "grpc_status_code", "migrated"),
@@ -46,7 +46,7 @@ OPERATIONS = metrics.histogram(
 )
 
 
-class Driver:
+class DriverClient:
     """A driver that is ready: its name, what it can do, and calls to it with their durations measured."""
 
     def __init__(
@@ -67,36 +67,38 @@ class Driver:
         try:
             return await self._caller.call(method, request, timeout=timeout, subject=subject)
         except CallError as error:
-            code = error.code.spoken
+            code = error.code.go_name
             raise
         finally:
             taken = time.monotonic() - begun
-            OPERATIONS.labels(self.name, METHODS[method].path, code, "false").observe(taken)
+            OPERATION_SECONDS.labels(self.name, METHODS[method].path, code, "false").observe(taken)
 
 
-async def learn(caller: Caller) -> Driver:
+async def discover_driver(caller: Caller) -> DriverClient:
     """Probe until ready, then ask who it is and what it can do."""
     await caller.ready()
-    await _probe(caller)
-    info = await _ask(caller, "GetPluginInfo", v1.GetPluginInfoRequest())
-    answer = await _ask(caller, "GetPluginCapabilities", v1.GetPluginCapabilitiesRequest())
+    await _probe_until_ready(caller)
+    info = await _call_until_answered(caller, "GetPluginInfo", v1.GetPluginInfoRequest())
+    answer = await _call_until_answered(caller, "GetPluginCapabilities", v1.GetPluginCapabilitiesRequest())
     services = v1.PluginCapability.Service.Type
     plugin = known_names(services, (c.service.type for c in answer.capabilities if c.HasField("service")))
     controller: frozenset[str] = frozenset()
     if "CONTROLLER_SERVICE" in plugin:
-        answer = await _ask(caller, "ControllerGetCapabilities", v1.ControllerGetCapabilitiesRequest())
+        answer = await _call_until_answered(
+            caller, "ControllerGetCapabilities", v1.ControllerGetCapabilitiesRequest()
+        )
         calls = v1.ControllerServiceCapability.RPC.Type
         controller = known_names(calls, (c.rpc.type for c in answer.capabilities if c.HasField("rpc")))
     log.info("CSI driver name", extra={"driver": info.name})
-    return Driver(caller, info.name, plugin, controller)
+    return DriverClient(caller, info.name, plugin, controller)
 
 
-async def _ask(caller: Caller, method: str, request: Message) -> Any:
+async def _call_until_answered(caller: Caller, method: str, request: Message) -> Any:
     """A question of the start, again until it is answered: the machine may be busy, or the driver away."""
     pause = FIRST_PROBE
     while True:
         try:
-            return await caller.call(method, request, timeout=STARTUP_CALL)
+            return await caller.call(method, request, timeout=STARTUP_CALL_TIMEOUT)
         except CallError as error:
             if error.code not in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED):
                 raise
@@ -105,11 +107,11 @@ async def _ask(caller: Caller, method: str, request: Message) -> Any:
         pause = min(pause * 2, LONGEST_PROBE)
 
 
-async def _probe(caller: Caller) -> None:
+async def _probe_until_ready(caller: Caller) -> None:
     pause = FIRST_PROBE
     while True:
         try:
-            answer = await caller.call("Probe", v1.ProbeRequest(), timeout=STARTUP_CALL)
+            answer = await caller.call("Probe", v1.ProbeRequest(), timeout=STARTUP_CALL_TIMEOUT)
             if not answer.HasField("ready") or answer.ready.value:
                 return
             log.info("CSI driver is not ready yet")
@@ -120,16 +122,18 @@ async def _probe(caller: Caller) -> None:
 
 
 @asynccontextmanager
-async def connected(address: str, component: str, caller: Caller | None = None) -> AsyncIterator[Driver]:
+async def connect_driver(
+    address: str, component: str, caller: Caller | None = None
+) -> AsyncIterator[DriverClient]:
     """The driver at an address, or behind a caller that somebody else made and will close."""
     if caller is not None:
-        yield await learn(caller)
+        yield await discover_driver(caller)
         return
-    async with Channel(address, component=component) as channel:
-        yield await learn(channel)
+    async with CsiChannel(address, component=component) as channel:
+        yield await discover_driver(channel)
 
 
-class Common(Election, frozen=True, kw_only=True):
+class SidecarOptions(LeaderElectionOptions, frozen=True, kw_only=True):
     """The flags that all sidecars with an API client share, under upstream's names."""
 
     csi_address: Annotated[str, about("socket of the CSI driver")] = "/run/csi/socket"
@@ -150,12 +154,12 @@ class Common(Election, frozen=True, kw_only=True):
             raise ValueError("only one of `--metrics-address` and `--http-endpoint` can be set.")
 
 
-async def beside(
+async def run_sidecar(
     client: Client,
-    settings: Common,
+    settings: SidecarOptions,
     component: str,
-    lease: Callable[[Driver], str],
-    work: Callable[[Driver], Awaitable[None]],
+    lease: Callable[[DriverClient], str],
+    work: Callable[[DriverClient], Awaitable[None]],
     *,
     caller: Caller | None = None,
     identity: str = "",
@@ -168,13 +172,13 @@ async def beside(
     endpoint = settings.http_endpoint or settings.metrics_address
     async with (
         health(endpoint, {"/healthz/leader-election": alive}, settings.metrics_path),
-        connected(settings.csi_address, component, caller) as driver,
+        connect_driver(settings.csi_address, component, caller) as driver,
     ):
         me = identity or socket.gethostname()
         await lead(client, settings, lease(driver), lambda: work(driver), identity=me, namespace=namespace)
 
 
-async def secrets(client: Client, reference: SecretReference | None) -> dict[str, str]:
+async def read_secrets(client: Client, reference: SecretReference | None) -> dict[str, str]:
     """What a driver gets to see of a Secret: nothing without a reference."""
     if reference is None:
         return {}

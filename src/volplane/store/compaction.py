@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from volplane.store.contract import Failed, Store
+from volplane.store.contract import Store, StoreFailed
 
 log = logging.getLogger(__name__)
 
@@ -23,5 +23,5 @@ async def keep_compacted(store: Store, *, age: float = AGE, keep: int = KEEP) ->
         if target > store.floor:
             try:
                 await store.compact(target)
-            except Failed as error:
+            except StoreFailed as error:
                 log.warning("cannot compact: %s", error)  # a full disk passes; history only grows meanwhile

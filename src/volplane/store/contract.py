@@ -2,8 +2,8 @@
 
 One revision counts every write of the whole keeper, without gaps. A write is acknowledged when it is
 durable; reads and watchers see it only then, in revision order. Snapshots and events are kept down to a
-floor; below it they are `Compacted`. Keys are plain text in code point order, values are bytes that the
-store does not look into.
+floor; below it they are `RevisionCompacted`. Keys are plain text in code point order, values are bytes that
+the store does not look into.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 
-class Record(Struct, frozen=True, gc=False):
+class StoreRecord(Struct, frozen=True, gc=False):
     key: str
     value: bytes
     revision: int  # of the last write to this key
     created: int  # revision of the write that created it
 
 
-class Event(Struct, frozen=True, gc=False):
+class StoreEvent(Struct, frozen=True, gc=False):
     revision: int
-    record: Record | None  # None: deleted
-    previous: Record | None  # None: created
+    record: StoreRecord | None  # None: deleted
+    previous: StoreRecord | None  # None: created
 
     @property
     def key(self) -> str:
@@ -34,12 +34,12 @@ class Event(Struct, frozen=True, gc=False):
         return known.key
 
 
-Records: TypeAlias = list[Record]
-Events: TypeAlias = list[Event]
+StoreRecords: TypeAlias = list[StoreRecord]
+StoreEvents: TypeAlias = list[StoreEvent]
 
 
 class Listing(Struct, frozen=True):
-    records: Records
+    records: StoreRecords
     revision: int  # the snapshot that all records are read from
     remaining: int  # records behind the last one of this page
 
@@ -61,81 +61,81 @@ class StoreError(Exception):
     pass
 
 
-class Exists(StoreError):
+class KeyExists(StoreError):
     def __init__(self, key: str) -> None:
         super().__init__(f"{key} exists")
         self.key = key
 
 
-class Missing(StoreError):
+class KeyMissing(StoreError):
     def __init__(self, key: str) -> None:
         super().__init__(f"{key} does not exist")
         self.key = key
 
 
-class Stale(StoreError):
-    def __init__(self, current: Record) -> None:
+class StaleRevision(StoreError):
+    def __init__(self, current: StoreRecord) -> None:
         super().__init__(f"{current.key} is at revision {current.revision}")
         self.current = current
 
 
-class Compacted(StoreError):
+class RevisionCompacted(StoreError):
     def __init__(self, floor: int) -> None:
         super().__init__(f"compacted up to revision {floor}")
         self.floor = floor
 
 
-class Future(StoreError):
+class FutureRevision(StoreError):
     def __init__(self, current: int) -> None:
         super().__init__(f"the newest revision is {current}")
         self.current = current
 
 
-class Overrun(StoreError):
+class WatchOverrun(StoreError):
     pass
 
 
-class Failed(StoreError):
+class StoreFailed(StoreError):
     pass
 
 
-class RecordTooLarge(Failed):
+class RecordTooLarge(StoreFailed):
     pass
 
 
-class Full(Failed):
+class StoreFull(StoreFailed):
     pass
 
 
-class Uncertain(StoreError):
+class WriteUncertain(StoreError):
     """Not a `Failed`: whoever writes again blindly may meet his own first write."""
 
 
-class Closed(StoreError):
+class StoreClosed(StoreError):
     pass
 
 
-class InUse(StoreError):
+class StoreInUse(StoreError):
     def __init__(self, path: str, pid: int) -> None:
         holder = f"process {pid}" if pid else "another process"
         super().__init__(f"{path} is in use by {holder}")
         self.path, self.pid = path, pid
 
 
-class Watch(Protocol):
+class StoreWatch(Protocol):
     """`async with store.watch(…) as watch: async for batch in watch: …`. One consumer only."""
 
     @property
     def progress(self) -> int:
         """Every matching event up to this revision has been handed out."""
 
-    async def __aenter__(self) -> Watch: ...
+    async def __aenter__(self) -> StoreWatch: ...
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None: ...
-    def __aiter__(self) -> AsyncIterator[Events]: ...
-    async def __anext__(self) -> Events: ...
-    def listen(self, take: Callable[[Events], bool]) -> None:
+    def __aiter__(self) -> AsyncIterator[StoreEvents]: ...
+    async def __anext__(self) -> StoreEvents: ...
+    def listen(self, take: Callable[[StoreEvents], bool]) -> None:
         """`take` is offered every batch first, when it is published; what it refuses is iterated over."""
 
     def nudge(self) -> None:
@@ -151,16 +151,16 @@ class Store(Protocol):
     def floor(self) -> int:
         """The oldest revision whose snapshot can still be read, and from which a watch can start."""
 
-    async def get(self, key: str, *, revision: int = 0) -> Record | None:
+    async def get(self, key: str, *, revision: int = 0) -> StoreRecord | None:
         """The newest record, or the one at a revision. Compacted, Future."""
 
     async def list(self, prefix: str, *, after: str = "", limit: int = 0, revision: int = 0) -> Listing:
         """A page in key order, behind the key `after`; newest or at a revision. Compacted, Future."""
 
-    def peek(self, key: str) -> Record | None:
+    def peek(self, key: str) -> StoreRecord | None:
         """The newest record, at once."""
 
-    def scan(self, prefix: str) -> Records:
+    def scan(self, prefix: str) -> StoreRecords:
         """The newest records in key order, at once."""
 
     async def create(self, key: str, value: bytes) -> int:
@@ -169,10 +169,10 @@ class Store(Protocol):
     async def update(self, key: str, value: bytes, *, revision: int) -> int:
         """The new revision, if the record is still at the given one. Missing, Stale."""
 
-    async def delete(self, key: str, *, revision: int = 0) -> Event:
+    async def delete(self, key: str, *, revision: int = 0) -> StoreEvent:
         """Whatever is there, or only the given revision. Missing, Stale."""
 
-    def watch(self, prefix: str, *, revision: int) -> Watch:
+    def watch(self, prefix: str, *, revision: int) -> StoreWatch:
         """Events after the revision. Compacted is raised on entering, Overrun and Closed while reading."""
 
     async def wait_for(self, revision: int) -> None:

@@ -1,6 +1,6 @@
 """Fan-out: every committed batch goes to every watcher whose prefix it touches.
 
-A watcher that does not keep up is dropped with `Overrun` instead of holding memory or the writers back.
+A watcher that does not keep up is dropped with `WatchOverrun` instead of holding memory or the writers back.
 Registration comes before reading the past, so that nothing falls between the two; the past is put in front
 of what queued up meanwhile. A reader that can take a batch where it is published gets it there, without a
 task being woken for it; only what it refuses, because it is behind, queues up.
@@ -13,28 +13,28 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TypeAlias
 
-from volplane.store.contract import Closed, Event, Events, Overrun, StoreError
+from volplane.store.contract import StoreClosed, StoreError, StoreEvent, StoreEvents, WatchOverrun
 
 BACKLOG = 16_384  # events a watcher may lag behind
 BACKLOG_BYTES = 64 << 20  # and what their objects may take: whoever is behind keeps them in memory
 
 # (prefix, after this revision, up to this one): Compacted if the past no longer reaches back
-Past: TypeAlias = Callable[[str, int, int], Awaitable[Events]]
+ReadHistory: TypeAlias = Callable[[str, int, int], Awaitable[StoreEvents]]
 
 
 class Watcher:
     """The contract's Watch over a hub."""
 
-    def __init__(self, hub: Hub, prefix: str, revision: int, past: Past) -> None:
+    def __init__(self, hub: Hub, prefix: str, revision: int, past: ReadHistory) -> None:
         self.prefix = prefix
         self._hub = hub
         self._after = revision
         self._past = past
-        self._queue: Events = []
+        self._queue: StoreEvents = []
         self._size = 0  # bytes of what is queued
         self._error: StoreError | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._take: Callable[[Events], bool] | None = None
+        self._take: Callable[[StoreEvents], bool] | None = None
         self._nudged = False
 
     @property
@@ -60,7 +60,7 @@ class Watcher:
     def __aiter__(self) -> Watcher:
         return self
 
-    async def __anext__(self) -> Events:
+    async def __anext__(self) -> StoreEvents:
         while not self._queue and not self._nudged:
             if self._error is not None:
                 raise self._error
@@ -70,14 +70,14 @@ class Watcher:
         batch, self._queue, self._size = self._queue, [], 0
         return batch
 
-    def listen(self, take: Callable[[Events], bool]) -> None:
+    def listen(self, take: Callable[[StoreEvents], bool]) -> None:
         self._take = take
 
     def nudge(self) -> None:
         self._nudged = True
         self._wake()
 
-    def offer(self, batch: Events) -> None:
+    def offer(self, batch: StoreEvents) -> None:
         if batch[0].revision <= self._after:  # asked for a revision that had not happened yet
             batch = [event for event in batch if event.revision > self._after]
         if self._take is not None and not self._queue and batch and self._take(batch):
@@ -86,7 +86,7 @@ class Watcher:
         if len(self._queue) + len(batch) > self._hub.backlog or self._size > BACKLOG_BYTES:
             behind = f"{len(self._queue) + len(batch)} events or {self._size} bytes"
             self._queue, self._size = [], 0
-            self.fail(Overrun(f"{behind} behind: more than a watcher may be"))
+            self.fail(WatchOverrun(f"{behind} behind: more than a watcher may be"))
             return
         self._queue += batch
         self._wake()
@@ -111,12 +111,12 @@ class Hub:
         self._heads: dict[str, dict[str, None]] = {}
         self._closed = False
 
-    def watch(self, prefix: str, revision: int, past: Past) -> Watcher:
+    def watch(self, prefix: str, revision: int, past: ReadHistory) -> Watcher:
         return Watcher(self, prefix, revision, past)
 
     def join(self, watcher: Watcher) -> None:
         if self._closed:
-            raise Closed("the store is closed")
+            raise StoreClosed("the store is closed")
         self._groups.setdefault(watcher.prefix, set()).add(watcher)
         self._heads.setdefault(_head(watcher.prefix), {})[watcher.prefix] = None
 
@@ -128,9 +128,9 @@ class Hub:
                 del self._groups[watcher.prefix]
                 del self._heads[_head(watcher.prefix)][watcher.prefix]
 
-    def publish(self, events: Sequence[Event]) -> None:
+    def publish(self, events: Sequence[StoreEvent]) -> None:
         pairs = [(event.key, event) for event in events]
-        by_head: dict[str, list[tuple[str, Event]]] = {"": pairs} if self._heads.get("") else {}
+        by_head: dict[str, list[tuple[str, StoreEvent]]] = {"": pairs} if self._heads.get("") else {}
         for pair in pairs:
             head = _head(pair[0])
             if head and head in self._heads:
@@ -154,7 +154,7 @@ class Hub:
 
     def close(self) -> None:
         self._closed = True
-        self.fail(Closed("the store is closed"))
+        self.fail(StoreClosed("the store is closed"))
 
 
 def _head(key: str) -> str:

@@ -5,28 +5,28 @@ from __future__ import annotations
 import asyncio
 
 from volplane.store.contract import (
-    Closed,
-    Compacted,
-    Event,
-    Events,
-    Exists,
-    Future,
+    FutureRevision,
+    KeyExists,
+    KeyMissing,
     Listing,
-    Missing,
-    Record,
-    Records,
-    Stale,
+    RevisionCompacted,
+    StaleRevision,
+    StoreClosed,
+    StoreEvent,
+    StoreEvents,
+    StoreRecord,
+    StoreRecords,
 )
 from volplane.store.hub import BACKLOG, Hub, Watcher
-from volplane.store.state import State
-from volplane.store.waiters import Waiters
+from volplane.store.revision_waiters import RevisionWaiters
+from volplane.store.state import StoreState
 
 
 class MemoryStore:
     def __init__(self, *, backlog: int = BACKLOG) -> None:
-        self._state = State()
+        self._state = StoreState()
         self._hub = Hub(backlog=backlog)
-        self._waiters = Waiters()
+        self._waiters = RevisionWaiters()
         self._closed = False
 
     @property
@@ -37,13 +37,13 @@ class MemoryStore:
     def floor(self) -> int:
         return self._state.floor
 
-    def peek(self, key: str) -> Record | None:
+    def peek(self, key: str) -> StoreRecord | None:
         return self._state.peek(key)
 
-    def scan(self, prefix: str) -> Records:
+    def scan(self, prefix: str) -> StoreRecords:
         return self._state.scan(prefix)
 
-    async def get(self, key: str, *, revision: int = 0) -> Record | None:
+    async def get(self, key: str, *, revision: int = 0) -> StoreRecord | None:
         self._check(revision)
         return self._state.at(key, revision) if revision else self._state.peek(key)
 
@@ -54,17 +54,17 @@ class MemoryStore:
     async def create(self, key: str, value: bytes) -> int:
         self._check()
         if self._state.peek(key) is not None:
-            raise Exists(key)
+            raise KeyExists(key)
         return self._publish(self._state.put(key, value)).revision
 
     async def update(self, key: str, value: bytes, *, revision: int) -> int:
         self._check()
-        self._judge(key, revision or -1)  # nobody updates what he has not seen
+        self._check_precondition(key, revision or -1)  # nobody updates what he has not seen
         return self._publish(self._state.put(key, value)).revision
 
-    async def delete(self, key: str, *, revision: int = 0) -> Event:
+    async def delete(self, key: str, *, revision: int = 0) -> StoreEvent:
         self._check()
-        self._judge(key, revision)
+        self._check_precondition(key, revision)
         return self._publish(self._state.drop(key))
 
     def watch(self, prefix: str, *, revision: int) -> Watcher:
@@ -79,7 +79,7 @@ class MemoryStore:
     async def compact(self, revision: int) -> None:
         self._check()
         if revision > self.revision:
-            raise Future(self.revision)
+            raise FutureRevision(self.revision)
         if revision > self.floor:
             self._state.compact(revision)
 
@@ -91,25 +91,25 @@ class MemoryStore:
 
     def _check(self, revision: int = 0) -> None:
         if self._closed:
-            raise Closed("the store is closed")
+            raise StoreClosed("the store is closed")
         if revision > self.revision:
-            raise Future(self.revision)
+            raise FutureRevision(self.revision)
         if 0 < revision < self.floor:
-            raise Compacted(self.floor)
+            raise RevisionCompacted(self.floor)
 
-    def _judge(self, key: str, revision: int) -> None:
+    def _check_precondition(self, key: str, revision: int) -> None:
         current = self._state.peek(key)
         if current is None:
-            raise Missing(key)
+            raise KeyMissing(key)
         if revision and current.revision != revision:
-            raise Stale(current)
+            raise StaleRevision(current)
 
-    def _publish(self, event: Event) -> Event:
+    def _publish(self, event: StoreEvent) -> StoreEvent:
         self._hub.publish([event])
-        self._waiters.reached(event.revision)
+        self._waiters.wake(event.revision)
         return event
 
-    async def _past(self, prefix: str, after: int, upto: int) -> Events:
+    async def _past(self, prefix: str, after: int, upto: int) -> StoreEvents:
         if after < self.floor:
-            raise Compacted(self.floor)
+            raise RevisionCompacted(self.floor)
         return self._state.since(prefix, after)

@@ -13,33 +13,33 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
-from volplane.store.contract import Event, Events, Listing, Record, Records
-from volplane.store.packing import WAITING, Bundle, Shelves, unpack
+from volplane.store.compressed_records import WAITING, CompressedBlock, RecordArena, unpack
+from volplane.store.contract import Listing, StoreEvent, StoreEvents, StoreRecord, StoreRecords
 
 
-class State:
+class StoreState:
     def __init__(
         self,
         *,
         max_events: int | None = None,
         max_bytes: int | None = None,
-        packed: tuple[str, ...] = (),
+        compressed_prefixes: tuple[str, ...] = (),
     ) -> None:
         """`packed`: prefixes of keys whose records are many and hardly read."""
         self.revision = 0
         self.floor = 0
-        self._packed = packed
-        self._shelves = Shelves()
-        self._records: dict[str, Record | Bundle] = {}
-        self._leaving: Records = []  # have left the window, and wait to be packed together
+        self._packed = compressed_prefixes
+        self._shelves = RecordArena()
+        self._records: dict[str, StoreRecord | CompressedBlock] = {}
+        self._leaving: StoreRecords = []  # have left the window, and wait to be packed together
         self._keys: list[str] = []  # sorted
-        self._events: deque[Event] = deque()  # every one after the horizon
+        self._events: deque[StoreEvent] = deque()  # every one after the horizon
         self._horizon = 0
         self._bytes = 0
         self._max_events = max_events
         self._max_bytes = max_bytes
 
-    def load(self, records: Iterable[Record], *, revision: int, floor: int) -> None:
+    def load(self, records: Iterable[StoreRecord], *, revision: int, floor: int) -> None:
         """Start from a stored state; its events stay where they are."""
         self._records = {record.key: record for record in records}
         self._keys = sorted(self._records)
@@ -59,24 +59,24 @@ class State:
 
     # Reading
 
-    def peek(self, key: str) -> Record | None:
+    def peek(self, key: str) -> StoreRecord | None:
         found = self._records.get(key)
-        return self._record(key) if isinstance(found, Bundle) else found
+        return self._record(key) if isinstance(found, CompressedBlock) else found
 
-    def scan(self, prefix: str) -> Records:
+    def scan(self, prefix: str) -> StoreRecords:
         return self._all(self._range(prefix))
 
-    def at(self, key: str, revision: int) -> Record | None:
-        undone = self._undone(key, revision)
+    def at(self, key: str, revision: int) -> StoreRecord | None:
+        undone = self._undo_since(key, revision)
         return undone[key] if key in undone else self.peek(key)
 
-    def _record(self, key: str) -> Record:
+    def _record(self, key: str) -> StoreRecord:
         return self._all([key])[0]
 
-    def _all(self, keys: Sequence[str]) -> Records:
+    def _all(self, keys: Sequence[str]) -> StoreRecords:
         held = self._records
         found = [held[key] for key in keys]
-        packed = {id(each): each for each in found if isinstance(each, Bundle)}
+        packed = {id(each): each for each in found if isinstance(each, CompressedBlock)}
         wanted = set(keys) if packed else set()
         # A bundle may hold what its key once was, too: the key says which bundle is the right one.
         opened = {
@@ -85,10 +85,10 @@ class State:
             for record in unpack(bundle)
             if record.key in wanted and held[record.key] is bundle
         }
-        return [opened[k] if isinstance(f, Bundle) else f for k, f in zip(keys, found, strict=True)]
+        return [opened[k] if isinstance(f, CompressedBlock) else f for k, f in zip(keys, found, strict=True)]
 
     def page(self, prefix: str, *, after: str, limit: int, revision: int) -> Listing:
-        undone = self._undone(prefix, revision)
+        undone = self._undo_since(prefix, revision)
         keys = self._range(prefix)
         if undone:
             keys = sorted({*keys, *undone} - {key for key, record in undone.items() if record is None})
@@ -101,7 +101,7 @@ class State:
             records = [undone.get(key) or read[key] for key in page]
         return Listing(records, revision, len(keys) - len(page))
 
-    def since(self, prefix: str, revision: int) -> Events:
+    def since(self, prefix: str, revision: int) -> StoreEvents:
         return [event for event in self._newer(revision) if event.key.startswith(prefix)]
 
     def _range(self, prefix: str) -> list[str]:
@@ -110,13 +110,13 @@ class State:
         start = bisect_left(self._keys, prefix)
         return self._keys[start : bisect_left(self._keys, after_prefix(prefix), start)]
 
-    def _newer(self, revision: int) -> Events:
+    def _newer(self, revision: int) -> StoreEvents:
         newest_first = list(takewhile(lambda event: event.revision > revision, reversed(self._events)))
         return newest_first[::-1]
 
-    def _undone(self, prefix: str, revision: int) -> dict[str, Record | None]:
+    def _undo_since(self, prefix: str, revision: int) -> dict[str, StoreRecord | None]:
         """What the keys touched since then were at that revision."""
-        undone: dict[str, Record | None] = {}
+        undone: dict[str, StoreRecord | None] = {}
         for event in self._newer(revision):
             if event.key.startswith(prefix):
                 undone.setdefault(event.key, event.previous)
@@ -124,26 +124,26 @@ class State:
 
     # Writing: the next revision, unless the keeper says which one
 
-    def put(self, key: str, value: bytes, revision: int = 0) -> Event:
+    def put(self, key: str, value: bytes, revision: int = 0) -> StoreEvent:
         revision = revision or self.revision + 1
         previous = self.peek(key)
         if previous is None:
             insort(self._keys, key)
-        record = Record(key, value, revision, previous.created if previous else revision)
+        record = StoreRecord(key, value, revision, previous.created if previous else revision)
         self._records[key] = record
-        return self._append(Event(revision, record, previous))
+        return self._append(StoreEvent(revision, record, previous))
 
-    def drop(self, key: str, revision: int = 0) -> Event:
+    def drop(self, key: str, revision: int = 0) -> StoreEvent:
         previous = self._record(key)
         del self._records[key]
         del self._keys[bisect_left(self._keys, key)]
-        return self._append(Event(revision or self.revision + 1, None, previous))
+        return self._append(StoreEvent(revision or self.revision + 1, None, previous))
 
     def skip(self, revision: int) -> None:
         """Nothing has happened here up to this revision."""
         self.revision = max(self.revision, revision)
 
-    def _append(self, event: Event) -> Event:
+    def _append(self, event: StoreEvent) -> StoreEvent:
         self.revision = event.revision
         self._events.append(event)
         self._bytes += _size(event)
@@ -166,11 +166,11 @@ class State:
                 self._pack()
 
     def _pack(self) -> None:
-        for records, bundle in self._shelves.put([r for r in self._leaving if self._is_newest(r)]):
+        for records, bundle in self._shelves.compress([r for r in self._leaving if self._is_newest(r)]):
             self._records |= {record.key: bundle for record in records}
         self._leaving = []
 
-    def _is_newest(self, record: Record) -> bool:
+    def _is_newest(self, record: StoreRecord) -> bool:
         return self._records.get(record.key) is record
 
     def compact(self, floor: int) -> None:
@@ -185,5 +185,5 @@ def after_prefix(prefix: str) -> str:
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
-def _size(event: Event) -> int:
+def _size(event: StoreEvent) -> int:
     return len(event.record.value) if event.record else 0

@@ -13,44 +13,44 @@ from typing import Any
 
 from msgspec import Struct
 
-from volplane.csi.tap import Call
+from volplane.csi.call_interceptor import CsiCall
 
-SINGLE = "SINGLE_NODE"
-_MADE = {
+SINGLE_NODE_MODES = "SINGLE_NODE"
+_CREATE_METHODS = {
     "CreateVolume": ("volume", "volume_id"),
     "CreateSnapshot": ("snapshot", "snapshot_id"),
     "CreateVolumeGroupSnapshot": ("group_snapshot", "group_snapshot_id"),
 }
 
 
-class Finding(Struct, frozen=True):
+class AuditFinding(Struct, frozen=True):
     what: str
     section: str
 
 
-def audit_calls(calls: Iterable[Call]) -> Iterator[Finding]:
+def audit_calls(calls: Iterable[CsiCall]) -> Iterator[AuditFinding]:
     known = list(calls)
     yield from find_duplicates(known)
     yield from find_double_attachments(known)
 
 
-def find_duplicates(calls: Iterable[Call]) -> Iterator[Finding]:
+def find_duplicates(calls: Iterable[CsiCall]) -> Iterator[AuditFinding]:
     """One name is one volume, however often it is asked for."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for call in calls:
-        if call.method not in _MADE or not call.response:
+        if call.method not in _CREATE_METHODS or not call.response:
             continue
-        thing, id_ = _MADE[call.method]
+        thing, id_ = _CREATE_METHODS[call.method]
         id = json.loads(call.response).get(thing, {}).get(id_, "")
         ids = found[call.method, json.loads(call.request).get("name", "")]
         if id not in ids:
             ids.append(id)
     for (method, name), ids in found.items():
         if len(ids) > 1:
-            yield Finding(f"{name} was made {len(ids)} times: {', '.join(ids)}", method)
+            yield AuditFinding(f"{name} was made {len(ids)} times: {', '.join(ids)}", method)
 
 
-def requested_volumes(calls: Iterable[Call]) -> set[str]:
+def requested_volumes(calls: Iterable[CsiCall]) -> set[str]:
     """Names and ids of those that were asked for."""
     made = [call for call in calls if call.method == "CreateVolume"]
     names = {json.loads(call.request).get("name", "") for call in made}
@@ -58,23 +58,23 @@ def requested_volumes(calls: Iterable[Call]) -> set[str]:
     return (names | ids) - {""}
 
 
-def requested_names(calls: Iterable[Call]) -> set[str]:
+def requested_names(calls: Iterable[CsiCall]) -> set[str]:
     """Names and ids of all that was asked for, volumes or not."""
     found: set[str] = set()
     for call in calls:
-        if call.method in _MADE:
-            thing, id_ = _MADE[call.method]
+        if call.method in _CREATE_METHODS:
+            thing, id_ = _CREATE_METHODS[call.method]
             found.add(json.loads(call.request).get("name", ""))
             found.add(json.loads(call.response or "{}").get(thing, {}).get(id_, ""))
     return found - {""}
 
 
-def names_any(call: Call, things: Collection[str]) -> bool:
+def names_any(call: CsiCall, things: Collection[str]) -> bool:
     """Whether the request names one of them."""
     return any(isinstance(value, str) and value in things for value in json.loads(call.request).values())
 
 
-def find_double_attachments(calls: Iterable[Call]) -> Iterator[Finding]:
+def find_double_attachments(calls: Iterable[CsiCall]) -> Iterator[AuditFinding]:
     """A volume for one node is attached to one."""
     places: dict[str, set[str]] = defaultdict(set)
     for call in sorted(calls, key=_effective_time):
@@ -88,17 +88,17 @@ def find_double_attachments(calls: Iterable[Call]) -> Iterator[Finding]:
             here.add(request["node_id"])
             if len(here) > 1 and _is_single(request):
                 nodes = " and ".join(sorted(here))
-                yield Finding(f"{request['volume_id']} was attached to {nodes} at once", call.method)
+                yield AuditFinding(f"{request['volume_id']} was attached to {nodes} at once", call.method)
 
 
-def _effective_time(call: Call) -> float:
+def _effective_time(call: CsiCall) -> float:
     """A detach counts from when it is asked for, an attach from when it is answered."""
     return call.start if call.method == "ControllerUnpublishVolume" else call.end
 
 
 def _is_single(request: dict[str, Any]) -> bool:
     mode = request.get("volume_capability", {}).get("access_mode", {}).get("mode", "")
-    return str(mode).startswith(SINGLE)
+    return str(mode).startswith(SINGLE_NODE_MODES)
 
 
 class Inventory(Struct, frozen=True):
@@ -109,7 +109,7 @@ class Inventory(Struct, frozen=True):
     volumes: frozenset[str] = frozenset()  # that the driver lists, if it does
     snapshots: frozenset[str] = frozenset()
 
-    def left_since(self, before: Inventory) -> Iterator[Finding]:
+    def leftovers_since(self, before: Inventory) -> Iterator[AuditFinding]:
         for left, what, section in (
             (self.mounts - before.mounts, "is still mounted", "NodeUnstageVolume"),
             (self.devices - before.devices, "is still bound", "NodeUnstageVolume"),
@@ -117,4 +117,4 @@ class Inventory(Struct, frozen=True):
             (self.snapshots - before.snapshots, "is still listed among the snapshots", "DeleteSnapshot"),
         ):
             if left:
-                yield Finding(f"{', '.join(sorted(left))} {what} after everything is deleted", section)
+                yield AuditFinding(f"{', '.join(sorted(left))} {what} after everything is deleted", section)

@@ -9,7 +9,7 @@ from volplane.csi.client import Caller
 from volplane.csi.outcome import CallError, Code
 
 # What a need is called in words, for the reason of a case that is skipped.
-WORDS = {
+CAPABILITY_NAMES = {
     "controller": "it has no controller service",
     "create": "CREATE_DELETE_VOLUME is not among its controller capabilities",
     "attach": "PUBLISH_UNPUBLISH_VOLUME is not among its controller capabilities",
@@ -53,12 +53,12 @@ class DriverCapabilities(Struct):
     node: set[str] = set()
     group: set[str] = set()
     expansion: str = ""  # ONLINE, OFFLINE
-    more: set[str] = set()  # what is known from elsewhere: secrets, mutable, nodes, block, shared, inline
+    probed: set[str] = set()  # what is known from elsewhere: secrets, mutable, nodes, block, shared, inline
 
     def has(self, need: str) -> bool:
-        return need in self.all()
+        return need in self.all_names()
 
-    def all(self) -> set[str]:
+    def all_names(self) -> set[str]:
         c, n, p = self.controller, self.node, self.plugin
         found = {
             "controller": "CONTROLLER_SERVICE" in p,
@@ -76,7 +76,7 @@ class DriverCapabilities(Struct):
             "expand-online": self.expansion == "ONLINE" and "EXPAND_VOLUME" in c | n,
             "expand-node": "EXPAND_VOLUME" in n,
             "modify": "MODIFY_VOLUME" in c,
-            "modify-parameters": "MODIFY_VOLUME" in c and "mutable" in self.more,
+            "modify-parameters": "MODIFY_VOLUME" in c and "mutable" in self.probed,
             "published-nodes": "LIST_VOLUMES_PUBLISHED_NODES" in c,
             "condition-controller": "VOLUME_CONDITION" in c,
             "get-snapshot": "GET_SNAPSHOT" in c,
@@ -89,12 +89,12 @@ class DriverCapabilities(Struct):
             "single-writer": "SINGLE_NODE_MULTI_WRITER" in c and "SINGLE_NODE_MULTI_WRITER" in n,
             "topology": "VOLUME_ACCESSIBILITY_CONSTRAINTS" in p,
         }
-        return {need for need, holds in found.items() if holds} | self.more
+        return {need for need, holds in found.items() if holds} | self.probed
 
-    def missing(self, needs: tuple[str, ...]) -> str:
+    def reason_to_skip(self, needs: tuple[str, ...]) -> str:
         """Why a case cannot be run; nothing if it can."""
-        there = self.all()
-        return next((WORDS.get(need, need) for need in needs if need not in there), "")
+        there = self.all_names()
+        return next((CAPABILITY_NAMES.get(need, need) for need in needs if need not in there), "")
 
 
 async def query_driver(controller: Caller, node: Caller, *, timeout: float) -> DriverCapabilities:

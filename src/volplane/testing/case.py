@@ -33,29 +33,31 @@ class Case(Struct, frozen=True):
     needs_processes: bool = False  # whose roles are processes, so that each can be killed
 
 
-Body = Callable[[Any], Awaitable[None]]
+CaseBody = Callable[[Any], Awaitable[None]]
 
 
 class CaseTable:
     """The cases of one module, in the order in which they are written."""
 
-    def __init__(self, *, whole: bool = False, apart: bool = False) -> None:
+    def __init__(self, *, needs_cluster: bool = False, needs_processes: bool = False) -> None:
         self._cases: list[Case] = []
-        self._whole, self._apart = whole, apart
+        self._whole, self._apart = needs_cluster, needs_processes
 
     def __iter__(self) -> Iterator[Case]:
         return iter(self._cases)
 
-    def __call__(self, name: str, section: str, demands: str, *needs: str) -> Callable[[Body], Body]:
-        def declare(body: Body) -> Body:
-            self.add(name, section, demands, body, *needs)
+    def __call__(
+        self, name: str, section: str, requirement: str, *needs: str
+    ) -> Callable[[CaseBody], CaseBody]:
+        def declare(body: CaseBody) -> CaseBody:
+            self.add(name, section, requirement, body, *needs)
             return body
 
         return declare
 
-    def add(self, name: str, section: str, demands: str, body: Body, *needs: str) -> None:
+    def add(self, name: str, section: str, requirement: str, body: CaseBody, *needs: str) -> None:
         title = section if section.startswith(KUBERNETES) else f"{SPEC}: {section}"
-        self._cases.append(Case(name, title, demands, body, needs, self._whole, self._apart))
+        self._cases.append(Case(name, title, requirement, body, needs, self._whole, self._apart))
 
 
 def require(holds: object, what: str, *, section: str = "") -> None:

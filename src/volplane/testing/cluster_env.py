@@ -22,14 +22,14 @@ from msgspec import structs
 from volplane.api.core import Event, Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.meta import Resource
 from volplane.api.storage import VolumeAttachment
-from volplane.cluster import power
-from volplane.cluster.apply import typed
-from volplane.cluster.brought import Brought
-from volplane.cluster.guest.deploy import KUBELET, manifests
-from volplane.cluster.guest.model import Guest
-from volplane.cluster.separate import Separate
-from volplane.cluster.whole import Cluster, Settings
-from volplane.csi.tap import Call, Tap
+from volplane.cluster import power_loss
+from volplane.cluster.apply import parse_object
+from volplane.cluster.external_driver.model import ExternalDriver
+from volplane.cluster.external_driver.workloads import KUBELET, build_manifests
+from volplane.cluster.multi_process import MultiProcessCluster
+from volplane.cluster.single_process import Cluster, ClusterOptions
+from volplane.cluster.user_drivers import UserDrivers
+from volplane.csi.call_interceptor import CallInterceptor, CsiCall
 from volplane.host import Host, copies, mounts
 from volplane.testing import call_audit, cleanup, driver_logs, driver_query, kill_driver, leftovers, specs
 from volplane.testing.call_audit import Inventory
@@ -37,13 +37,13 @@ from volplane.testing.capabilities import DriverCapabilities
 from volplane.testing.case import CaseFailure, NotSupported
 from volplane.testing.cleanup import NAMESPACE
 from volplane.testing.failure_reason import find_reason
-from volplane.testing.livelock import SHORT, LivelockDetector
+from volplane.testing.livelock import SHORT_LIMIT, LivelockDetector
 from volplane.testing.specs import classes
 from volplane.testing.waiting import until
 
-CLEARING = 30.0  # seconds; what is not gone by then is taken away by force
+CLEANUP_TIMEOUT = 30.0  # seconds; what is not gone by then is taken away by force
 RESTART = 0.5  # seconds before a driver that was killed is started again, at most
-_RETRYING = ("provisioner", "attacher", "resizer", "snapshotter")
+_SHORT_BACKOFF = ("provisioner", "attacher", "resizer", "snapshotter")
 
 log = logging.getLogger(__name__)
 
@@ -56,17 +56,17 @@ class ClusterEnv:
 
     def __init__(
         self,
-        guest: Guest,
+        guest: ExternalDriver,
         directory: Path,
         promises: DriverCapabilities,
         *,
-        tap: Tap,
+        tap: CallInterceptor,
         nodes: int = 2,
         parameters: Mapping[str, str] | None = None,
         mutable: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
     ) -> None:
-        self.guest, self.promises, self.tap = guest, promises, tap
+        self.guest, self.capabilities, self.tap = guest, promises, tap
         self.livelock = LivelockDetector(self._still_mounted)
         tap.ended = self.livelock.observe_call
         self.parameters, self.secrets = dict(parameters or {}), dict(secrets or {})
@@ -75,16 +75,16 @@ class ClusterEnv:
         self.random = Random(0)
         self.waiting = ""  # for what, while it does
         self.repeated = 0  # by us: here all callers are the cluster's
-        self._settings = Settings(
+        self._settings = ClusterOptions(
             data_dir=str(directory / "c"),
             nodes=nodes,
             nodes_per_zone=nodes,
             max_container_restart_period=RESTART,
         )
-        self._brought = Brought(guests=(with_short_backoff(guest),), ours=False)
+        self._brought = UserDrivers(drivers=(with_short_backoff(guest),), builtin=False)
         self._known: set[tuple[type[Resource], str]] = set()
         self._controllers: set[str] = set()  # sockets
-        self.cluster: Cluster | Separate
+        self.cluster: Cluster | MultiProcessCluster
 
     async def __aenter__(self) -> ClusterEnv:
         self.results.mkdir(parents=True, exist_ok=True)
@@ -96,14 +96,14 @@ class ClusterEnv:
             raise
         return self
 
-    def _make_cluster(self) -> Cluster | Separate:
+    def _make_cluster(self) -> Cluster | MultiProcessCluster:
         return Cluster(self._settings, self._brought)
 
     async def _start(self) -> None:
         self.cluster = self._make_cluster()
         try:
             await self.cluster.__aenter__()
-            await self.cluster.ready()
+            await self.cluster.wait_ready()
             for kind in (Pod, PersistentVolumeClaim, PersistentVolume, VolumeAttachment, Node):
                 await self.client.cache(kind).synced()
         except BaseException:
@@ -124,8 +124,8 @@ class ClusterEnv:
         host = Host()
         try:
             for member in self.cluster.members:
-                await power.lose(member.root, host)
-            await leftovers.release(host, self.directory, self.calls())
+                await power_loss.lose_power(member.root, host)
+            await leftovers.release_devices(host, self.directory, self.calls())
         finally:
             await host.close()
 
@@ -135,17 +135,17 @@ class ClusterEnv:
 
     @property
     def name(self) -> str:
-        return self.promises.name
+        return self.capabilities.name
 
     async def _make_class(self) -> None:
         """The driver's own class with what was said on the command line."""
-        own = manifests(self.guest, self.cluster.learned.facts[0])
+        own = build_manifests(self.guest, self.cluster.learned.facts[0])
         made = classes(
             own,
             self.name,
             namespace=NAMESPACE,
             parameters=self.parameters,
-            mutable=self.mutable if self.promises.has("modify") else {},
+            mutable=self.mutable if self.capabilities.has("modify") else {},
             secrets=self.secrets,
         )
         for one in made:
@@ -156,15 +156,15 @@ class ClusterEnv:
     def new_name(self, prefix: str) -> str:
         return f"{prefix}-{self.random.getrandbits(32):08x}"
 
-    async def ask(self, work: Callable[[], Awaitable[R]]) -> R:
+    async def request(self, work: Callable[[], Awaitable[R]]) -> R:
         """A request to the API server, which is always there."""
         return await work()
 
-    async def make(self, thing: dict[str, Any]) -> Any:
+    async def create(self, thing: dict[str, Any]) -> Any:
         thing["metadata"].setdefault("namespace", NAMESPACE)
-        wanted = typed(thing)
+        wanted = parse_object(thing)
         self._known.add((type(wanted), wanted.name))
-        return await self.ask(lambda: self.client.create(wanted, exists_ok=True))
+        return await self.request(lambda: self.client.create(wanted, exists_ok=True))
 
     async def claim(
         self,
@@ -175,7 +175,7 @@ class ClusterEnv:
         labels: Mapping[str, str] | None = None,
     ) -> str:
         name = self.new_name("claim")
-        await self.make(specs.claim(name, block=block, mode=mode, source=source, labels=labels))
+        await self.create(specs.claim(name, block=block, mode=mode, source=source, labels=labels))
         return name
 
     async def pod(
@@ -184,7 +184,7 @@ class ClusterEnv:
         """A pod whose container runs `script` with the volume at /data (or as /dev/data)."""
         name = self.new_name("pod")
         source = volume or {"persistentVolumeClaim": {"claimName": claim}}
-        await self.make(specs.pod(name, script, volume=source, shelf=str(self.results), **more))
+        await self.create(specs.pod(name, script, volume=source, results=str(self.results), **more))
         return name
 
     # --- what cases wait for
@@ -207,11 +207,11 @@ class ClusterEnv:
     async def run_to_end(self, name: str) -> Pod:
         """The pod when its container has ended well; what it says otherwise. Raises Broken."""
 
-        def over() -> bool:
+        def has_ended() -> bool:
             pod = self.get_pod(name)
             return pod is not None and pod.status.phase in ("Succeeded", "Failed")
 
-        await self.until(Pod, over, f"pod {name} has done its work")
+        await self.until(Pod, has_ended, f"pod {name} has done its work")
         pod = self.get_pod(name)
         assert pod is not None
         if pod.status.phase != "Succeeded":
@@ -223,11 +223,11 @@ class ClusterEnv:
         return pod
 
     async def wait_until_running(self, name: str) -> Pod:
-        def up() -> bool:
+        def is_running() -> bool:
             pod = self.get_pod(name)
             return pod is not None and pod.status.phase in ("Running", "Succeeded", "Failed")
 
-        await self.until(Pod, up, f"pod {name} runs")
+        await self.until(Pod, is_running, f"pod {name} runs")
         pod = self.get_pod(name)
         assert pod is not None
         return pod
@@ -244,7 +244,7 @@ class ClusterEnv:
         await self.until(Pod, lambda: self.get_pod(name) is None, f"pod {name} is gone")
 
     async def delete(self, kind: type[Resource], name: str) -> None:
-        await self.ask(lambda: self.client.delete(kind, name, NAMESPACE, missing_ok=True))
+        await self.request(lambda: self.client.delete(kind, name, NAMESPACE, missing_ok=True))
 
     async def remove_claim(self, name: str) -> None:
         claim = self.client.cache(PersistentVolumeClaim).get(name, NAMESPACE)
@@ -267,7 +267,7 @@ class ClusterEnv:
         """Before claims are deleted: of a driver that attaches nothing Kubernetes deletes a volume although
         an attachment is noted for it, and a node may still have it staged.
         """
-        if "PUBLISH_UNPUBLISH_VOLUME" not in self.promises.controller:
+        if "PUBLISH_UNPUBLISH_VOLUME" not in self.capabilities.controller:
             if first is not None:
                 await first()
             await self.wait_until_detached(volumes)
@@ -276,12 +276,12 @@ class ClusterEnv:
         """These volumes, or all."""
         cache = self.client.cache(VolumeAttachment)
 
-        def held() -> list[VolumeAttachment]:
+        def is_attached() -> list[VolumeAttachment]:
             return [
                 a for a in cache.all() if volumes is None or a.spec.source.persistent_volume_name in volumes
             ]
 
-        await self.until(VolumeAttachment, lambda: not held(), "every volume is detached")
+        await self.until(VolumeAttachment, lambda: not is_attached(), "every volume is detached")
 
     def read(self, name: str) -> str:
         try:
@@ -303,11 +303,11 @@ class ClusterEnv:
         return "worker-2"
 
     def _has_driver(self, node: str) -> bool:
-        return node in self.cluster.learned.expected([m.name for m in self.cluster.members])[0].nodes
+        return node in self.cluster.learned.expected_drivers([m.name for m in self.cluster.members])[0].nodes
 
     # --- what the field does
 
-    def calls_of_this_case(self) -> Callable[[Call], bool]:
+    def calls_of_this_case(self) -> Callable[[CsiCall], bool]:
         """Which calls a case may disturb: those for what it makes from now on, not for what others left."""
         before = call_audit.requested_names(self.calls())
         return lambda call: not call_audit.names_any(call, before)
@@ -325,17 +325,20 @@ class ClusterEnv:
     # --- between cases
 
     async def clean(self) -> list[str]:
-        self.tap.clear()
-        found = self.livelock.found
+        self.tap.remove_rules()
+        found = self.livelock.has_livelock
         self.livelock.begin_case()
         try:
             if found:  # the case has failed by it: nobody learns more from its unmounts
-                self.livelock.patience = SHORT
+                self.livelock.limit = SHORT_LIMIT
                 await self._force_unmount()
-            async with asyncio.timeout(CLEARING):
-                await self.clear()
+            async with asyncio.timeout(CLEANUP_TIMEOUT):
+                await self.delete_created()
         except (CaseFailure, TimeoutError) as error:
-            return [str(error) or f"not within {CLEARING:g} s: {self.waiting}", *await self._clean_by_force()]
+            return [
+                str(error) or f"not within {CLEANUP_TIMEOUT:g} s: {self.waiting}",
+                *await self._clean_by_force(),
+            ]
         finally:
             self._known.clear()
         return []
@@ -344,8 +347,8 @@ class ClusterEnv:
         self.livelock.begin_case()
         await self._force_unmount()
         try:
-            async with asyncio.timeout(CLEARING):
-                await self.clear()
+            async with asyncio.timeout(CLEANUP_TIMEOUT):
+                await self.delete_created()
         except (CaseFailure, TimeoutError):
             return ["nor by force"]
         return []
@@ -364,7 +367,7 @@ class ClusterEnv:
         for node in self.cluster.nodes.values():
             node.volumes.driver_added(self.name)
 
-    def _still_mounted(self, call: Call) -> bool:
+    def _still_mounted(self, call: CsiCall) -> bool:
         """Whether the node still has what the call that has just ended was to unmount."""
         request = json.loads(call.request)
         path = request.get("target_path") or request.get("staging_target_path") or KUBELET
@@ -372,7 +375,7 @@ class ClusterEnv:
         mine = (m.root for m in self.cluster.members if call.address.startswith(f"{m.root}/"))
         return any(mounts.is_mount(str(root / below)) for root in mine)
 
-    async def clear(self) -> None:
+    async def delete_created(self) -> None:
         """All that the case has made is deleted, until it is gone."""
         await cleanup.delete_all(self)
 
@@ -380,9 +383,9 @@ class ClusterEnv:
         """What the case has made of a kind, by name."""
         return {name for known, name in self._known if known is kind}
 
-    async def revive(self) -> None:
+    async def recover(self) -> None:
         """What hangs is left; the next case has names of its own."""
-        self.tap.clear()
+        self.tap.remove_rules()
         await self.kill_driver()
 
     def log_positions(self) -> dict[str, int]:
@@ -410,23 +413,25 @@ class ClusterEnv:
 
     async def mounts_left(self) -> list[str]:
         """Mounts of the driver's volumes on any node."""
-        return await leftovers.mounts(self.cluster.host, self._roots.values())
+        return await leftovers.find_mounts(self.cluster.host, self._roots.values())
 
     async def take_inventory(self) -> Inventory:
-        loops = await leftovers.devices(self.cluster.host, self.directory, self.calls())
+        loops = await leftovers.find_devices(self.cluster.host, self.directory, self.calls())
         mine = (f"{device} ({file})" for device, file in loops.items())
         self._controllers |= driver_query.controller_sockets(
             self.calls(), str(self.directory)
         )  # not all calls are kept
-        volumes, snapshots = await driver_query.list_volumes_and_snapshots(self.promises, self._controllers)
+        volumes, snapshots = await driver_query.list_volumes_and_snapshots(
+            self.capabilities, self._controllers
+        )
         return Inventory(frozenset(await self.mounts_left()), frozenset(mine), volumes, snapshots)
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[CsiCall]:
         """All that were made, in the order of their start."""
         return self.tap.calls
 
 
-def with_short_backoff(guest: Guest) -> Guest:
+def with_short_backoff(guest: ExternalDriver) -> ExternalDriver:
     """Sidecars that come again soon: a case is to wait for the driver, not for them."""
-    known = {role: ("--retry-interval-start=100ms", *guest.sidecars.get(role, ())) for role in _RETRYING}
+    known = {role: ("--retry-interval-start=100ms", *guest.sidecars.get(role, ())) for role in _SHORT_BACKOFF}
     return structs.replace(guest, sidecars={**guest.sidecars, **known})

@@ -10,7 +10,7 @@ from pathlib import Path
 from volplane.node.containers import records
 from volplane.testing.kill_driver import NAME
 
-MOST = 4000  # characters of one pod
+MAX_BYTES = 4000  # characters of one pod
 
 Roots = Mapping[str, Path]  # the nodes' directories, by name
 
@@ -27,8 +27,8 @@ def read_logs(roots: Roots, since: Mapping[str, int]) -> dict[str, str]:
         with suppress(FileNotFoundError), file.open("rb") as log:
             start = since.get(str(file), 0)
             log.seek(start if start <= os.fstat(log.fileno()).st_size else 0)  # rotated since then
-            found[who] = found.get(who, "") + _plain(log.read().decode(errors="replace"))
-    return {who: text[-MOST:].strip() for who, text in found.items()}
+            found[who] = found.get(who, "") + _strip_log_prefix(log.read().decode(errors="replace"))
+    return {who: text[-MAX_BYTES:].strip() for who, text in found.items()}
 
 
 def _files(roots: Roots) -> Iterator[tuple[str, Path]]:
@@ -41,7 +41,7 @@ def _files(roots: Roots) -> Iterator[tuple[str, Path]]:
                 yield f"{pod} on {node}", file
 
 
-def _plain(text: str) -> str:
+def _strip_log_prefix(text: str) -> str:
     """Time and words: not which stream it was, nor whether the line is a whole one."""
     lines = (line.split(" ", 3) for line in text.splitlines())
     return "".join(f"{words[0]} {words[3]}\n" for words in lines if len(words) == 4)

@@ -15,15 +15,15 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from volplane.cluster.guest.command import FIELDS, MODE, filled
-from volplane.cluster.guest.model import Command
-from volplane.csi.client import Channel
+from volplane.cluster.external_driver.command import FIELDS, MODE, fill_variables
+from volplane.cluster.external_driver.model import Command
+from volplane.csi.client import CsiChannel
 from volplane.host import Host
 from volplane.host.processes import Process
 
 START = 60.0  # seconds a driver gets until its socket takes connections
 PIECE = 0.1  # seconds
-LAST_WORDS = 4000  # characters of its log
+LOG_TAIL = 4000  # characters of its log
 
 
 class DriverStartError(Exception):
@@ -37,8 +37,8 @@ class DriverProcess:
         self.name, self.root = name, directory / name
         self.socket = str(self.root / "csi.sock")
         self.log = str(directory / f"{name}.log")
-        self.channel = Channel(self.socket, component="test-driver")
-        self._old_channels: list[Channel] = []
+        self.channel = CsiChannel(self.socket, component="test-driver")
+        self._old_channels: list[CsiChannel] = []
         self.starts = 0
         self._command, self._host = command, host
         self._state, self._shared = self.root / "state", directory / "shared"
@@ -59,18 +59,18 @@ class DriverProcess:
         # The socket of a killed one stays, as it does in the field: the driver has to cope with it.
         for directory in (self.root, self._state, self._shared):
             directory.mkdir(parents=True, exist_ok=True)
-        argv = [filled(word, self._values) for word in self._command.argv]
-        own = {name: filled(value, self._values) for name, value in self._command.env.items()}
+        argv = [fill_variables(word, self._values) for word in self._command.argv]
+        own = {name: fill_variables(value, self._values) for name, value in self._command.env.items()}
         script = f"cd {shlex.quote(self._command.directory)} && exec {shlex.join(argv)}"
         env = {**os.environ, **self._values, **own}
         if self.starts:
             # A channel may take a moment to notice that the process behind it was killed. The old one stays
             # open: calls that were cut off still wait for their error on it.
             self._old_channels.append(self.channel)
-            self.channel = Channel(self.socket, component="test-driver")
+            self.channel = CsiChannel(self.socket, component="test-driver")
         self._process = await self._host.spawn(["/bin/sh", "-c", script], log=self.log, env=env)
         self.starts += 1
-        ready = asyncio.ensure_future(self._listens())
+        ready = asyncio.ensure_future(self._is_listening())
         ended = asyncio.ensure_future(self._process.wait())
         try:
             await asyncio.wait({ready, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -94,7 +94,7 @@ class DriverProcess:
             return ""
         return " (its command does not say where: $CSI_ENDPOINT or $CSI_SOCKET, which are in its environment)"
 
-    async def _listens(self) -> None:
+    async def _is_listening(self) -> None:
         async with asyncio.timeout(START):
             while True:
                 # In short pieces, because its pauses grow, and every start here is waited for.
@@ -142,7 +142,7 @@ class DriverProcess:
         """How much it has logged, in bytes."""
         return os.path.getsize(self.log) if os.path.exists(self.log) else 0
 
-    def log_tail(self, most: int = LAST_WORDS, since: int = 0) -> str:
+    def log_tail(self, most: int = LOG_TAIL, since: int = 0) -> str:
         """The end of what it has logged."""
         try:
             with open(self.log, "rb") as file:

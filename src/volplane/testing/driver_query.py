@@ -9,9 +9,9 @@ from typing import Any
 from google.protobuf.message import Message
 
 from volplane.csi import v1
-from volplane.csi.client import Channel
+from volplane.csi.call_interceptor import CsiCall
+from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import CallError, Code
-from volplane.csi.tap import Call
 from volplane.testing.capabilities import DriverCapabilities
 
 WHO = "volplane-test"
@@ -21,7 +21,7 @@ PAUSE = 0.05  # seconds, while the driver starts again
 VolumesAndSnapshots = tuple[frozenset[str], frozenset[str]]
 
 
-def controller_sockets(calls: Iterable[Call], directory: str) -> set[str]:
+def controller_sockets(calls: Iterable[CsiCall], directory: str) -> set[str]:
     """The sockets of the driver's controllers below the directory."""
     asked = {call.address for call in calls if call.method == "ControllerGetCapabilities"}
     return {socket for socket in asked if socket.startswith(f"{directory}/")}
@@ -34,7 +34,7 @@ async def list_volumes_and_snapshots(
     volumes: set[str] = set()
     snapshots: set[str] = set()
     for socket in sorted(sockets):
-        async with Channel(socket, component=WHO) as channel:
+        async with CsiChannel(socket, component=WHO) as channel:
             if promises.has("list"):
                 async for reply in _pages(channel, "ListVolumes", v1.ListVolumesRequest()):
                     volumes |= {entry.volume.volume_id for entry in reply.entries}
@@ -44,7 +44,7 @@ async def list_volumes_and_snapshots(
     return frozenset(volumes), frozenset(snapshots)
 
 
-async def _pages(channel: Channel, method: str, request: Any) -> AsyncIterator[Any]:
+async def _pages(channel: CsiChannel, method: str, request: Any) -> AsyncIterator[Any]:
     while True:
         reply = await _call_any(channel, method, request)
         yield reply
@@ -53,7 +53,7 @@ async def _pages(channel: Channel, method: str, request: Any) -> AsyncIterator[A
         request.starting_token = reply.next_token
 
 
-async def _call_any(channel: Channel, method: str, request: Message) -> Any:
+async def _call_any(channel: CsiChannel, method: str, request: Message) -> Any:
     """However long the driver, which may just have been killed, takes to start."""
     while True:
         try:

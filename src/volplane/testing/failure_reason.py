@@ -11,10 +11,10 @@ from volplane.api.errors import APIError
 from volplane.api.meta import Resource
 from volplane.api.snapshot import VolumeSnapshot
 from volplane.client.client import Client
-from volplane.client.still import Still
-from volplane.explain.answer import Answer, State
-from volplane.explain.asking import Subject, explain
-from volplane.explain.scene import Scene
+from volplane.client.snapshot_cache import SnapshotCaches
+from volplane.explain.cluster_state import ClusterState
+from volplane.explain.resolve import ExplainTarget, explain
+from volplane.explain.result import ExplainResult, StepState
 from volplane.testing.cleanup import NAMESPACE
 
 log = logging.getLogger(__name__)
@@ -23,15 +23,17 @@ PATIENCE = 10.0  # seconds; a report without a reason is better than none
 KINDS: tuple[type[Resource], ...] = (Pod, PersistentVolumeClaim, VolumeSnapshot)
 
 
-async def find_reason(client: Client, made_of: Callable[[type[Resource]], Collection[str]]) -> str:
+async def find_reason(client: Client, created_names: Callable[[type[Resource]], Collection[str]]) -> str:
     """Of what a case has made, the first that waits, and for what; "" when nothing does."""
-    still = Still(client.transport, namespace=NAMESPACE)
+    still = SnapshotCaches(client.transport, namespace=NAMESPACE)
     try:
         async with asyncio.timeout(PATIENCE):
             for kind in KINDS:
-                for name in sorted(made_of(kind)):
+                for name in sorted(created_names(kind)):
                     obj = await client.find(kind, name, NAMESPACE)
-                    answer = obj and await explain(Scene(still), Subject(kind, name, NAMESPACE), obj)
+                    answer = obj and await explain(
+                        ClusterState(still), ExplainTarget(kind, name, NAMESPACE), obj
+                    )
                     if answer and answer.waits:
                         return _reason_for(answer)
     except (APIError, TimeoutError):
@@ -43,6 +45,6 @@ async def find_reason(client: Client, made_of: Callable[[type[Resource]], Collec
     return ""
 
 
-def _reason_for(answer: Answer) -> str:
-    details = [detail for step in answer.steps if step.state is State.WAITS for detail in step.details]
+def _reason_for(answer: ExplainResult) -> str:
+    details = [detail for step in answer.steps if step.state is StepState.WAITS for detail in step.details]
     return "; ".join([f"{answer.subject} waits: {answer.answer}", *details, *answer.advice])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from volplane.node.containers import records
 from volplane.node.containers.base import ContainerSpec
-from volplane.node.containers.records import Record
+from volplane.node.containers.records import ProcessContainerRecord
 
 NAME = "driver"  # of the container
 
@@ -31,8 +31,8 @@ def _serves(spec: ContainerSpec, socket: str) -> bool:
     return not spec.pod_name.startswith("controller-")
 
 
-def _kill(record: Record) -> bool:
-    if record.ending is not None or not record.lives:
+def _kill(record: ProcessContainerRecord) -> bool:
+    if record.ending is not None or not record.is_alive:
         return False
     with suppress(ProcessLookupError):
         os.kill(record.started.pid, signal.SIGKILL)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from volplane.api.core import PersistentVolume
 from volplane.api.snapshot import VolumeSnapshotContent
-from volplane.cluster.whole import Cluster
+from volplane.cluster.single_process import Cluster
+from volplane.csi.call_interceptor import CallInterceptor, CsiCall
 from volplane.csi.outcome import CallError
-from volplane.csi.tap import Call, Tap
 from volplane.host import Host
 from volplane.host.devices import DELETED
 from volplane.testing import call_audit, driver_query
@@ -28,14 +28,14 @@ _VOLUMES = ("kubernetes.io~csi", "kubernetes.io/csi")  # in the paths of volumes
 log = logging.getLogger(__name__)
 
 
-async def mounts(host: Host, roots: Iterable[Path]) -> list[str]:
+async def find_mounts(host: Host, roots: Iterable[Path]) -> list[str]:
     """Of the driver's volumes, below the nodes' directories."""
     table = await host.mounts()
     found = [entry.target for root in roots for part in _PARTS for entry in table.under(str(root / part))]
     return [target for target in found if any(part in target for part in _VOLUMES)]
 
 
-async def devices(host: Host, directory: Path, calls: Iterable[Call]) -> dict[str, str]:
+async def find_devices(host: Host, directory: Path, calls: Iterable[CsiCall]) -> dict[str, str]:
     """Those that are bound to files there. One that is deleted is nowhere: it had the name of a volume."""
     found, volumes = await host.loops_below(str(directory)), call_audit.requested_volumes(calls)
     for device, file in (await host.loops()).items():
@@ -45,15 +45,15 @@ async def devices(host: Host, directory: Path, calls: Iterable[Call]) -> dict[st
     return found
 
 
-async def release(host: Host, directory: Path, calls: Iterable[Call]) -> None:
+async def release_devices(host: Host, directory: Path, calls: Iterable[CsiCall]) -> None:
     """The machine is given back what a driver has left bound."""
     known = list(calls)
-    bound = await devices(host, directory, known)
+    bound = await find_devices(host, directory, known)
     for _ in range(RELEASES):
         for device, file in bound.items():
             with suppress(OSError):
                 await host.loop_detach(device, file)
-        if not (bound := await devices(host, directory, known)):
+        if not (bound := await find_devices(host, directory, known)):
             return
         await asyncio.sleep(RELEASE_PAUSE)
     log.error("still bound, and somebody uses them: %s", ", ".join(sorted(bound)))
@@ -62,14 +62,14 @@ async def release(host: Host, directory: Path, calls: Iterable[Call]) -> None:
 class Leftovers:
     """Of a cluster whose calls pass the tap."""
 
-    def __init__(self, cluster: Cluster, tap: Tap) -> None:
+    def __init__(self, cluster: Cluster, tap: CallInterceptor) -> None:
         self._cluster, self._tap = cluster, tap
         self._controllers: set[str] = set()  # sockets
 
     async def find(self) -> list[str]:
         host, place = self._cluster.host, self._cluster.layout.directory
-        mounted = await mounts(host, [member.root for member in self._cluster.members])
-        bound = await devices(host, place, self._tap.calls)
+        mounted = await find_mounts(host, [member.root for member in self._cluster.members])
+        bound = await find_devices(host, place, self._tap.calls)
         volumes, snapshots = await self._find_unknown_to_cluster(str(place))
         return [
             *(f"mount {target}" for target in mounted),

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
+from volplane.csi.call_interceptor import CsiCall
 from volplane.csi.outcome import Code
-from volplane.csi.tap import Call
 from volplane.testing.case import SPEC, CaseFailure
 
 OK = Code.OK.name
@@ -34,43 +34,43 @@ class RepeatLimit(Struct, frozen=True):
     seconds: float = 5.0
 
 
-ORDINARY = RepeatLimit()
-SHORT = RepeatLimit(3, 2.0)  # where a driver is told from its repetitions
+NORMAL_LIMIT = RepeatLimit()
+SHORT_LIMIT = RepeatLimit(3, 2.0)  # where a driver is told from its repetitions
 
 
 class RepeatedAnswer(Struct):
-    words: tuple[str, str]  # code and message
+    code_and_message: tuple[str, str]  # code and message
     since: float
     times: int = 1
 
 
 class LivelockDetector:
-    def __init__(self, mounted: Callable[[Call], bool] = lambda call: False) -> None:
+    def __init__(self, mounted: Callable[[CsiCall], bool] = lambda call: False) -> None:
         self._mounted = mounted  # what an unmount was for: tells of a call that has ended right now
         self._answers: dict[tuple[str, str], RepeatedAnswer] = {}
         self._reported: set[tuple[str, str]] = (
             set()
         )  # calls that have failed a case: no other case fails by them
-        self._found: Call | None = None
+        self._found: CsiCall | None = None
         self._event = asyncio.Event()
-        self.patience = ORDINARY
+        self.limit = NORMAL_LIMIT
 
     @property
-    def found(self) -> bool:
+    def has_livelock(self) -> bool:
         """The driver has said its last word to somebody."""
         return self._found is not None
 
     def begin_case(self) -> None:
         """Another case, or its end: what hangs since before is not its fault."""
-        self._reported |= {key for key, answer in self._answers.items() if answer.words[0] != OK}
+        self._reported |= {key for key, answer in self._answers.items() if answer.code_and_message[0] != OK}
         if self._found is not None:
             self._reported.add((self._found.method, self._found.request))
         self._answers.clear()
         self._found = None
         self._event.clear()
-        self.patience = ORDINARY
+        self.limit = NORMAL_LIMIT
 
-    def observe_call(self, call: Call) -> None:
+    def observe_call(self, call: CsiCall) -> None:
         """Of each call that has ended."""
         key = (call.method, call.request)
         if call.code == OK and call.method not in _UNMOUNTS:
@@ -80,7 +80,7 @@ class LivelockDetector:
         if _is_transient(call) or key in self._reported:
             return
         words, known = (call.code, call.message), self._answers.get(key)
-        if known is None or known.words != words:
+        if known is None or known.code_and_message != words:
             self._answers[key] = RepeatedAnswer(words, call.start)
             return
         known.times += 1
@@ -88,11 +88,11 @@ class LivelockDetector:
             self._found = call
             self._event.set()
 
-    def _is_livelock(self, known: RepeatedAnswer, call: Call) -> bool:
+    def _is_livelock(self, known: RepeatedAnswer, call: CsiCall) -> bool:
         if call.code == OK and self._mounted(call):
             return True
-        enough = self.patience.times + (call.code == OK)  # once more than whoever was killed may ask
-        return known.times >= enough and call.start - known.since >= self.patience.seconds
+        enough = self.limit.times + (call.code == OK)  # once more than whoever was killed may ask
+        return known.times >= enough and call.start - known.since >= self.limit.seconds
 
     async def wait_or_livelock(self, work: Awaitable[None]) -> None:
         """Wait for `work`. Raises Broken if the driver keeps it from coming to its end."""
@@ -108,7 +108,7 @@ class LivelockDetector:
                 task.cancel()
             await asyncio.gather(waited, found, return_exceptions=True)
 
-    def _describe(self, call: Call) -> str:
+    def _describe(self, call: CsiCall) -> str:
         times = self._answers[call.method, call.request].times
         if call.code == OK:
             return f"{call.method} is answered with OK {times} times, and what it was for is still mounted"
@@ -116,6 +116,6 @@ class LivelockDetector:
         return f"{call.method} is refused {times} times in the same words, and nothing changes: {why}"
 
 
-def _is_transient(call: Call) -> bool:
+def _is_transient(call: CsiCall) -> bool:
     in_use = call.code == Code.FAILED_PRECONDITION.name and call.method in _IN_USE
     return call.code in _PASSES or bool(call.note) or in_use

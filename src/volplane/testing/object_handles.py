@@ -19,7 +19,7 @@ DATA = "/data"
 DEVICE = "/dev/data"
 
 
-class CommandFailed(AssertionError):
+class PodCommandFailed(AssertionError):
     """A command in a pod did not end with 0."""
 
 
@@ -140,7 +140,7 @@ class RunningPod:
             await running.close()
         if code:
             said = errors.decode(errors="replace").strip()
-            raise CommandFailed(f"`{' '.join(command)}` in pod {self.name} ended with {code}: {said}")
+            raise PodCommandFailed(f"`{' '.join(command)}` in pod {self.name} ended with {code}: {said}")
         return words.decode(errors="replace")
 
     def write(self, name: str, text: str) -> None:

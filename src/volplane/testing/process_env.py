@@ -17,11 +17,11 @@ from typing import TypeVar
 from volplane.api.core import PersistentVolumeClaim, Pod
 from volplane.api.errors import Timeout, Unavailable
 from volplane.api.meta import Resource
-from volplane.cluster.brought import Brought
-from volplane.cluster.separate import Separate
-from volplane.cluster.whole import Settings
-from volplane.csi import recording
-from volplane.csi.tap import Call
+from volplane.cluster.multi_process import MultiProcessCluster
+from volplane.cluster.single_process import ClusterOptions
+from volplane.cluster.user_drivers import UserDrivers
+from volplane.csi import call_recorder
+from volplane.csi.call_interceptor import CsiCall
 from volplane.node.containers import records
 from volplane.testing.case import CaseFailure
 from volplane.testing.cluster_env import ClusterEnv
@@ -36,15 +36,15 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 T = TypeVar("T", bound=Resource)
-Make = Callable[
+StartSurvivor = Callable[
     [ClusterEnv], Awaitable[tuple[str, str, str]]
 ]  # claim, pod, and the checksum of what it wrote
 
 
-class RoleProcesses(Separate):
+class RoleProcesses(MultiProcessCluster):
     """Each role has a file in which it finds where to die, and one for its calls to drivers."""
 
-    def __init__(self, settings: Settings, brought: Brought, directory: Path) -> None:
+    def __init__(self, settings: ClusterOptions, brought: UserDrivers, directory: Path) -> None:
         super().__init__(settings, brought)
         self._directory = directory
         self._together: tuple[str, ...] = ()
@@ -53,17 +53,17 @@ class RoleProcesses(Separate):
         return {
             **super()._environment(role, again=again),
             "VOLPLANE_FAILPOINT_FILE": str(self.failpoint_file(role)),
-            recording.FILE: str(self._directory / f"{_file(role)}{recording.SUFFIX}"),
+            call_recorder.FILE: str(self._directory / f"{_file_name(role)}{call_recorder.SUFFIX}"),
         }
 
     def failpoint_file(self, role: str) -> Path:
-        return self._directory / f"{_file(role)}.arm"
+        return self._directory / f"{_file_name(role)}.arm"
 
     def kill_together(self, *roles: str) -> None:
         """When the first of these dies, the others are killed at once."""
         self._together = roles
 
-    def _ended(self, role: str) -> None:
+    def _handle_role_exit(self, role: str) -> None:
         if role not in self._together[:1]:
             return
         for other in self._together[1:]:
@@ -77,7 +77,7 @@ class ProcessEnv(ClusterEnv):
     def _make_cluster(self) -> RoleProcesses:
         place = self.directory / "roles"
         place.mkdir(exist_ok=True)
-        self._reader = recording.Reader(place)
+        self._reader = call_recorder.CallRecordReader(place)
         return RoleProcesses(self._settings, self._brought, place)
 
     async def __aexit__(self, *_: object) -> None:
@@ -86,11 +86,11 @@ class ProcessEnv(ClusterEnv):
         finally:
             await super().__aexit__()
 
-    def calls(self) -> list[Call]:
-        self.tap.calls += self._reader.fresh(self.livelock.observe_call)
+    def calls(self) -> list[CsiCall]:
+        self.tap.calls += self._reader.read_new_calls(self.livelock.observe_call)
         return self.tap.calls
 
-    async def ask(self, work: Callable[[], Awaitable[R]]) -> R:
+    async def request(self, work: Callable[[], Awaitable[R]]) -> R:
         """The API server may just have been killed; what is asked twice is done once."""
         while True:
             try:
@@ -130,12 +130,12 @@ class ProcessEnv(ClusterEnv):
     def _clear_backoff(self) -> None:
         """A node in a process of its own sits out its pauses."""
 
-    def _still_mounted(self, call: Call) -> bool:
+    def _still_mounted(self, call: CsiCall) -> bool:
         return False  # it ended a while ago; what is there now may be the next one's
 
     async def clean(self) -> list[str]:
         self.cluster.kill_together()
-        if self.livelock.found:
+        if self.livelock.has_livelock:
             self._give_up_survivor()
         for role in (*CONTROL_PLANE, *(f"node/{m.name}" for m in self.cluster.members)):
             self.cluster.failpoint_file(role).unlink(missing_ok=True)
@@ -144,10 +144,10 @@ class ProcessEnv(ClusterEnv):
         finally:
             self.calls()
 
-    async def revive(self) -> None:
+    async def recover(self) -> None:
         """Nobody waits any more; drivers that hang are killed, and the roles are what they are."""
         self.cluster.kill_together()
-        await super().revive()
+        await super().recover()
 
     # --- a container that is to outlive them all
 
@@ -218,10 +218,10 @@ class SurvivorPod:
         for member in self._world.cluster.members:
             for record in records.load_all(str(member.root / "containers")):
                 spec, started = record.started.spec, record.started
-                if (spec.pod_uid, spec.name) == (uid, "main") and record.ending is None and record.lives:
+                if (spec.pod_uid, spec.name) == (uid, "main") and record.ending is None and record.is_alive:
                     return started.pid, started.pid_start
         return None
 
 
-def _file(role: str) -> str:
+def _file_name(role: str) -> str:
     return role.replace("/", "-")

@@ -17,10 +17,10 @@ from typing import Protocol
 
 from msgspec import Struct, structs
 
+from volplane.csi.call_interceptor import CallInterceptor, CsiCall
 from volplane.csi.outcome import CallError
 from volplane.csi.redact import STRIPPED
 from volplane.csi.services import METHODS
-from volplane.csi.tap import Call, Tap
 from volplane.testing.capabilities import DriverCapabilities
 from volplane.testing.case import SPEC, Case, CaseFailure, NotSupported
 from volplane.testing.driver_process import DriverStartError
@@ -29,22 +29,22 @@ CLEANING = 120.0  # seconds
 SHORTEST = 4  # letters of a secret that is looked for: shorter words are everywhere
 
 
-class Verdict(StrEnum):
+class CaseVerdict(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
 
 
-class Result(Struct):
+class CaseResult(Struct):
     name: str
     section: str
     demands: str
-    verdict: Verdict
+    verdict: CaseVerdict
     reason: str = ""
     seconds: float = 0.0
     round: int = 1
     repeated: int = 0  # calls that the bench made again, because the driver's answer asked for it
-    calls: list[Call] = []
+    calls: list[CsiCall] = []
     logs: dict[str, str] = {}  # by instance; of failed cases
     began: float = 0.0  # time.monotonic, to which the calls' times refer
     verdict_at: float = 0.0  # when the verdict fell: calls that began later removed what the case had made
@@ -61,15 +61,15 @@ class CaseSettings(Struct, frozen=True, kw_only=True):
 class CaseEnvironment(Protocol):
     """Where cases run."""
 
-    promises: DriverCapabilities
-    tap: Tap
+    capabilities: DriverCapabilities
+    tap: CallInterceptor
     random: Random
     repeated: int
     secrets: dict[str, str]
 
     async def clean(self) -> list[str]: ...
 
-    async def revive(self) -> None: ...
+    async def recover(self) -> None: ...
 
     async def describe_wait(self) -> str: ...
 
@@ -88,21 +88,21 @@ async def run(
     world: CaseEnvironment,
     cases: Sequence[Case],
     settings: CaseSettings,
-    told: Callable[[Result], None],
+    on_result: Callable[[CaseResult], None],
     round: int = 1,
     *,
-    begins: Callable[[str], None] = lambda name: None,
+    on_case_start: Callable[[str], None] = lambda name: None,
 ) -> None:
     """Each is told of when it begins and when it has ended."""
     for case in cases:
-        begins(case.name)
-        told(await run_case(world, case, settings, round))
+        on_case_start(case.name)
+        on_result(await run_case(world, case, settings, round))
 
 
-async def run_case(world: CaseEnvironment, case: Case, settings: CaseSettings, round: int = 1) -> Result:
-    result = Result(case.name, case.section, case.requirement, Verdict.PASSED, round=round)
-    if missing := world.promises.missing(case.needs):
-        result.verdict, result.reason = Verdict.SKIPPED, f"not promised: {missing}"
+async def run_case(world: CaseEnvironment, case: Case, settings: CaseSettings, round: int = 1) -> CaseResult:
+    result = CaseResult(case.name, case.section, case.requirement, CaseVerdict.PASSED, round=round)
+    if missing := world.capabilities.reason_to_skip(case.needs):
+        result.verdict, result.reason = CaseVerdict.SKIPPED, f"not promised: {missing}"
         return result
     world.random = Random(f"{settings.seed}/{case.name}/{round}")
     first, marks = world.tap.mark(), world.log_positions()
@@ -111,53 +111,53 @@ async def run_case(world: CaseEnvironment, case: Case, settings: CaseSettings, r
     result.verdict_at = time.monotonic()
     await _clean_up(world, result)
     result.seconds, result.repeated = time.monotonic() - result.began, world.repeated - before
-    if result.verdict is Verdict.FAILED:
+    if result.verdict is CaseVerdict.FAILED:
         result.calls = world.tap.since(first)
         result.logs = world.logs(marks)
-    return without(result, world.secrets.values())
+    return redact_secrets(result, world.secrets.values())
 
 
 async def _try_case(
-    world: CaseEnvironment, case: Case, settings: CaseSettings, result: Result, first: int
+    world: CaseEnvironment, case: Case, settings: CaseSettings, result: CaseResult, first: int
 ) -> None:
     try:
         async with asyncio.timeout(settings.timeout):
             await case.run(world)
     except NotSupported as reason:
-        result.verdict, result.reason = Verdict.SKIPPED, f"not promised: {reason}"
+        result.verdict, result.reason = CaseVerdict.SKIPPED, f"not promised: {reason}"
     except CaseFailure as error:
         _fail(result, str(error), error.section)
     except CallError as error:
-        _fail(result, *_of_call(error, world.tap.since(first)))
+        _fail(result, *_describe_failed_call(error, world.tap.since(first)))
     except TimeoutError:
         waited = await world.describe_wait()
         _fail(result, _calls_without_answer(settings.timeout, world.tap.since(first), waited))
-        await world.revive()
+        await world.recover()
     except DriverStartError as error:
         _fail(result, f"the driver does not start again: {error}", f"{SPEC}: Supervised Lifecycle Management")
-        await world.revive()
+        await world.recover()
     except Exception as error:
         _fail(result, f"{type(error).__name__}: {error}")
 
 
-async def _clean_up(world: CaseEnvironment, result: Result) -> None:
+async def _clean_up(world: CaseEnvironment, result: CaseResult) -> None:
     try:
         async with asyncio.timeout(CLEANING):
             problems = await world.clean()
     except (TimeoutError, DriverStartError) as error:
         problems = [f"cleaning up does not come to an end {error}".rstrip()]
-        await world.revive()
-    if problems and result.verdict is not Verdict.FAILED:
+        await world.recover()
+    if problems and result.verdict is not CaseVerdict.FAILED:
         result.verdict_at = time.monotonic()
         _fail(result, f"what the case has made cannot be removed: {'; '.join(problems)}")
 
 
-def _fail(result: Result, reason: str, section: str = "") -> None:
-    result.verdict, result.reason = Verdict.FAILED, reason
+def _fail(result: CaseResult, reason: str, section: str = "") -> None:
+    result.verdict, result.reason = CaseVerdict.FAILED, reason
     result.section = section or result.section
 
 
-def _of_call(error: CallError, calls: Sequence[Call]) -> tuple[str, str]:
+def _describe_failed_call(error: CallError, calls: Sequence[CsiCall]) -> tuple[str, str]:
     """A call that was to be OK: its own section of the specification counts."""
     for call in reversed(calls):
         if call.message == error.message and call.code == error.code.name:
@@ -166,7 +166,7 @@ def _of_call(error: CallError, calls: Sequence[Call]) -> tuple[str, str]:
     return str(error), ""
 
 
-def _calls_without_answer(timeout: float, calls: Sequence[Call], waited: str) -> str:
+def _calls_without_answer(timeout: float, calls: Sequence[CsiCall], waited: str) -> str:
     # A call that is given up with the case is ended by us, at the case's own end.
     open_ = [c for c in calls if not c.end or c.code == "CANCELLED"]
     if waited:
@@ -177,21 +177,21 @@ def _calls_without_answer(timeout: float, calls: Sequence[Call], waited: str) ->
     return f"not at its end after {timeout:g} s: no answer to {named}"
 
 
-def without(result: Result, secrets: Iterable[str]) -> Result:
+def redact_secrets(result: CaseResult, secrets: Iterable[str]) -> CaseResult:
     """What a driver repeats of its secrets, in an answer, an error or its log, is not in the result."""
     known = sorted((value for value in secrets if len(value) >= SHORTEST), key=len, reverse=True)
 
-    def clean(text: str) -> str:
+    def redact_text(text: str) -> str:
         for value in known:
             text = text.replace(value, STRIPPED)
         return text
 
-    def told(call: Call) -> Call:
-        words = {field: clean(getattr(call, field)) for field in ("request", "response", "message")}
+    def redact_call(call: CsiCall) -> CsiCall:
+        words = {field: redact_text(getattr(call, field)) for field in ("request", "response", "message")}
         return structs.replace(call, **words)
 
     if known:
-        result.reason = clean(result.reason)
-        result.calls = [told(call) for call in result.calls]
-        result.logs = {name: clean(text) for name, text in result.logs.items()}
+        result.reason = redact_text(result.reason)
+        result.calls = [redact_call(call) for call in result.calls]
+        result.logs = {name: redact_text(text) for name, text in result.logs.items()}
     return result

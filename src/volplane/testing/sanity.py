@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from volplane.testing.runner import Result, Verdict
+from volplane.testing.runner import CaseResult, CaseVerdict
 from volplane.testing.socket_env import SocketEnv
 
 CASE = "sanity/csi-sanity"
@@ -27,19 +27,19 @@ SECRETS = (
     "ControllerExpandVolume",
     "ListSnapshots",
 )
-VERDICTS = {"passed": Verdict.PASSED, "skipped": Verdict.SKIPPED}
+VERDICTS = {"passed": CaseVerdict.PASSED, "skipped": CaseVerdict.SKIPPED}
 
 
 def find_program() -> str | None:
     return shutil.which(PROGRAM)
 
 
-async def run(bench: SocketEnv, directory: Path) -> list[Result]:
+async def run(bench: SocketEnv, directory: Path) -> list[CaseResult]:
     """A result for each of its specs; one that is skipped if it is not there."""
     program = find_program()
-    if program is None or not bench.promises.has("create"):
+    if program is None or not bench.capabilities.has("create"):
         why = "is not on PATH" if program is None else "needs a driver that makes volumes"
-        return [_full_text(Verdict.SKIPPED, f"{PROGRAM} {why}")]
+        return [_full_text(CaseVerdict.SKIPPED, f"{PROGRAM} {why}")]
     await bench.host.call(directory.mkdir, exist_ok=True)
     report = directory / "report.json"
     argv = [
@@ -64,26 +64,26 @@ async def run(bench: SocketEnv, directory: Path) -> list[Result]:
     try:
         done = await bench.host.run(argv, timeout=LIMIT, check=False, env=dict(os.environ))
     except TimeoutError:
-        await bench.revive()
-        return [_full_text(Verdict.FAILED, f"not at its end after {LIMIT:g} s")]
+        await bench.recover()
+        return [_full_text(CaseVerdict.FAILED, f"not at its end after {LIMIT:g} s")]
     if not report.exists():
-        return [_full_text(Verdict.FAILED, f"no report: {done.output[-2000:]}")]
+        return [_full_text(CaseVerdict.FAILED, f"no report: {done.output[-2000:]}")]
     suites = json.loads(report.read_text())
     specs = [spec for suite in suites for spec in suite.get("SpecReports") or ()]
     return [made for spec in specs if (made := _result(spec)) is not None]
 
 
-def _full_text(verdict: Verdict, reason: str) -> Result:
-    return Result(CASE, PROGRAM, "Upstream's own tests.", verdict, reason)
+def _full_text(verdict: CaseVerdict, reason: str) -> CaseResult:
+    return CaseResult(CASE, PROGRAM, "Upstream's own tests.", verdict, reason)
 
 
-def _result(spec: dict[str, Any]) -> Result | None:
+def _result(spec: dict[str, Any]) -> CaseResult | None:
     if spec.get("LeafNodeType") != "It" or spec["State"] == "pending":
         return None
     path = [*(spec.get("ContainerHierarchyTexts") or ()), spec["LeafNodeText"]]
-    verdict = VERDICTS.get(spec["State"], Verdict.FAILED)
+    verdict = VERDICTS.get(spec["State"], CaseVerdict.FAILED)
     reason = (spec.get("Failure") or {}).get("Message", "")
-    return Result(
+    return CaseResult(
         f"sanity/{' '.join(path[1:])}",
         f"csi-sanity: {path[0]}",
         "Upstream's own test of this name.",

@@ -18,11 +18,11 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from volplane.cluster.guest.model import Guest
+from volplane.cluster.external_driver.model import ExternalDriver
 from volplane.csi import convert, v1
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.outcome import CallError, Code
 from volplane.csi.services import METHODS
-from volplane.csi.tap import Tap
 from volplane.host import Host, copies
 from volplane.host.mounts import read_table, unmount
 from volplane.testing import capabilities
@@ -39,7 +39,7 @@ BLOCK = convert.capability(Mode.SINGLE_NODE_WRITER, block=True)
 SHARED = convert.capability(Mode.MULTI_NODE_MULTI_WRITER)
 _UNSETTLED = (Code.ABORTED, Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED)
 
-Around = Callable[["DriverSocket", str, Message], Awaitable[Any]]
+CallWrapper = Callable[["DriverSocket", str, Message], Awaitable[Any]]
 
 
 class DriverSocket:
@@ -67,7 +67,7 @@ class DriverSocket:
             return whole
 
         channel = self.instance.channel
-        await self._bench.tap.passed(method, channel.component, channel.where, request, send)
+        await self._bench.tap.intercept(method, channel.component, channel.where, request, send)
         return replies
 
     async def call(self, method: str, request: Message) -> Any:
@@ -106,10 +106,10 @@ class SocketEnv:
 
     def __init__(
         self,
-        guest: Guest,
+        guest: ExternalDriver,
         directory: Path,
         *,
-        tap: Tap,
+        tap: CallInterceptor,
         seed: int = 0,
         nodes: int = 2,
         parameters: Mapping[str, str] | None = None,
@@ -122,21 +122,21 @@ class SocketEnv:
         self.mutable = dict(mutable or {})
         self.random = Random(seed)
         self.host = Host()
-        self.around: dict[str, Around] = {}
+        self.around: dict[str, CallWrapper] = {}
         self.repeated = 0  # calls that were made again, as a cluster does, because the answer asked for it
         self.volumes: list[VolumeUnderTest] = []
         self.snapshots: list[str] = []
         self.groups: list[v1.VolumeGroupSnapshot] = []
-        self.promises = capabilities.DriverCapabilities()
+        self.capabilities = capabilities.DriverCapabilities()
         assert guest.node is not None
-        mode = "all" if guest.together else "node"
+        mode = "all" if guest.is_single_program else "node"
         made = [
             DriverProcess(f"node-{i}", guest.node, directory, self.host, mode=mode)
             for i in range(1, nodes + 1)
         ]
         self.nodes = [DriverSocket(instance, self) for instance in made]
         self.controller = self.nodes[0]
-        if guest.controller is not None and not guest.together:
+        if guest.controller is not None and not guest.is_single_program:
             own = DriverProcess("controller", guest.controller, directory, self.host, mode="controller")
             self.controller = DriverSocket(own, self)
 
@@ -149,7 +149,7 @@ class SocketEnv:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             await asyncio.gather(*(instance.start() for instance in self.instances))
-            await self.ask()
+            await self.query_driver()
         except BaseException:
             await self.__aexit__()
             raise
@@ -166,16 +166,16 @@ class SocketEnv:
                     await self.host.loop_detach(device)
         await self.host.close()
 
-    async def ask(self) -> None:
+    async def query_driver(self) -> None:
         """What the driver promises, and who its nodes are."""
-        self.promises = await capabilities.query_driver(
+        self.capabilities = await capabilities.query_driver(
             self.controller.instance.channel, self.nodes[0].instance.channel, timeout=CALL
         )
         for node in self.nodes:
             info = await node.call_once("NodeGetInfo", v1.NodeGetInfoRequest())
             node.id, node.most = info.node_id, info.max_volumes_per_node
             node.topology = dict(info.accessible_topology.segments)
-        self.promises.more = {
+        self.capabilities.probed = {
             need
             for need, holds in (
                 ("secrets", self.secrets),
@@ -231,7 +231,7 @@ class SocketEnv:
         )
         if source is not None:
             request.volume_content_source.CopyFrom(source)
-        if self.promises.has("topology") and (node or self.nodes[0]).topology:
+        if self.capabilities.has("topology") and (node or self.nodes[0]).topology:
             own = convert.topology((node or self.nodes[0]).topology)
             request.accessibility_requirements.CopyFrom(
                 v1.TopologyRequirement(requisite=[own], preferred=[own])
@@ -329,7 +329,7 @@ class SocketEnv:
                 ),
             )
 
-    async def revive(self) -> None:
+    async def recover(self) -> None:
         """After a driver that does not answer, or does not start: from the beginning."""
         self.around.clear()
         for instance in self.instances:

@@ -10,12 +10,12 @@ from msgspec import structs
 from volplane.api.meta import Resource
 from volplane.api.snapshot import VolumeGroupSnapshotClass, VolumeSnapshotClass
 from volplane.api.storage import StorageClass, VolumeAttributesClass
-from volplane.cluster.apply import typed
+from volplane.cluster.apply import parse_object
 
 CLASS = "volplane-test"
-SHELF = "/shelf"
+RESULTS = "/shelf"
 DATA = "/data"
-Thing = dict[str, Any]
+Manifest = dict[str, Any]
 _SECRETS = (
     "provisioner",
     "controller-publish",
@@ -41,7 +41,9 @@ def classes(
     more, snapshots, groups = dict(parameters), dict[str, str](), dict[str, str]()
     if secrets:
         meta = {"name": CLASS, "namespace": namespace}
-        yield typed({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": dict(secrets)})
+        yield parse_object(
+            {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": dict(secrets)}
+        )
         for part, value in meta.items():
             more |= {f"csi.storage.k8s.io/{call}-secret-{part}": value for call in _SECRETS}
             snapshots[f"csi.storage.k8s.io/snapshotter-secret-{part}"] = value
@@ -63,8 +65,8 @@ def claim(
     mode: str,
     source: Mapping[str, str] | None,
     labels: Mapping[str, str] | None = None,
-) -> Thing:
-    spec: Thing = {
+) -> Manifest:
+    spec: Manifest = {
         "accessModes": [mode],
         "storageClassName": CLASS,
         "resources": {"requests": {"storage": "1Gi"}},
@@ -77,7 +79,7 @@ def claim(
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
 
 
-def snapshot(name: str, claim: str) -> Thing:
+def snapshot(name: str, claim: str) -> Manifest:
     return {
         "apiVersion": "snapshot.storage.k8s.io/v1",
         "kind": "VolumeSnapshot",
@@ -86,7 +88,7 @@ def snapshot(name: str, claim: str) -> Thing:
     }
 
 
-def group(name: str, labels: Mapping[str, str]) -> Thing:
+def group(name: str, labels: Mapping[str, str]) -> Manifest:
     """Of the claims that have the labels."""
     source = {"selector": {"matchLabels": dict(labels)}}
     return {
@@ -102,16 +104,16 @@ def pod(
     script: str,
     *,
     volume: Mapping[str, Any],
-    shelf: str,
+    results: str,
     first: str = "",
     node: str = "",
     block: bool = False,
     readonly: bool = False,
     sub_path: str = "",
     **more: Any,
-) -> Thing:
+) -> Manifest:
     """Its container runs `script` with the volume at /data (or as /dev/data), and one before it `first`."""
-    places: Thing = {"volumeMounts": [{"name": "shelf", "mountPath": SHELF}]}
+    places: Manifest = {"volumeMounts": [{"name": "shelf", "mountPath": RESULTS}]}
     if block:
         places["volumeDevices"] = [{"name": "data", "devicePath": "/dev/data"}]
     else:
@@ -123,12 +125,12 @@ def pod(
         "automountServiceAccountToken": False,
         **({"initContainers": [_container("first", first, places)]} if first else {}),
         "containers": [_container("main", script, places)],
-        "volumes": [{"name": "data", **volume}, {"name": "shelf", "hostPath": {"path": shelf}}],
+        "volumes": [{"name": "data", **volume}, {"name": "shelf", "hostPath": {"path": results}}],
         **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
         **more,
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
-def _container(name: str, script: str, places: Thing) -> Thing:
+def _container(name: str, script: str, places: Manifest) -> Manifest:
     return {"name": name, "image": "busybox", "command": ["sh", "-c", script], **places}

@@ -25,15 +25,15 @@ from volplane.api.meta import Resource
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.api.storage import StorageClass, VolumeAttachment
 from volplane.client.client import Client
-from volplane.cluster import guest, power
-from volplane.cluster.apply import typed
-from volplane.cluster.brought import Brought
-from volplane.cluster.guest import Guest
-from volplane.cluster.whole import Cluster, Settings
-from volplane.csi.tap import Call, Rule, Tap, Twice, tapped
+from volplane.cluster import external_driver, power_loss
+from volplane.cluster.apply import parse_object
+from volplane.cluster.external_driver import ExternalDriver
+from volplane.cluster.single_process import Cluster, ClusterOptions
+from volplane.cluster.user_drivers import UserDrivers
+from volplane.csi.call_interceptor import CallInterceptor, CallRule, CsiCall, SendTwice, intercept_calls
 from volplane.host import Host
 from volplane.host.mounts import read_table, unmount
-from volplane.testing.leftovers import Leftovers, release
+from volplane.testing.leftovers import Leftovers, release_devices
 from volplane.testing.object_handles import (
     DATA,
     DEVICE,
@@ -57,7 +57,7 @@ class WaitTimeout(AssertionError):
 class SyncCluster:
     """What tests see of a cluster; every method waits until it is done."""
 
-    def __init__(self, cluster: Cluster, tap: Tap) -> None:
+    def __init__(self, cluster: Cluster, tap: CallInterceptor) -> None:
         self.cluster, self.tap = cluster, tap
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         self._thread: threading.Thread | None = None
@@ -126,11 +126,11 @@ class SyncCluster:
     # --- calls to the driver
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[CsiCall]:
         """All calls to the driver since the test began, in the order of their start, secrets left out."""
         return [call for call in self.tap.calls if call.number > self._first_call]
 
-    def calls_to(self, *rpcs: str) -> list[Call]:
+    def calls_to(self, *rpcs: str) -> list[CsiCall]:
         return [call for call in self.calls if call.method in rpcs]
 
     @contextmanager
@@ -140,27 +140,27 @@ class SyncCluster:
         try:
             yield HeldCall(self, rule)
         finally:
-            self._run_on_loop(lambda: self.tap.drop(rule))
+            self._run_on_loop(lambda: self.tap.remove_rule(rule))
 
-    def cut(self, rpc: str, *, after: bool = False, times: int = 1) -> Fault:
+    def cut(self, rpc: str, *, after: bool = False, times: int = 1) -> InjectedFault:
         """The caller of the next call gets UNAVAILABLE: it was not sent, or (`after`) its answer is lost."""
-        return Fault(self, self._run_on_loop(lambda: self.tap.cut(rpc, after=after, times=times)))
+        return InjectedFault(self, self._run_on_loop(lambda: self.tap.cut(rpc, after=after, times=times)))
 
-    def delay(self, rpc: str, seconds: float, times: int = 1) -> Fault:
-        return Fault(self, self._run_on_loop(lambda: self.tap.delay(rpc, seconds, times)))
+    def delay(self, rpc: str, seconds: float, times: int = 1) -> InjectedFault:
+        return InjectedFault(self, self._run_on_loop(lambda: self.tap.delay(rpc, seconds, times)))
 
-    def repeat(self, rpc: str, times: int = 1) -> Fault:
+    def repeat(self, rpc: str, times: int = 1) -> InjectedFault:
         """The next call is sent again after its answer; the caller gets the second one."""
-        return Fault(self, self._run_on_loop(lambda: self.tap.twice(rpc, times)))
+        return InjectedFault(self, self._run_on_loop(lambda: self.tap.send_twice(rpc, times)))
 
-    def kill_at(self, rpc: str, *, after: bool = False) -> Fault:
+    def kill_at(self, rpc: str, *, after: bool = False) -> InjectedFault:
         """All instances of the driver are killed (-9) when that call is made, or once it is answered."""
 
-        async def kill(call: Call) -> None:
+        async def kill(call: CsiCall) -> None:
             await self._kill_driver()
 
-        rule: Callable[..., Rule] = self.tap.after if after else self.tap.before
-        return Fault(self, self._run_on_loop(lambda: rule(rpc, kill)))
+        rule: Callable[..., CallRule] = self.tap.after if after else self.tap.before
+        return InjectedFault(self, self._run_on_loop(lambda: rule(rpc, kill)))
 
     def kill_driver(self, node: str = "") -> int:
         """kill -9 of the driver's instances, on one node or on all; how many there were."""
@@ -168,7 +168,9 @@ class SyncCluster:
 
     async def _kill_driver(self, node: str = "") -> int:
         places = [str(m.root / "containers") for m in self.cluster.members if node in ("", m.name)]
-        killed = [await self.cluster.host.call(power.kill_containers, place, "driver") for place in places]
+        killed = [
+            await self.cluster.host.call(power_loss.kill_containers, place, "driver") for place in places
+        ]
         return sum(killed)
 
     # --- nodes
@@ -230,7 +232,7 @@ class SyncCluster:
         """Any object, removed after the test; its name is the prefix and a number."""
         name = f"{prefix}-{next(self._numbers)}"
         meta = {"name": name, "namespace": NAMESPACE}
-        obj = typed({"apiVersion": api_version, "kind": kind, "metadata": meta, **fields})
+        obj = parse_object({"apiVersion": api_version, "kind": kind, "metadata": meta, **fields})
         self._made.append((type(obj), name))
         return self.run(self.client.create(obj))
 
@@ -244,10 +246,10 @@ class SyncCluster:
             raise WaitTimeout(f"{what}: not within {timeout:g} s\n{self.diagnostics()}") from None
 
     def find(self, kind: type[R], name: str, namespace: str = NAMESPACE) -> R | None:
-        async def look() -> R | None:
+        async def get_object() -> R | None:
             return await self.client.find(kind, name, namespace)
 
-        return self.run(look())
+        return self.run(get_object())
 
     def diagnostics(self) -> str:
         """Warnings of the cluster, and the last calls to the driver."""
@@ -272,7 +274,7 @@ class SyncCluster:
 
     def clean(self) -> list[str]:
         """Remove what the test has made; what is left then, in words."""
-        self._run_on_loop(self.tap.clear)
+        self._run_on_loop(self.tap.remove_rules)
         for member in self.cluster.members:
             if member.name not in self.cluster.nodes:
                 self.revive(member.name)
@@ -310,54 +312,54 @@ class SyncCluster:
         return self.run(self._leftovers.find())
 
 
-class Fault:
+class InjectedFault:
     """What was put in the way of calls; `reached` waits until one has come to it."""
 
-    def __init__(self, handle: SyncCluster, rule: Rule) -> None:
+    def __init__(self, handle: SyncCluster, rule: CallRule) -> None:
         self._handle, self._rule = handle, rule
 
-    def reached(self, timeout: float = PATIENCE) -> Call:
+    def wait_for_call(self, timeout: float = PATIENCE) -> CsiCall:
         try:
-            return self._handle.run(self._rule.reached(), timeout)
+            return self._handle.run(self._rule.wait_for_call(), timeout)
         except TimeoutError:
             told = self._handle.diagnostics()
             raise WaitTimeout(f"{self._rule.method} was not called within {timeout:g} s\n{told}") from None
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[CsiCall]:
         return list(self._rule.met)
 
     @property
     def answers(self) -> list[tuple[Any, Any]]:
         """Of calls that were sent twice: both answers of each."""
-        return list(self._rule.answers) if isinstance(self._rule, Twice) else []
+        return list(self._rule.answers) if isinstance(self._rule, SendTwice) else []
 
 
-class HeldCall(Fault):
+class HeldCall(InjectedFault):
     def release(self) -> None:
-        self._handle._run_on_loop(lambda: self._handle.tap.drop(self._rule))
+        self._handle._run_on_loop(lambda: self._handle.tap.remove_rule(self._rule))
 
 
 def _without_retained(objects: Iterable[Resource]) -> list[Resource]:
     """Without volumes that are to stay when their claims go."""
 
-    def stays(obj: Resource) -> bool:
+    def is_retained(obj: Resource) -> bool:
         return isinstance(obj, PersistentVolume) and obj.spec.persistent_volume_reclaim_policy == "Retain"
 
-    return [obj for obj in objects if not stays(obj)]
+    return [obj for obj in objects if not is_retained(obj)]
 
 
-def external_driver(driver: object, directory: Path) -> Guest | None:
+def resolve_driver(driver: object, directory: Path) -> ExternalDriver | None:
     """What the fixture `csi_driver` says. Raises BadGuest."""
     match driver:
         case None:
             return None
-        case Guest():
+        case ExternalDriver():
             return driver
         case Path():
-            return guest.read(driver)
+            return external_driver.read_driver_file(driver)
         case str():
-            return guest.from_command(driver, directory)
+            return external_driver.from_command(driver, directory)
     raise TypeError(f"csi_driver is a command, a Path, a Guest or None, not {driver!r}")
 
 
@@ -395,18 +397,18 @@ async def _run_cluster(
     place: Path,
     started: Future[SyncCluster],
 ) -> None:
-    found = external_driver(driver, directory)
-    brought = Brought(guests=(found,), ours=False) if found else Brought()
+    found = resolve_driver(driver, directory)
+    brought = UserDrivers(drivers=(found,), builtin=False) if found else UserDrivers()
     host = Host()
-    with tapped() as tap:
+    with intercept_calls() as tap:
         try:
-            async with Cluster(Settings(data_dir=str(place / "c"), **settings), brought) as cluster:
-                await cluster.ready()
+            async with Cluster(ClusterOptions(data_dir=str(place / "c"), **settings), brought) as cluster:
+                await cluster.wait_ready()
                 for kind in (Pod, PersistentVolumeClaim, PersistentVolume, VolumeAttachment, StorageClass):
-                    await cluster.client.cache(kind).synced()
+                    await cluster.client.cache(kind).wait_synced()
                 handle = cls(cluster, tap)
                 started.set_result(handle)
                 await handle.wait_for_stop()
         finally:
-            await release(host, place, tap.calls)
+            await release_devices(host, place, tap.calls)
             await host.close()

@@ -69,7 +69,7 @@ class VolumeUnderTest:
         return v1.NodePublishVolumeRequest(
             volume_id=self.id,
             publish_context=self.context(node),
-            staging_target_path=self.staging(node) if self.bench.promises.has("stage") else "",
+            staging_target_path=self.staging(node) if self.bench.capabilities.has("stage") else "",
             target_path=target,
             volume_capability=self.capability,
             readonly=readonly,
@@ -83,7 +83,7 @@ class VolumeUnderTest:
     def staging(self, node: DriverSocket) -> str:
         """As a kubelet lays it out; the directory of a raw device differs, but not in what it is for."""
         name = hashlib.sha256((self.id or self.request.name).encode()).hexdigest()
-        parts = ("plugins", "kubernetes.io", "csi", self.bench.promises.name, name, "globalmount")
+        parts = ("plugins", "kubernetes.io", "csi", self.bench.capabilities.name, name, "globalmount")
         path = node.root.joinpath(*parts)
         path.mkdir(parents=True, exist_ok=True)
         return str(path)
@@ -103,7 +103,7 @@ class VolumeUnderTest:
         return self.made
 
     async def attach(self, node: DriverSocket, *, readonly: bool = False) -> dict[str, str]:
-        if not self.bench.promises.has("attach"):
+        if not self.bench.capabilities.has("attach"):
             return {}
         request = self.publish_request(node, readonly=readonly)
         self.attached.setdefault(node.id, (node, {}))
@@ -112,7 +112,7 @@ class VolumeUnderTest:
         return dict(reply.publish_context)
 
     async def stage(self, node: DriverSocket) -> None:
-        if self.bench.promises.has("stage"):
+        if self.bench.capabilities.has("stage"):
             request = self.stage_request(node)
             self.staged[request.staging_target_path] = node
             await node.call("NodeStageVolume", request)
@@ -143,13 +143,13 @@ class VolumeUnderTest:
         await self._unstage(node, self.staging(node))
 
     async def _unstage(self, node: DriverSocket, path: str) -> None:
-        if self.bench.promises.has("stage"):
+        if self.bench.capabilities.has("stage"):
             request = v1.NodeUnstageVolumeRequest(volume_id=self.id, staging_target_path=path)
             await node.call("NodeUnstageVolume", request)
             self.staged.pop(path, None)
 
     async def detach(self, node: DriverSocket) -> None:
-        if self.bench.promises.has("attach"):
+        if self.bench.capabilities.has("attach"):
             request = v1.ControllerUnpublishVolumeRequest(
                 volume_id=self.id, node_id=node.id, secrets=self.bench.secrets
             )

@@ -16,7 +16,7 @@ async def until(client: Client, kind: type[T], holds: Callable[[], object]) -> N
     """Until it holds; it is asked whenever an object of the kind has changed."""
     changed = asyncio.Event()
     cache = client.cache(kind)
-    await cache.synced()
+    await cache.wait_synced()
     end = cache.subscribe(lambda old, new: changed.set())
     try:
         while not holds():

@@ -21,27 +21,27 @@ from volplane.host import Host, NodePaths
 from volplane.host import mounts as mounting
 
 
-class VolumeFailure(Exception):
+class VolumeOperationError(Exception):
     """The volume is not there, and nothing of it was left behind."""
 
 
-class Uncertain(VolumeFailure):
+class UncertainProgressError(VolumeOperationError):
     """Something may be there, or may still come to be there."""
 
 
-class Transient(VolumeFailure):
+class TransientOperationError(VolumeOperationError):
     """Nothing was even tried: the state is what it was before."""
 
 
-class Infeasible(VolumeFailure):
+class InfeasibleExpansionError(VolumeOperationError):
     """This size will never be reached."""
 
 
-class NotInUse(VolumeFailure):
+class InUseExpansionError(VolumeOperationError):
     """It cannot be done while pods use the volume, and must not keep them from using it."""
 
 
-class Spec(Struct, frozen=True):
+class PodVolumeSpec(Struct, frozen=True):
     """One volume of one pod, as the API server describes it."""
 
     plugin: str
@@ -55,9 +55,9 @@ class Spec(Struct, frozen=True):
     label: str = ""  # of SELinux, with which it is mounted
 
     @property
-    def place(self) -> Place:
+    def place(self) -> PodVolumeRef:
         owner = f"pod/{self.pod.namespace}/{self.pod.name}"
-        return Place(self.plugin, self.unique, self.name, self.pod.uid, owner, self.label)
+        return PodVolumeRef(self.plugin, self.unique, self.name, self.pod.uid, owner, self.label)
 
     @property
     def group(self) -> int | None:
@@ -66,7 +66,7 @@ class Spec(Struct, frozen=True):
         return context.fs_group if context else None
 
 
-class Place(Struct, frozen=True):
+class PodVolumeRef(Struct, frozen=True):
     """One pod's volume as far as it can be taken down."""
 
     plugin: str
@@ -77,7 +77,7 @@ class Place(Struct, frozen=True):
     label: str = ""  # of SELinux, with which it was mounted
 
 
-class Device(Struct, frozen=True):
+class StagedVolumeRef(Struct, frozen=True):
     """Something staged once for all pods of a node."""
 
     plugin: str
@@ -86,7 +86,7 @@ class Device(Struct, frozen=True):
     label: str = ""  # of SELinux, with which it was staged
 
 
-class Usage(Struct, frozen=True):
+class VolumeMetrics(Struct, frozen=True):
     """How full a volume is, as far as its driver says so, and whether anything is wrong with it."""
 
     capacity: int | None = None
@@ -99,7 +99,7 @@ class Usage(Struct, frozen=True):
     message: str = ""
 
 
-class Words(Struct, frozen=True):
+class EventWording(Struct, frozen=True):
     """What users of this kind of volume read in events."""
 
     operation: str
@@ -108,13 +108,13 @@ class Words(Struct, frozen=True):
     failed: str  # the reason of the event
 
 
-MOUNTED = Words("MountVolume", stage="MountDevice", publish="SetUp", failed="FailedMount")
+MOUNT_WORDING = EventWording("MountVolume", stage="MountDevice", publish="SetUp", failed="FailedMount")
 
 
-Watched = tuple[type[ConfigMap] | type[Secret], str, str]  # kind, namespace, name
+ReferencedObject = tuple[type[ConfigMap] | type[Secret], str, str]  # kind, namespace, name
 
 
-class Site(Struct):
+class NodeContext(Struct):
     """The node a plugin works for."""
 
     node: str
@@ -130,18 +130,18 @@ class Site(Struct):
     ownership_notice: float = 30.0  # after which a change of ownership is told; then twice as long
 
 
-class Plugin:
+class VolumePlugin:
     name: ClassVar[str]
-    words: ClassVar[Words] = MOUNTED
-    takes_mount_options: ClassVar[bool] = False
+    wording: ClassVar[EventWording] = MOUNT_WORDING
+    supports_mount_options: ClassVar[bool] = False
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def __init__(self, site: NodeContext) -> None:
+        self.context = site
 
-    def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
+    def supports(self, source: Volume, volume: PersistentVolume | None) -> bool:
         raise NotImplementedError
 
-    def unique(self, pod: Pod, name: str, volume: PersistentVolume | None) -> str:
+    def unique_name(self, pod: Pod, name: str, volume: PersistentVolume | None) -> str:
         """A volume that is neither attached nor staged belongs to its pod alone."""
         return f"{self.name}/{pod.uid}-{name}"
 
@@ -149,85 +149,85 @@ class Plugin:
         """What the source itself says; the claim's readOnly is the node's to add."""
         return False
 
-    def needs_attach(self, spec: Spec) -> bool:
+    def needs_attach(self, spec: PodVolumeSpec) -> bool:
         return False
 
-    def needs_stage(self, spec: Spec) -> bool:
+    def needs_stage(self, spec: PodVolumeSpec) -> bool:
         return False
 
-    def is_refreshed(self, spec: Spec) -> bool:
+    def requires_remount(self, spec: PodVolumeSpec) -> bool:
         """Whether a volume that is mounted must be published again from time to time."""
         return False
 
-    async def label(self, spec: Spec) -> str:
+    async def selinux_label(self, spec: PodVolumeSpec) -> str:
         """The SELinux label that the mount is to have, "" for none. Raises selinux.Conflict."""
         return ""
 
-    def watches(self, spec: Spec) -> Iterable[Watched]:
+    def referenced_objects(self, spec: PodVolumeSpec) -> Iterable[ReferencedObject]:
         """The objects whose change makes the content stale."""
         return ()
 
-    def path(self, spec: Spec) -> str:
+    def path(self, spec: PodVolumeSpec) -> str:
         """Where the pod's containers find it, on this machine."""
         return self.directory(spec.pod.uid, spec.name)
 
-    async def stage(self, spec: Spec) -> None:
+    async def stage(self, spec: PodVolumeSpec) -> None:
         raise NotImplementedError
 
-    async def publish(self, spec: Spec, *, again: bool = False) -> None:
+    async def publish(self, spec: PodVolumeSpec, *, again: bool = False) -> None:
         """`again`: it is mounted and in use; a failure must leave it so."""
         raise NotImplementedError
 
-    def told(self, spec: Spec) -> list[str]:
+    def success_messages(self, spec: PodVolumeSpec) -> list[str]:
         """What its user is told when it is there, an event each."""
         return []
 
-    async def expands(self, spec: Spec) -> bool:
+    async def requires_node_expansion(self, spec: PodVolumeSpec) -> bool:
         """Whether what is on a disk that has grown is the node's to enlarge."""
         return False
 
-    async def expand(self, spec: Spec, size: int) -> None:
+    async def expand(self, spec: PodVolumeSpec, size: int) -> None:
         """What the pod has mounted takes up `size` bytes. Raises Infeasible, NotInUse, or as publish does."""
         raise NotImplementedError
 
-    async def usage(self, spec: Spec) -> Usage | None:
+    async def read_metrics(self, spec: PodVolumeSpec) -> VolumeMetrics | None:
         """None if nobody can tell."""
         return None
 
-    async def unpublish(self, place: Place) -> None:
-        await self.run(remove_volume, self.directory(place.pod, place.name))
+    async def unpublish(self, place: PodVolumeRef) -> None:
+        await self.run_in_thread(remove_volume, self.directory(place.pod, place.name))
 
-    async def suspend(self, place: Place) -> None:
+    async def unpublish_keeping_data(self, place: PodVolumeRef) -> None:
         """Take the mount away but not what the pod has put there: it will run again."""
         await self.unpublish(place)
 
-    async def unstage(self, device: Device) -> None:
+    async def unstage(self, device: StagedVolumeRef) -> None:
         raise NotImplementedError
 
-    def forget(self, pod: str) -> None:
+    def forget_pod(self, pod: str) -> None:
         """The pod is gone: what was kept for it in memory may go."""
 
     # After a restart
 
-    async def found(self, pod: str, name: str) -> Place:
+    async def reconstruct(self, pod: str, name: str) -> PodVolumeRef:
         """The volume behind a directory of this plugin that an earlier life has left."""
-        return Place(self.name, f"{self.name}/{pod}-{name}", name, pod)
+        return PodVolumeRef(self.name, f"{self.name}/{pod}-{name}", name, pod)
 
-    async def traces(self) -> list[tuple[str, str]]:
+    async def find_other_volumes(self) -> list[tuple[str, str]]:
         """(pod, volume) of what is found elsewhere than below the pods' `volumes` directories."""
         return []
 
-    async def devices(self) -> list[Device]:
+    async def find_staged_volumes(self) -> list[StagedVolumeRef]:
         return []
 
     # Conveniences
 
     def directory(self, pod: str, name: str) -> str:
-        return self.site.paths.real(self.site.paths.volume(pod, self.name, name))
+        return self.context.paths.real(self.context.paths.volume(pod, self.name, name))
 
     @property
-    def run(self) -> Callable[..., Awaitable[object]]:
-        return self.site.host.call
+    def run_in_thread(self) -> Callable[..., Awaitable[object]]:
+        return self.context.host.call
 
 
 def make_directory(path: str, mode: int) -> None:
@@ -243,13 +243,13 @@ def remove_volume(path: str) -> None:
         mounting.unmount(path)
         table = mounting.read_table()
     if below := table.under(path):
-        raise Uncertain(f"{below[0].target} is still mounted")
+        raise UncertainProgressError(f"{below[0].target} is still mounted")
     with suppress(FileNotFoundError):
         shutil.rmtree(path)
-    remove_empty(os.path.dirname(path))
+    remove_empty_directories(os.path.dirname(path))
 
 
-def remove_empty(*paths: str) -> None:
+def remove_empty_directories(*paths: str) -> None:
     for path in paths:
         with suppress(OSError):
             os.rmdir(path)

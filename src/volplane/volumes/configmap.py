@@ -7,27 +7,27 @@ from collections.abc import Iterable, Mapping
 from volplane.api.core import ConfigMap as ConfigMapObject
 from volplane.api.core import KeyToPath, PersistentVolume, Volume
 from volplane.client.client import Client
-from volplane.volumes.base import Spec, Watched
-from volplane.volumes.content import Content, config_data, pick
-from volplane.volumes.writer import File
+from volplane.volumes.api_volume import ApiVolumePlugin, config_data, select_files
+from volplane.volumes.atomic_writer import VolumeFile
+from volplane.volumes.base import PodVolumeSpec, ReferencedObject
 
 
-class ConfigMap(Content):
+class ConfigMapPlugin(ApiVolumePlugin):
     name = "kubernetes.io/configmap"
     in_memory = False
 
-    def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
+    def supports(self, source: Volume, volume: PersistentVolume | None) -> bool:
         return source.config_map is not None
 
-    def watches(self, spec: Spec) -> Iterable[Watched]:
+    def referenced_objects(self, spec: PodVolumeSpec) -> Iterable[ReferencedObject]:
         assert spec.source.config_map is not None
         yield ConfigMapObject, spec.pod.namespace, spec.source.config_map.name
 
-    async def files(self, spec: Spec) -> Mapping[str, File]:
+    async def files(self, spec: PodVolumeSpec) -> Mapping[str, VolumeFile]:
         source = spec.source.config_map
         assert source is not None
         return await config_files(
-            self.site.client,
+            self.context.client,
             spec.pod.namespace,
             source.name,
             source.items,
@@ -43,10 +43,10 @@ async def config_files(
     items: Iterable[KeyToPath],
     mode: int | None,
     optional: bool | None,
-) -> dict[str, File]:
+) -> dict[str, VolumeFile]:
     found = await client.find(ConfigMapObject, name, namespace)
     if found is None:
         if optional:
             return {}
         found = await client.get(ConfigMapObject, name, namespace)  # raises what the user should read
-    return pick(config_data(found), items, mode, of="configmap", optional=bool(optional))
+    return select_files(config_data(found), items, mode, of="configmap", optional=bool(optional))

@@ -5,34 +5,40 @@ from __future__ import annotations
 from volplane.api import quantity
 from volplane.api.core import PersistentVolume, Volume
 from volplane.host import mounts
-from volplane.volumes.base import Place, Plugin, Spec, VolumeFailure, make_directory
+from volplane.volumes.base import (
+    PodVolumeRef,
+    PodVolumeSpec,
+    VolumeOperationError,
+    VolumePlugin,
+    make_directory,
+)
 
 
-def mount_memory(path: str, size: int = 0) -> None:
+def mount_tmpfs(path: str, size: int = 0) -> None:
     """A tmpfs at `path`, made once. Everybody may enter; what is inside has modes of its own."""
     if not mounts.is_mount(path):
         mounts.mount("tmpfs", path, "tmpfs", [f"size={size}"] if size else [])
 
 
-class EmptyDir(Plugin):
+class EmptyDirPlugin(VolumePlugin):
     name = "kubernetes.io/empty-dir"
 
-    def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
+    def supports(self, source: Volume, volume: PersistentVolume | None) -> bool:
         return source.empty_dir is not None
 
-    async def publish(self, spec: Spec, *, again: bool = False) -> None:
+    async def publish(self, spec: PodVolumeSpec, *, again: bool = False) -> None:
         source = spec.source.empty_dir
         assert source is not None
         path = self.path(spec)
         if source.medium not in ("", "Memory"):
-            raise VolumeFailure(f'unknown storage medium "{source.medium}"')
-        await self.run(make_directory, path, 0o777)
+            raise VolumeOperationError(f'unknown storage medium "{source.medium}"')
+        await self.run_in_thread(make_directory, path, 0o777)
         if source.medium == "Memory":
             size = quantity.value(source.size_limit) if source.size_limit else 0
-            await self.run(mount_memory, path, size)
-            await self.run(make_directory, path, 0o777)
+            await self.run_in_thread(mount_tmpfs, path, size)
+            await self.run_in_thread(make_directory, path, 0o777)
         if spec.group is not None:
-            await self.site.host.give_to_group(path, spec.group, only_if_root_differs=True)
+            await self.context.host.apply_fs_group(path, spec.group, only_if_root_differs=True)
 
-    async def suspend(self, place: Place) -> None:
-        await self.site.host.unmount(self.directory(place.pod, place.name))
+    async def unpublish_keeping_data(self, place: PodVolumeRef) -> None:
+        await self.context.host.unmount(self.directory(place.pod, place.name))

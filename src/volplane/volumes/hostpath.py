@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable, Mapping
 
 from volplane.api.core import HostPathVolumeSource, PersistentVolume, Volume
-from volplane.volumes.base import Place, Plugin, Spec, VolumeFailure
+from volplane.volumes.base import PodVolumeRef, PodVolumeSpec, VolumeOperationError, VolumePlugin
 
 DEVICES = "/dev"
 STATE = "/var/lib/"
@@ -21,23 +21,25 @@ _CHECKS: Mapping[str, tuple[Callable[[int], bool], str]] = {
 }
 
 
-class HostPath(Plugin):
+class HostPathPlugin(VolumePlugin):
     name = "kubernetes.io/host-path"
 
-    def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
+    def supports(self, source: Volume, volume: PersistentVolume | None) -> bool:
         return _source(source, volume) is not None
 
-    def path(self, spec: Spec) -> str:
+    def path(self, spec: PodVolumeSpec) -> str:
         source = _source(spec.source, spec.volume)
         assert source is not None
         # A node's own directory of devices has the names of its disks and nothing else. Whoever asks for all
         # of /dev, as drivers do, wants the machine's.
         if os.path.normpath(source.path) == DEVICES:
             return DEVICES
-        real = self.site.paths.real(source.path)
-        return real if real != source.path or self.site.paths.is_machine else self._own(source)
+        real = self.context.paths.real(source.path)
+        return (
+            real if real != source.path or self.context.paths.is_machine else self._node_private_path(source)
+        )
 
-    def _own(self, source: HostPathVolumeSource) -> str:
+    def _node_private_path(self, source: HostPathVolumeSource) -> str:
         """What drivers keep in /var/lib each node has for itself, unless the machine has it already.
 
         Several nodes share this machine, and a driver on each of them expects to be alone.
@@ -45,18 +47,18 @@ class HostPath(Plugin):
         path = os.path.normpath(source.path)
         if not path.startswith(STATE) or os.path.exists(path):
             return source.path
-        return f"{self.site.paths.root}/host{path}"
+        return f"{self.context.paths.root}/host{path}"
 
-    async def publish(self, spec: Spec, *, again: bool = False) -> None:
+    async def publish(self, spec: PodVolumeSpec, *, again: bool = False) -> None:
         source = _source(spec.source, spec.volume)
         assert source is not None
-        await self.run(check, self.path(spec), source.type or "", source.path)
+        await self.run_in_thread(check_path_type, self.path(spec), source.type or "", source.path)
 
-    async def unpublish(self, place: Place) -> None:
+    async def unpublish(self, place: PodVolumeRef) -> None:
         pass
 
 
-def check(path: str, kind: str, shown: str) -> None:
+def check_path_type(path: str, kind: str, shown: str) -> None:
     """Make what `…OrCreate` asks for, and see that the path is what the pod was promised."""
     if kind == "DirectoryOrCreate":
         os.makedirs(path, mode=0o755, exist_ok=True)
@@ -71,7 +73,7 @@ def check(path: str, kind: str, shown: str) -> None:
     except FileNotFoundError:
         mode = 0
     if not fits(mode):
-        raise VolumeFailure(f"hostPath type check failed: {shown} is not {what}")
+        raise VolumeOperationError(f"hostPath type check failed: {shown} is not {what}")
 
 
 def _source(source: Volume, volume: PersistentVolume | None) -> HostPathVolumeSource | None:

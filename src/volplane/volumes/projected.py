@@ -25,39 +25,39 @@ from volplane.api.core import (
 from volplane.api.errors import MethodNotAllowed, NotFound
 from volplane.base import clock
 from volplane.client.client import Client
-from volplane.volumes.base import Site, Spec, VolumeFailure, Watched
+from volplane.volumes.api_volume import DEFAULT_MODE, ApiVolumePlugin
+from volplane.volumes.atomic_writer import VolumeFile
+from volplane.volumes.base import NodeContext, PodVolumeSpec, ReferencedObject, VolumeOperationError
 from volplane.volumes.configmap import config_files
-from volplane.volumes.content import DEFAULT_MODE, Content
 from volplane.volumes.downward import downward_files
 from volplane.volumes.secret import secret_files
-from volplane.volumes.writer import File
 
 log = logging.getLogger(__name__)
 
-DEFAULT_LIFE = 3600
+DEFAULT_TOKEN_LIFETIME = 3600
 
 
-class Token(NamedTuple):
+class ServiceAccountToken(NamedTuple):
     text: str
     expires: str
     renew_at: float  # on the loop's clock
 
 
-class Tokens:
+class ServiceAccountTokens:
     """Service-account tokens bound to pods, each asked for once until it grows old."""
 
     def __init__(self, client: Client, max_age: float) -> None:
         self._client, self._max_age = client, max_age
-        self._held: dict[tuple[str, str, int], Token] = {}  # pod, audience, life
+        self._held: dict[tuple[str, str, int], ServiceAccountToken] = {}  # pod, audience, life
 
-    async def get(self, pod: Pod, audience: str, life: int) -> Token:
+    async def get(self, pod: Pod, audience: str, life: int) -> ServiceAccountToken:
         key = (pod.uid, audience, life)
         held = self._held.get(key)
         if held is None or clock.now() >= held.renew_at:
             held = self._held[key] = await self._ask(pod, audience, life)
         return held
 
-    async def _ask(self, pod: Pod, audience: str, life: int) -> Token:
+    async def _ask(self, pod: Pod, audience: str, life: int) -> ServiceAccountToken:
         request = TokenRequest(
             spec=TokenRequestSpec(
                 audiences=(audience,) if audience else (),
@@ -73,10 +73,10 @@ class Tokens:
             of=ServiceAccount,
         )
         expires = made.status.expiration_timestamp
-        return Token(made.status.token, expires, self._renewal(expires))
+        return ServiceAccountToken(made.status.token, expires, self._renewal(expires))
 
     def _renewal(self, expires: str) -> float:
-        left = (clock.parse(expires) - clock.wall()).total_seconds() if expires else DEFAULT_LIFE
+        left = (clock.parse(expires) - clock.wall()).total_seconds() if expires else DEFAULT_TOKEN_LIFETIME
         age = min(left * 0.8, self._max_age)
         # Spread by a few seconds, or all pods of a node would ask in the same moment.
         return clock.now() + age - random.uniform(0, min(10.0, age / 10))
@@ -86,23 +86,23 @@ class Tokens:
             del self._held[key]
 
 
-class Projected(Content):
+class ProjectedPlugin(ApiVolumePlugin):
     name = "kubernetes.io/projected"
 
-    def __init__(self, site: Site, tokens: Tokens | None = None) -> None:
+    def __init__(self, site: NodeContext, tokens: ServiceAccountTokens | None = None) -> None:
         super().__init__(site)
-        self.tokens = tokens or Tokens(site.client, site.token_max_age)
+        self.tokens = tokens or ServiceAccountTokens(site.client, site.token_max_age)
 
-    def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
+    def supports(self, source: Volume, volume: PersistentVolume | None) -> bool:
         return source.projected is not None
 
-    def is_refreshed(self, spec: Spec) -> bool:
+    def requires_remount(self, spec: PodVolumeSpec) -> bool:
         return True
 
-    def forget(self, pod: str) -> None:
+    def forget_pod(self, pod: str) -> None:
         self.tokens.forget(pod)
 
-    def watches(self, spec: Spec) -> Iterable[Watched]:
+    def referenced_objects(self, spec: PodVolumeSpec) -> Iterable[ReferencedObject]:
         assert spec.source.projected is not None
         for source in spec.source.projected.sources:
             if source.config_map is not None:
@@ -110,46 +110,48 @@ class Projected(Content):
             if source.secret is not None:
                 yield Secret, spec.pod.namespace, source.secret.name
 
-    async def files(self, spec: Spec) -> Mapping[str, File]:
+    async def files(self, spec: PodVolumeSpec) -> Mapping[str, VolumeFile]:
         projected = spec.source.projected
         assert projected is not None
-        files: dict[str, File] = {}
+        files: dict[str, VolumeFile] = {}
         for source in projected.sources:
             files |= await self._source(spec, source, projected.default_mode)
         return files
 
-    async def _source(self, spec: Spec, source: VolumeProjection, mode: int | None) -> dict[str, File]:
-        client, namespace = self.site.client, spec.pod.namespace
+    async def _source(
+        self, spec: PodVolumeSpec, source: VolumeProjection, mode: int | None
+    ) -> dict[str, VolumeFile]:
+        client, namespace = self.context.client, spec.pod.namespace
         if (config := source.config_map) is not None:
             return await config_files(client, namespace, config.name, config.items, mode, config.optional)
         if (secret := source.secret) is not None:
             return await secret_files(client, namespace, secret.name, secret.items, mode, secret.optional)
         if (downward := source.downward_api) is not None:
-            return downward_files(spec.pod, downward.items, mode, self.site.allocatable())
+            return downward_files(spec.pod, downward.items, mode, self.context.allocatable())
         if (token := source.service_account_token) is not None:
             return await self._token(spec, token, mode)
         if source.cluster_trust_bundle is not None and source.cluster_trust_bundle.optional:
             return {}
-        raise VolumeFailure("this kind of projected source is not supported by this node")
+        raise VolumeOperationError("this kind of projected source is not supported by this node")
 
     async def _token(
-        self, spec: Spec, source: ServiceAccountTokenProjection, mode: int | None
-    ) -> dict[str, File]:
+        self, spec: PodVolumeSpec, source: ServiceAccountTokenProjection, mode: int | None
+    ) -> dict[str, VolumeFile]:
         try:
             token = await self.tokens.get(
-                spec.pod, source.audience, source.expiration_seconds or DEFAULT_LIFE
+                spec.pod, source.audience, source.expiration_seconds or DEFAULT_TOKEN_LIFETIME
             )
         except (NotFound, MethodNotAllowed) as error:
             log.warning("no service account token for pod %s: %s", spec.pod.key, error)
             return {}
-        owner = _only_user(spec.pod)
+        owner = _common_user(spec.pod)
         common = DEFAULT_MODE if mode is None else mode
         # Readable by the pod's user alone where it is known, else by the mode the manifest asks for.
         private = common if owner is None and spec.group is None else 0o600
-        return {source.path: File(token.text.encode(), private, owner)}
+        return {source.path: VolumeFile(token.text.encode(), private, owner)}
 
 
-def _only_user(pod: Pod) -> int | None:
+def _common_user(pod: Pod) -> int | None:
     """The user that all containers run as, when the pod names exactly one."""
     context = pod.spec.security_context
     fallback = context.run_as_user if context else None

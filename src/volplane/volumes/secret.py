@@ -7,26 +7,26 @@ from collections.abc import Iterable, Mapping
 from volplane.api.core import KeyToPath, PersistentVolume, Volume
 from volplane.api.core import Secret as SecretObject
 from volplane.client.client import Client
-from volplane.volumes.base import Spec, Watched
-from volplane.volumes.content import Content, pick
-from volplane.volumes.writer import File
+from volplane.volumes.api_volume import ApiVolumePlugin, select_files
+from volplane.volumes.atomic_writer import VolumeFile
+from volplane.volumes.base import PodVolumeSpec, ReferencedObject
 
 
-class Secret(Content):
+class SecretPlugin(ApiVolumePlugin):
     name = "kubernetes.io/secret"
 
-    def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
+    def supports(self, source: Volume, volume: PersistentVolume | None) -> bool:
         return source.secret is not None
 
-    def watches(self, spec: Spec) -> Iterable[Watched]:
+    def referenced_objects(self, spec: PodVolumeSpec) -> Iterable[ReferencedObject]:
         assert spec.source.secret is not None
         yield SecretObject, spec.pod.namespace, spec.source.secret.secret_name
 
-    async def files(self, spec: Spec) -> Mapping[str, File]:
+    async def files(self, spec: PodVolumeSpec) -> Mapping[str, VolumeFile]:
         source = spec.source.secret
         assert source is not None
         return await secret_files(
-            self.site.client,
+            self.context.client,
             spec.pod.namespace,
             source.secret_name,
             source.items,
@@ -42,10 +42,10 @@ async def secret_files(
     items: Iterable[KeyToPath],
     mode: int | None,
     optional: bool | None,
-) -> dict[str, File]:
+) -> dict[str, VolumeFile]:
     found = await client.find(SecretObject, name, namespace)
     if found is None:
         if optional:
             return {}
         found = await client.get(SecretObject, name, namespace)  # raises what the user should read
-    return pick(found.data, items, mode, of="secret", optional=bool(optional))
+    return select_files(found.data, items, mode, of="secret", optional=bool(optional))

@@ -5,9 +5,10 @@ the wire at once. A handler that wants the raw connection calls `request.upgrade
 `web.websocket` and `web.spdy` are imported by those who need them.
 """
 
-from volplane.web.client import Answer, Http, HttpError
+from volplane.web.client import ClientResponse, HttpClient, HttpError
 from volplane.web.message import (
     BodyTooLarge,
+    DirectWriter,
     Handler,
     HeaderItems,
     Headers,
@@ -15,29 +16,28 @@ from volplane.web.message import (
     Query,
     Request,
     Response,
-    Sink,
     Upgraded,
 )
-from volplane.web.server import BadAddress, Limits, PortInUse, Server, serve
+from volplane.web.server import BadAddress, HttpServer, PortInUse, ServerLimits, serve
 from volplane.web.stream import Stream
 
 __all__ = [
-    "Answer",
     "BadAddress",
     "BodyTooLarge",
+    "ClientResponse",
+    "DirectWriter",
     "Handler",
     "HeaderItems",
     "Headers",
-    "Http",
+    "HttpClient",
     "HttpError",
-    "Limits",
+    "HttpServer",
     "Peer",
     "PortInUse",
     "Query",
     "Request",
     "Response",
-    "Server",
-    "Sink",
+    "ServerLimits",
     "Stream",
     "Upgraded",
     "serve",

@@ -26,15 +26,15 @@ from volplane.web.message import (
     Request,
     Response,
     Upgraded,
-    head,
-    pairs,
+    format_head,
+    header_pairs,
 )
-from volplane.web.reading import Malformed, Reader
+from volplane.web.request_parser import MalformedRequest, RequestParser
 from volplane.web.stream import Flow, Stream
 
 if TYPE_CHECKING:
-    from volplane.web.limits import Limits
-    from volplane.web.server import Server
+    from volplane.web.limits import ServerLimits
+    from volplane.web.server import HttpServer
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +45,8 @@ COPY_LIMIT = 64 * 1024  # larger bodies are not copied next to their head
 _BODILESS = frozenset({204, 304})
 
 
-class Connection(asyncio.Protocol):
-    def __init__(self, server: Server) -> None:
+class ServerConnection(asyncio.Protocol):
+    def __init__(self, server: HttpServer) -> None:
         self.since = 0.0  # loop time of the last change between idle, reading and working
         self.task: asyncio.Task[None] | None = None
         self.handshake: asyncio.Task[None] | None = None  # until the transport is there
@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._request: Request | None = None  # the one being answered
         self._queued = 0  # bytes of bodies in the queue
-        self._reader = Reader(self, server.limits.body)
+        self._reader = RequestParser(self, server.limits.body)
         self._flow = Flow()
         self._queue: deque[Request] = deque()
         self._parked: asyncio.Future[None] | None = None  # the task, waiting for the next request
@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
         self._peer = _peer(transport)
         self._server.connections.add(self)
         if self._peer is not None and self._peer.common_name:
-            self._belongs_to(self._peer.common_name)
+            self._set_user(self._peer.common_name)
 
     def data_received(self, data: bytes) -> None:
         if self._stream is not None:
@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
             return
         try:
             self._leftover = self._reader.feed(data)
-        except Malformed as malformed:
+        except MalformedRequest as malformed:
             self._refuse(malformed.status)
             return
         if self._leftover is not None:
@@ -106,13 +106,13 @@ class Connection(asyncio.Protocol):
         return self.is_working() and not self._streaming and not self._secure
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._server.left(self)
+        self._server.remove_connection(self)
         self._flow.end()
         if self._stream is not None:
             self._stream.feed_eof()
         self._queue.clear()
         self._request = None
-        self._reader.end()
+        self._reader.close()
         if self.task is not None:
             self.task.cancel()
 
@@ -124,14 +124,14 @@ class Connection(asyncio.Protocol):
 
     # What the reader tells
 
-    def begun(self) -> None:
+    def handle_request_start(self) -> None:
         if not self.is_working():
             self.since = self._loop.time()
 
-    def wants_body(self) -> None:
+    def send_continue(self) -> None:
         self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def arrived(self, reader: Reader, body: bytes | None) -> None:
+    def handle_request(self, reader: RequestParser, body: bytes | None) -> None:
         if body is None:
             self._deaf = True
         request = Request(
@@ -157,9 +157,9 @@ class Connection(asyncio.Protocol):
             self._paused_reading = True
             self._transport.pause_reading()
 
-    def large_body(self) -> None:
-        if not self.is_known():
-            self._server.take_large(self)
+    def handle_large_body(self) -> None:
+        if not self.is_authenticated():
+            self._server.admit_large_body(self)
 
     def _refuse(self, status: int) -> None:
         """Not a request at all. Whoever is being answered gets his answer first."""
@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol):
                 self._queued -= len(request._body or b"")
                 response = await self._answer(request)
                 if request.user and not self.user:
-                    self._belongs_to(request.user)
+                    self._set_user(request.user)
                 if isinstance(response, Upgraded) or not await self._send(request, response):
                     break
                 if self._paused_reading:
@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.writelines([top, body])
         if self._flow.paused:
-            await self._taken(UNREAD)
+            await self._wait_until_sent(UNREAD)
         return keep
 
     async def _send_stream(
@@ -246,7 +246,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(self._head(response, -1 if chunked else None, keep=keep))
             if request.method != "HEAD" and not self._eof:
                 if response.direct is not None and chunked:
-                    response.direct(Direct(self))
+                    response.direct(ChunkWriter(self))
                 await self._pump(body, response.patience, chunked=chunked)
             return keep
         except asyncio.CancelledError:
@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
             if (aclose := getattr(body, "aclose", None)) is not None:
                 await aclose()
 
-    async def _taken(self, patience: float | None) -> None:
+    async def _wait_until_sent(self, patience: float | None) -> None:
         """Until the client has taken what was written. ConnectionResetError if it does not for so long."""
         try:
             async with asyncio.timeout(patience):
@@ -273,13 +273,13 @@ class Connection(asyncio.Protocol):
             if piece:
                 write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
             if flow.paused:
-                await self._taken(patience)
+                await self._wait_until_sent(patience)
         if chunked:
             write(b"0\r\n\r\n")
 
     def _head(self, response: Response, length: int | None, *, keep: bool) -> bytes:
         """`length` of the body; -1: in chunks; None: until the connection ends."""
-        lines = [f"{name}: {value}\r\n" for name, value in pairs(response.headers)]
+        lines = [f"{name}: {value}\r\n" for name, value in header_pairs(response.headers)]
         if length == -1:
             lines.append("Transfer-Encoding: chunked\r\n")
         elif length is not None and response.status not in _BODILESS:
@@ -289,13 +289,13 @@ class Connection(asyncio.Protocol):
         text = "".join(lines)
         if text.count("\n") != len(lines) or text.count("\r") != len(lines):
             raise ValueError("line break in a header")
-        return f"{self._server.first_lines(response.status)}{text}\r\n".encode("latin-1")
+        return f"{self._server.response_start(response.status)}{text}\r\n".encode("latin-1")
 
     def _hijack(self, request: Request, headers: HeaderItems) -> Stream:
         if self._stream is not None or self._leftover is None:
             raise RuntimeError("the client asked for no upgrade")
         more = [] if "Connection" in Headers.of(headers) else [("Connection", "Upgrade")]
-        self._transport.write(head("HTTP/1.1 101 Switching Protocols", headers, *more))
+        self._transport.write(format_head("HTTP/1.1 101 Switching Protocols", headers, *more))
         self._stream = Stream(self._transport, self._flow, self._leftover)
         if self._eof:
             self._stream.feed_eof()
@@ -317,13 +317,13 @@ class Connection(asyncio.Protocol):
     def is_working(self) -> bool:
         return self.task is not None and self._parked is None
 
-    def is_known(self) -> bool:
+    def is_authenticated(self) -> bool:
         """Whether it belongs to somebody; a handler that is still at work may have found out already."""
         if not self.user and self._request is not None and self._request.user:
-            self._belongs_to(self._request.user)
+            self._set_user(self._request.user)
         return bool(self.user)
 
-    def is_overdue(self, now: float, limits: Limits) -> bool:
+    def is_overdue(self, now: float, limits: ServerLimits) -> bool:
         """Whether the client takes longer than it may, with what it is expected to do next."""
         if self.is_working():
             return False
@@ -337,7 +337,7 @@ class Connection(asyncio.Protocol):
             patience = limits.head
         return now - self.since > patience
 
-    def is_endless(self) -> bool:
+    def is_streaming(self) -> bool:
         """Working on something that does not end by itself soon."""
         return self._streaming or self._stream is not None
 
@@ -359,15 +359,15 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.abort()
 
-    def _belongs_to(self, user: str) -> None:
+    def _set_user(self, user: str) -> None:
         self.user = user
-        self._server.know(self)
+        self._server.mark_authenticated(self)
 
 
-class Direct:
+class ChunkWriter:
     """The `Sink` of a stream that is under way."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._write = connection._transport.write
         self._chunk = connection._server.chunk

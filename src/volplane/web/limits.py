@@ -6,13 +6,13 @@ from msgspec import Struct
 
 from volplane.base import descriptors
 
-MOST_CONNECTIONS = 4096
+MAX_CONNECTIONS = 4096
 SHARE = 4  # connections get the fourth part of the descriptors
-FEWEST = 32  # connections, however few descriptors there are
-LARGE_BODIES = 32  # that clients whom nobody knows may send at a time
+MIN_CONNECTIONS = 32  # connections, however few descriptors there are
+MAX_LARGE_BODIES = 32  # that clients whom nobody knows may send at a time
 
 
-class Limits(Struct, frozen=True):
+class ServerLimits(Struct, frozen=True):
     """Times in seconds. A client that is known has authenticated itself on that connection."""
 
     connections: int = 0  # open at a time; 0: a share of the process's descriptors
@@ -25,12 +25,12 @@ class Limits(Struct, frozen=True):
     unauthenticated_idle: float = 60.0  # the same for a client that nobody knows
     goodbye: float = 10.0  # to take what was written before we closed
 
-    def most_connections(self) -> int:
-        return self.connections or max(FEWEST, min(descriptors.limit() // SHARE, MOST_CONNECTIONS))
+    def max_connections(self) -> int:
+        return self.connections or max(MIN_CONNECTIONS, min(descriptors.limit() // SHARE, MAX_CONNECTIONS))
 
-    def most_unauthenticated(self) -> int:
+    def max_unauthenticated(self) -> int:
         """Connections of clients that nobody knows, among all."""
-        return max(self.most_connections() // 4, 1)
+        return max(self.max_connections() // 4, 1)
 
 
 def descriptors_for_connections() -> int:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 BACKLOG = 1024
 AT_ONCE = 64  # connections accepted before others get their turn
 PAUSE = 0.05  # seconds without accepting, after descriptors ran out
-SAY_AGAIN = 60.0  # seconds between two lines in the log about one trouble
+LOG_INTERVAL = 60.0  # seconds between two lines in the log about one trouble
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -47,7 +47,7 @@ class BadAddress(OSError):
         super().__init__(errno.EADDRNOTAVAIL, f"cannot listen on {host or '*'} port {port}: {why}")
 
 
-class Listener:
+class TcpListener:
     """`accepted` gets each connection; `make_room` closes one that can be spared, if there is one."""
 
     def __init__(self, accepted: Callable[[socket.socket], None], make_room: Callable[[], bool]) -> None:
@@ -63,7 +63,7 @@ class Listener:
         addresses = await self._resolve(host, port)
         try:
             for family, address in addresses:
-                self._sockets.append(_bound(family, address))
+                self._sockets.append(_open_socket(family, address))
         except OSError as error:
             self.close()
             if error.errno == errno.EADDRINUSE:
@@ -103,11 +103,11 @@ class Listener:
             os.close(self._reserve)
             self._reserve = -1
 
-    def say(self, reason: str, text: str, *values: object) -> None:
+    def report_drop(self, reason: str, text: str, *values: object) -> None:
         """Count a connection that was dropped, and log why, once in a while."""
         dropped.labels(reason).inc()
         now = clock.now()
-        if now - self._said.get(reason, -SAY_AGAIN) >= SAY_AGAIN:
+        if now - self._said.get(reason, -LOG_INTERVAL) >= LOG_INTERVAL:
             self._said[reason] = now
             log.warning(text, *values)
 
@@ -130,14 +130,14 @@ class Listener:
                 return
             except OSError as error:
                 if error.errno in _EXHAUSTED:
-                    self._without_descriptors(listening, error)
+                    self._handle_exhaustion(listening, error)
                     return
                 continue  # the client has left before we came to it
             made.setblocking(False)
             self._accepted(made)
 
-    def _without_descriptors(self, listening: socket.socket, error: OSError) -> None:
-        self.say("descriptors", "a connection was dropped: %s", error.strerror)
+    def _handle_exhaustion(self, listening: socket.socket, error: OSError) -> None:
+        self.report_drop("descriptors", "a connection was dropped: %s", error.strerror)
         if not self._make_room():
             self._refuse(listening)
         self._pause()
@@ -154,7 +154,7 @@ class Listener:
             self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _bound(family: int, address: Any) -> socket.socket:
+def _open_socket(family: int, address: Any) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -31,7 +31,7 @@ class Headers:
 
     @classmethod
     def of(cls, items: HeaderItems) -> Headers:
-        return cls([(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs(items)])
+        return cls([(name.encode("latin-1"), value.encode("latin-1")) for name, value in header_pairs(items)])
 
     def get(self, name: str, default: str = "") -> str:
         values = self._index().get(name.lower())
@@ -174,7 +174,7 @@ class Request:
         return f"Request({self.method} {self.raw_path})"
 
 
-class Sink(Protocol):
+class DirectWriter(Protocol):
     """A way past a stream's iterator, for what can be written the moment it is there.
 
     It is the stream's own business that nothing overtakes what the iterator still has to say.
@@ -193,7 +193,7 @@ class Response(Struct):
     headers: HeaderItems = ()
     body: bytes | AsyncIterator[bytes] = b""
     patience: float | None = None  # of a stream: seconds that the client may leave it unread
-    direct: Callable[[Sink], None] | None = None  # of a stream: is told how to write past it
+    direct: Callable[[DirectWriter], None] | None = None  # of a stream: is told how to write past it
 
 
 class Upgraded(Struct, frozen=True):
@@ -203,13 +203,13 @@ class Upgraded(Struct, frozen=True):
 Handler: TypeAlias = Callable[[Request], Awaitable[Response | Upgraded]]
 
 
-def pairs(items: HeaderItems) -> Iterable[tuple[str, str]]:
+def header_pairs(items: HeaderItems) -> Iterable[tuple[str, str]]:
     return items.items() if isinstance(items, Mapping) else items
 
 
-def head(first_line: str, headers: HeaderItems, *more: tuple[str, str]) -> bytes:
+def format_head(first_line: str, headers: HeaderItems, *more: tuple[str, str]) -> bytes:
     """A message's head, blank line included. A line break inside a header is an error, not an injection."""
-    lines = [first_line, *(f"{name}: {value}" for name, value in pairs(headers))]
+    lines = [first_line, *(f"{name}: {value}" for name, value in header_pairs(headers))]
     lines += [f"{name}: {value}" for name, value in more]
     text = "\r\n".join(lines)
     if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:

@@ -17,12 +17,12 @@ from functools import partial
 from http import HTTPStatus
 
 from volplane.base import clock
-from volplane.web.connection import Connection
-from volplane.web.limits import LARGE_BODIES, Limits, descriptors_for_connections
-from volplane.web.listener import BadAddress, Listener, PortInUse
+from volplane.web.connection import ServerConnection
+from volplane.web.limits import MAX_LARGE_BODIES, ServerLimits, descriptors_for_connections
+from volplane.web.listener import BadAddress, PortInUse, TcpListener
 from volplane.web.message import Handler
 
-__all__ = ["BadAddress", "Limits", "PortInUse", "Server", "serve"]
+__all__ = ["BadAddress", "HttpServer", "PortInUse", "ServerLimits", "serve"]
 
 log = logging.getLogger(__name__)
 
@@ -33,25 +33,25 @@ FAIR_SHARE = 4  # no user is cut off who holds less than this part of the connec
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
-class Server:
+class HttpServer:
     """Made by `await serve(…)`."""
 
     port: int
 
-    def __init__(self, handler: Handler, limits: Limits, ssl: tls.SSLContext | None) -> None:
+    def __init__(self, handler: Handler, limits: ServerLimits, ssl: tls.SSLContext | None) -> None:
         self.handler = handler
         self.limits = limits
         self.linger = LINGER
         self.closing = False
-        self.connections: set[Connection] = set()
-        self.most = limits.most_connections()
-        self.most_unauthenticated = limits.most_unauthenticated()
+        self.connections: set[ServerConnection] = set()
+        self.most = limits.max_connections()
+        self.most_unauthenticated = limits.max_unauthenticated()
         self._ssl = ssl
         self._loop = asyncio.get_running_loop()
-        self._listener = Listener(self._accepted, self._give_back)
-        self._handshakes: dict[Connection, None] = {}
-        self._unauthenticated: dict[Connection, None] = {}  # in the order they came
-        self._large: dict[Connection, None] = {}  # those of them that send a large body
+        self._listener = TcpListener(self._add_connection, self._free_descriptors)
+        self._handshakes: dict[ServerConnection, None] = {}
+        self._unauthenticated: dict[ServerConnection, None] = {}  # in the order they came
+        self._large: dict[ServerConnection, None] = {}  # those of them that send a large body
         self._below = descriptors_for_connections()
         self._emptied = asyncio.Event()
         self._second = -1
@@ -65,10 +65,10 @@ class Server:
 
     # Who gets in
 
-    def _accepted(self, made: socket.socket) -> None:
-        connection = Connection(self)
+    def _add_connection(self, made: socket.socket) -> None:
+        connection = ServerConnection(self)
         if len(self._unauthenticated) >= self.most_unauthenticated:
-            self._listener.say(
+            self._listener.report_drop(
                 "unauthenticated",
                 "a connection was dropped: %d have not authenticated",
                 self.most_unauthenticated,
@@ -76,16 +76,18 @@ class Server:
             self._drop_unauthenticated()
         # The kernel gives the lowest number that is free: a high one says that all below it are in use.
         if made.fileno() >= self._below or self.open_connections >= self.most:
-            self._listener.say("connections", "a connection was dropped: %d are open", self.open_connections)
+            self._listener.report_drop(
+                "connections", "a connection was dropped: %d are open", self.open_connections
+            )
             if not self._make_room():
                 made.close()
                 return
         self._unauthenticated[connection] = None
         self._handshakes[connection] = None
-        connection.handshake = task = self._loop.create_task(self._greet(connection, made))
-        task.add_done_callback(partial(self._greeted, connection, made))
+        connection.handshake = task = self._loop.create_task(self._run_handshake(connection, made))
+        task.add_done_callback(partial(self._end_handshake, connection, made))
 
-    async def _greet(self, connection: Connection, made: socket.socket) -> None:
+    async def _run_handshake(self, connection: ServerConnection, made: socket.socket) -> None:
         if self._ssl is None:
             await self._loop.connect_accepted_socket(lambda: connection, made)
         else:
@@ -97,12 +99,14 @@ class Server:
                 ssl_shutdown_timeout=self.limits.goodbye,
             )
 
-    def _greeted(self, connection: Connection, made: socket.socket, task: asyncio.Task[None]) -> None:
+    def _end_handshake(
+        self, connection: ServerConnection, made: socket.socket, task: asyncio.Task[None]
+    ) -> None:
         connection.handshake = None
         self._handshakes.pop(connection, None)
         error = None if task.cancelled() else task.exception()
         if error is not None or task.cancelled():
-            self.left(connection)
+            self.remove_connection(connection)
             made.close()
         if error is not None and not isinstance(error, OSError):  # a TLS failure is an OSError
             log.warning("a connection could not be taken", exc_info=error)
@@ -112,20 +116,20 @@ class Server:
         """Those in their handshake included."""
         return len(self.connections) + len(self._handshakes)
 
-    def know(self, connection: Connection) -> None:
+    def mark_authenticated(self, connection: ServerConnection) -> None:
         """The connection is somebody's."""
         self._unauthenticated.pop(connection, None)
         self._large.pop(connection, None)
 
-    def take_large(self, connection: Connection) -> None:
+    def admit_large_body(self, connection: ServerConnection) -> None:
         """A client that nobody knows sends a large body. Only some may at a time: each takes memory."""
         self._large.pop(connection, None)
         self._large[connection] = None
         for oldest in list(self._large):
-            if len(self._large) <= LARGE_BODIES:
+            if len(self._large) <= MAX_LARGE_BODIES:
                 break
-            if not oldest.is_known() and not oldest.is_working():
-                self._listener.say(
+            if not oldest.is_authenticated() and not oldest.is_working():
+                self._listener.report_drop(
                     "large-bodies", "a connection was dropped: too many send large bodies unauthenticated"
                 )
                 oldest.abort()
@@ -135,7 +139,7 @@ class Server:
         """Drop the connection that is needed least; False if there is none."""
         return self._drop_unauthenticated() or self._drop_idle() or self._drop_from_largest_holder()
 
-    def _give_back(self) -> bool:
+    def _free_descriptors(self) -> bool:
         """Descriptors have run out: one connection at least, and some more of those that nobody knows."""
         given = self._make_room()
         for _ in range(GIVEN_BACK):
@@ -145,9 +149,9 @@ class Server:
 
     def _drop_unauthenticated(self) -> bool:
         """The oldest that waits for its client; if there is none, the oldest that we work for."""
-        victim: Connection | None = None
+        victim: ServerConnection | None = None
         for connection in list(self._unauthenticated):
-            if connection.is_known():  # which has taken it out
+            if connection.is_authenticated():  # which has taken it out
                 continue
             if not connection.is_working():
                 victim = connection
@@ -168,10 +172,10 @@ class Server:
         theirs = (c for c in self.connections if c.user == user)
         return self._drop(min(theirs, key=lambda c: c.since, default=None))
 
-    def _drop(self, connection: Connection | None) -> bool:
+    def _drop(self, connection: ServerConnection | None) -> bool:
         if connection is None:
             return False
-        self.left(connection)  # now: it no longer counts when the next one comes
+        self.remove_connection(connection)  # now: it no longer counts when the next one comes
         connection.abort()
         return True
 
@@ -190,15 +194,17 @@ class Server:
         for task in handshakes:
             task.cancel()
         await asyncio.gather(*handshakes, return_exceptions=True)
-        busy = [task for connection in list(self.connections) if (task := _leave(connection)) is not None]
+        busy = [
+            task for connection in list(self.connections) if (task := _begin_closing(connection)) is not None
+        ]
         if busy:
             _, late = await asyncio.wait(busy, timeout=grace)
             for task in late:
                 task.cancel()
             await asyncio.gather(*busy, return_exceptions=True)
-        await self._leave_last()
+        await self._flush_and_abort()
 
-    async def _leave_last(self) -> None:
+    async def _flush_and_abort(self) -> None:
         """What has been written goes out, if the client takes it."""
         if self.connections:
             with suppress(TimeoutError):
@@ -207,7 +213,7 @@ class Server:
         for connection in list(self.connections):
             connection.abort()
 
-    def left(self, connection: Connection) -> None:
+    def remove_connection(self, connection: ServerConnection) -> None:
         self.connections.discard(connection)
         self._handshakes.pop(connection, None)
         self._unauthenticated.pop(connection, None)
@@ -215,7 +221,7 @@ class Server:
         if self.closing and not self.connections:
             self._emptied.set()
 
-    def first_lines(self, status: int) -> str:
+    def response_start(self, status: int) -> str:
         """Status line and date, worded once a second."""
         second = int(self._loop.time())
         if second != self._second:
@@ -236,12 +242,12 @@ class Server:
         self._sweeper = self._loop.call_later(SWEEP, self._sweep)
 
 
-def _leave(connection: Connection) -> asyncio.Task[None] | None:
+def _begin_closing(connection: ServerConnection) -> asyncio.Task[None] | None:
     """Begin to end a connection; the task that still has something to say."""
     if not connection.is_working():
         connection.close()
         return None
-    if connection.task is not None and connection.is_endless():
+    if connection.task is not None and connection.is_streaming():
         connection.task.cancel()
     return connection.task
 
@@ -252,9 +258,9 @@ async def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     ssl: tls.SSLContext | None = None,
-    limits: Limits | None = None,
-) -> Server:
+    limits: ServerLimits | None = None,
+) -> HttpServer:
     """Listen; port 0 takes a free one. PortInUse, BadAddress."""
-    server = Server(handler, limits or Limits(), ssl)
+    server = HttpServer(handler, limits or ServerLimits(), ssl)
     await server._listen(host, port)
     return server

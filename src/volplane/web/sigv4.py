@@ -19,13 +19,13 @@ END = "aws4_request"
 _PLAIN = "-_.~"
 
 
-class Keys(Struct, frozen=True):
+class AwsKeys(Struct, frozen=True):
     access: str
     secret: str
     token: str = ""  # of keys that are lent for a while
 
 
-class Signed(Struct, frozen=True):
+class SignedRequest(Struct, frozen=True):
     """A request as far as its signature is concerned."""
 
     method: str
@@ -43,14 +43,14 @@ class Signer:
         self._host, self._path = host, path
         self._place = (region, service, END)
 
-    def headers(self, body: bytes, type: str, keys: Keys, now: datetime) -> list[tuple[str, str]]:
+    def headers(self, body: bytes, type: str, keys: AwsKeys, now: datetime) -> list[tuple[str, str]]:
         """Those of the request, all but its host."""
         stamp = now.strftime("%Y%m%dT%H%M%SZ")
         shown = {"content-type": type, "host": self._host, "x-amz-date": stamp}
         if keys.token:
             shown["x-amz-security-token"] = keys.token
         scope, names = (stamp[:8], *self._place), tuple(shown)  # in alphabetical order, as they are signed
-        request = Signed("POST", self._path, "", shown.__getitem__, body)
+        request = SignedRequest("POST", self._path, "", shown.__getitem__, body)
         signed = signature(request, names, stamp, scope, keys.secret)
         del shown["host"]
         credential = f"Credential={keys.access}/{'/'.join(scope)}"
@@ -58,13 +58,15 @@ class Signer:
         return [*shown.items(), ("authorization", text)]
 
 
-def signature(request: Signed, names: Sequence[str], stamp: str, scope: Sequence[str], secret: str) -> str:
+def signature(
+    request: SignedRequest, names: Sequence[str], stamp: str, scope: Sequence[str], secret: str
+) -> str:
     """Over method, path, query, the headers of these names and the body; `scope`: day, region, service."""
     text = "\n".join([ALGORITHM, stamp, "/".join(scope), _digest(_canonical(request, names).encode())])
     return hmac.new(_key(secret, tuple(scope)), text.encode(), hashlib.sha256).hexdigest()
 
 
-def _canonical(request: Signed, names: Sequence[str]) -> str:
+def _canonical(request: SignedRequest, names: Sequence[str]) -> str:
     headers = "".join(f"{name}:{' '.join(request.header(name).split())}\n" for name in names)
     pairs = sorted(
         (quote(name, safe=_PLAIN), quote(value, safe=_PLAIN))

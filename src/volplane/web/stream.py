@@ -93,11 +93,11 @@ class Stream:
         return data
 
     async def write(self, data: bytes) -> None:
-        self.put(data)
+        self.write_nowait(data)
         if self._flow.paused:
             await self._flow.drain()
 
-    def put(self, data: bytes) -> None:
+    def write_nowait(self, data: bytes) -> None:
         """Write without waiting for the peer; for small last words."""
         if self._flow.lost or self._transport.is_closing():
             raise ConnectionResetError("the connection is closed")
@@ -112,7 +112,7 @@ class Stream:
         self.feed_eof()
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         return self._transport.is_closing()
 
     def _wake(self) -> None:

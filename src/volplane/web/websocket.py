@@ -18,8 +18,8 @@ from io import StringIO
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 
-from volplane.web.client import Answer, Http
-from volplane.web.message import HeaderItems, Request, pairs
+from volplane.web.client import ClientResponse, HttpClient
+from volplane.web.message import HeaderItems, Request, header_pairs
 from volplane.web.stream import Stream
 
 _GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455
@@ -32,10 +32,10 @@ class BadHandshake(Exception):
     """The request cannot become a WebSocket; nothing has been answered yet."""
 
 
-class Refused(Exception):
+class WebSocketRefused(Exception):
     """The server did not want a WebSocket, and says why."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ClientResponse) -> None:
         super().__init__(f"the server answered {answer.status}: {answer.body[:200].decode(errors='replace')}")
         self.answer = answer
 
@@ -65,18 +65,18 @@ class WebSocket:
         self._receiving = True
         try:
             while not self._messages and not self._ended.is_set():
-                await self._take_in()
+                await self._receive_frames()
             return self._messages.popleft() if self._messages else None
         finally:
             self._receiving = False
 
-    async def greet(self) -> None:
+    async def wait_for_peer(self) -> None:
         """Before anybody receives: until the peer has answered a ping or spoken by itself, or a moment."""
         await self._write(Ping())
         with suppress(TimeoutError):
             async with asyncio.timeout(GREETING):
                 while not self._heard_of and not self._ended.is_set():
-                    await self._take_in()
+                    await self._receive_frames()
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Say goodbye and wait a moment for the peer's."""
@@ -91,18 +91,18 @@ class WebSocket:
                         pass
         self._end()
 
-    def hang_up(self, code: int = 1000) -> None:
+    def close_now(self, code: int = 1000) -> None:
         """Say goodbye without waiting for an answer."""
-        if self._frames.state is ConnectionState.OPEN and not self._stream.closed:
-            self._stream.put(self._frames.send(CloseConnection(code=code)))
+        if self._frames.state is ConnectionState.OPEN and not self._stream.is_closed:
+            self._stream.write_nowait(self._frames.send(CloseConnection(code=code)))
         self._end()
 
-    async def _take_in(self) -> None:
+    async def _receive_frames(self) -> None:
         data = await self._stream.read()
         self._frames.receive_data(data or None)
-        await self._digest()
+        await self._handle_frames()
 
-    async def _digest(self) -> None:
+    async def _handle_frames(self) -> None:
         for event in self._frames.events():
             match event:
                 case TextMessage() | BytesMessage():
@@ -161,10 +161,10 @@ class MessageStream:
         await self._socket.send(data)
 
     def close(self) -> None:
-        self._socket.hang_up()
+        self._socket.close_now()
 
 
-def is_asked(request: Request) -> bool:
+def is_websocket_request(request: Request) -> bool:
     """Whether the client wants a WebSocket at all."""
     headers = request.headers
     return "websocket" in headers.tokens("upgrade") and "upgrade" in headers.tokens("connection")
@@ -174,7 +174,7 @@ async def server_accept(request: Request, protocols: Sequence[str]) -> WebSocket
     """Upgrade with the first of our protocols that the client offers (`""`: none). BadHandshake."""
     headers = request.headers
     key = headers.get("sec-websocket-key")
-    if request.method != "GET" or not is_asked(request) or not key:
+    if request.method != "GET" or not is_websocket_request(request) or not key:
         raise BadHandshake("not a WebSocket handshake")
     if headers.get("sec-websocket-version") != "13":
         raise BadHandshake("unsupported WebSocket version")
@@ -188,17 +188,17 @@ async def server_accept(request: Request, protocols: Sequence[str]) -> WebSocket
     return WebSocket(await request.upgrade(answer), chosen, kind=ConnectionType.SERVER)
 
 
-async def client(
-    http: Http, path: str, *, protocols: Sequence[str] = (), headers: HeaderItems = ()
+async def connect_websocket(
+    http: HttpClient, path: str, *, protocols: Sequence[str] = (), headers: HeaderItems = ()
 ) -> WebSocket:
-    """Open a WebSocket. Refused, and what `Http.upgrade` raises."""
+    """Open a WebSocket. Refused, and what `HttpClient.upgrade` raises."""
     key = base64.b64encode(os.urandom(16)).decode()
     ask = [
         ("Upgrade", "websocket"),
         ("Connection", "Upgrade"),
         ("Sec-WebSocket-Version", "13"),
         ("Sec-WebSocket-Key", key),
-        *pairs(headers),
+        *header_pairs(headers),
     ]
     if protocols:
         ask.append(("Sec-WebSocket-Protocol", ", ".join(protocols)))
@@ -206,7 +206,7 @@ async def client(
     if stream is None or answer.headers.get("sec-websocket-accept") != _accept(key):
         if stream is not None:
             stream.close()
-        raise Refused(answer)
+        raise WebSocketRefused(answer)
     return WebSocket(stream, answer.headers.get("sec-websocket-protocol"), kind=ConnectionType.CLIENT)
 
 

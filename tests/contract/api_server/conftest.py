@@ -51,7 +51,7 @@ class Shared:
     def start(self) -> None:
         self._thread.start()
         self.store = MemoryStore()
-        settings = apiserver.Settings(data_dir=str(self.directory))
+        settings = apiserver.ApiServerOptions(data_dir=str(self.directory))
         self.server = self.call(apiserver.run(settings, self.store))
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -95,7 +95,7 @@ class Peer:
     @asynccontextmanager
     async def __call__(self) -> AsyncIterator[Here]:
         headers = {"authorization": f"Bearer {self._token}"}
-        http = web.Http(self.url, ssl=tls.client_context(self._ca), headers=headers)
+        http = web.HttpClient(self.url, ssl=tls.client_context(self._ca), headers=headers)
         here = Here(self, MemoryStore(), http)
         here.space = f"t{next(self._numbers)}"
         try:

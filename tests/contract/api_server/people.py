@@ -16,7 +16,7 @@ DEFAULT = "/api/v1/namespaces/default"
 
 
 class Reply:
-    def __init__(self, answer: web.Answer) -> None:
+    def __init__(self, answer: web.ClientResponse) -> None:
         self.status, self.headers, self.body = answer.status, answer.headers, answer.body
 
     @property
@@ -31,7 +31,7 @@ class Reply:
 class Person:
     """Somebody who asks; `headers` go with every request."""
 
-    def __init__(self, http: web.Http, **headers: str) -> None:
+    def __init__(self, http: web.HttpClient, **headers: str) -> None:
         self.http = http
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
@@ -70,7 +70,7 @@ async def person(server: Any, user: str = "", *groups: str, token: str = "") -> 
         name = "-".join((user, *groups)).replace(":", "_").replace("/", "_")
         pair = server.authority.client(name, user, groups)
         context = tls.client_context(ca, str(pair.cert_path), str(pair.key_path))
-    http = web.Http(server.url, ssl=context, headers=headers)
+    http = web.HttpClient(server.url, ssl=context, headers=headers)
     try:
         yield Person(http)
     finally:

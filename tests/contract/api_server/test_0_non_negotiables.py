@@ -176,7 +176,7 @@ async def test_14_field_selectors_work_on_list_and_watch(shared: Any) -> None:
 async def test_13_exec_takes_websocket_v5_and_spdy(served: Any) -> None:
     async with served() as api, on_a_node(api) as node:
         path = "/api/v1/namespaces/default/pods/p/exec?command=sh&stdin=true&stdout=true"
-        socket = await websocket.client(api.http, path, protocols=["v5.channel.k8s.io"])
+        socket = await websocket.connect_websocket(api.http, path, protocols=["v5.channel.k8s.io"])
         assert socket.protocol == "v5.channel.k8s.io"
         await socket.send(b"\0hello")
         assert await socket.receive() == b"\1HELLO"

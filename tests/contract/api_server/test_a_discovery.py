@@ -182,7 +182,7 @@ async def test_create_f_and_explain_with_kubectl(tmp_path: Path) -> None:
     """What kubectl asks is read from the audit log: v2 in protobuf for old ones, v3 for new ones."""
     log = tmp_path / "audit.log"
     store = MemoryStore()
-    settings = apiserver.Settings(data_dir=str(tmp_path), audit_log_path=str(log))
+    settings = apiserver.ApiServerOptions(data_dir=str(tmp_path), audit_log_path=str(log))
     server = await apiserver.run(settings, store)
     try:
         kubectl = Kubectl(server.kubeconfig, tmp_path)

@@ -116,7 +116,7 @@ async def test_a_machine_with_a_bootstrap_token_becomes_a_node(served: Any, tmp_
         context = tls.client_context(
             str(api.server.authority.pair.cert_path), str(tmp_path / "n.crt"), str(tmp_path / "n.key")
         )
-        node = web.Http(api.server.url, ssl=context)
+        node = web.HttpClient(api.server.url, ssl=context)
         created = await node.request("POST", "/api/v1/nodes", body=b'{"metadata":{"name":"n9"}}')
         await node.close()
         assert created.status == 201, created.body

@@ -140,7 +140,7 @@ async def test_1000_concurrent_writers_one_event_each_and_no_rv_reuse_after_a_re
     seen: list[int] = []
     for names in (range(1000), range(1000, 1100)):
         store = await SqliteStore.open(tmp_path / "state.db")
-        server = await apiserver.run(apiserver.Settings(data_dir=str(tmp_path)), store)
+        server = await apiserver.run(apiserver.ApiServerOptions(data_dir=str(tmp_path)), store)
         http = client_of(server)
         try:
             seen += await written(Api(server, store, http), names)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 @asynccontextmanager
 async def audited(directory: Path) -> AsyncIterator[Api]:
     store = MemoryStore()
-    settings = apiserver.Settings(
+    settings = apiserver.ApiServerOptions(
         data_dir=str(directory), audit_log_path=str(directory / "log" / "audit.log")
     )
     server = await apiserver.run(settings, store)

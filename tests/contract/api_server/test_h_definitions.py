@@ -282,7 +282,7 @@ async def test_kinds_are_there_again_after_a_restart(served: Any) -> None:
         await define(api)
         await api.post(WIDGETS, widget(size=1))
         second = await apiserver.run(
-            apiserver.Settings(data_dir=str(api.server.kubeconfig.parent)), api.store
+            apiserver.ApiServerOptions(data_dir=str(api.server.kubeconfig.parent)), api.store
         )
         other = Api(second, api.store, client_of(second))
         try:
@@ -295,14 +295,14 @@ async def test_kinds_are_there_again_after_a_restart(served: Any) -> None:
 async def test_two_servers_over_one_store_agree(served: Any) -> None:
     async with served() as api:
         second = await apiserver.run(
-            apiserver.Settings(data_dir=str(api.server.kubeconfig.parent)), api.store
+            apiserver.ApiServerOptions(data_dir=str(api.server.kubeconfig.parent)), api.store
         )
         other = Api(second, api.store, client_of(second))
         try:
             async with other.watch(CRDS) as watch:
                 await define(api)
                 await watch.next()
-                await second.backend.registry.of(CustomResourceDefinition).follow(api.store.revision)
+                await second.backend.registry.of(CustomResourceDefinition).wait_applied(api.store.revision)
             made = await other.post(WIDGETS, widget(size=1))
             assert made.status == 201, made.json
             assert (await api.get(f"{WIDGETS}/w")).json == made.json
@@ -313,7 +313,7 @@ async def test_two_servers_over_one_store_agree(served: Any) -> None:
                 assert (await here.next())["type"] == "DELETED"
                 assert (await there.next())["type"] == "DELETED"
                 assert await here.ended()
-                assert await there.ended()
+                assert await there.has_ended()
             assert (await api.get(WIDGETS)).status == (await other.get(WIDGETS)).status == 404
         finally:
             await other.http.close()

@@ -8,7 +8,7 @@ from tests.contract.api_server.definitions import WIDGETS, define, widget
 from tests.loops.inprocess import running, until
 from volplane.client import kubeconfig
 from volplane.client.client import Client
-from volplane.controllers.garbage.controller import Garbage
+from volplane.controllers.garbage.controller import GarbageCollector
 
 CONFIGS = "/api/v1/namespaces/default/configmaps"
 
@@ -25,7 +25,7 @@ async def test_an_object_goes_with_its_custom_owner_and_a_custom_object_with_its
         transport = kubeconfig.load(api.server.kubeconfig)
         client = Client(transport, component="kcm")
         try:
-            async with running(Garbage(client).run()):
+            async with running(GarbageCollector(client).run()):
                 await define(api)
                 owner = (await api.post(WIDGETS, widget("owner", size=1))).json
                 below = {"metadata": {"name": "below", "ownerReferences": [owned_by(owner)]}}

@@ -17,7 +17,7 @@ from tests.loops.inprocess import running, until, world
 from volplane.api import codec
 from volplane.api.core import Pod, ReplicationController
 from volplane.client.client import Client
-from volplane.controllers.garbage.controller import Garbage
+from volplane.controllers.garbage.controller import GarbageCollector
 from volplane.controllers.replicaset.controller import ReplicaSets, ReplicationControllers
 
 pytestmark = pytest.mark.virtual
@@ -28,7 +28,7 @@ async def cluster() -> AsyncIterator[Client]:
     async with world() as around:
         await around.client.create(account())
         kubelets = Kubelets(around.role("kubelets"))
-        rooms = (ReplicationControllers, ReplicaSets, Garbage)
+        rooms = (ReplicationControllers, ReplicaSets, GarbageCollector)
         async with running(kubelets.run(), *(room(around.role("kcm")).run() for room in rooms)):
             yield around.client
 

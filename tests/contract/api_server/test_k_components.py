@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.apiserver.conftest import Watching
+from tests.apiserver.conftest import WatchStream
 from tests.contract.api_server.definitions import install_snapshots
 from tests.contract.api_server.people import Person, person
 from tests.contract.api_server.samples import JSON, PROTOBUF, claim, make, volume
@@ -32,7 +32,7 @@ async def informer(who: Person, path: str) -> str:
     async with who.http.stream("GET", f"{path}{joint}{WATCH_LIST}", headers=GO) as (answer, chunks):
         if answer.status != 200:
             return f"{path}: {answer.status}"
-        watch = Watching(chunks)
+        watch = WatchStream(chunks)
         async with asyncio.timeout(PATIENCE):
             while (event := await watch.next())["type"] != "BOOKMARK":
                 if event["type"] != "ADDED":

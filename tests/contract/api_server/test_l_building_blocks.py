@@ -49,8 +49,8 @@ def test_a_recorded_protobuf_body_is_what_a_json_client_would_have_sent(name: st
 
 def test_recorded_delete_options_are_what_a_json_client_would_have_sent() -> None:
     sample = SAMPLES["delete options"]
-    read = decode.options(DeleteOptions, bytes.fromhex(sample["protobuf"]), PROTOBUF)
-    sent = decode.options(DeleteOptions, json.dumps(sample["json"]).encode(), "application/json")
+    read = decode.decode_options(DeleteOptions, bytes.fromhex(sample["protobuf"]), PROTOBUF)
+    sent = decode.decode_options(DeleteOptions, json.dumps(sample["json"]).encode(), "application/json")
     assert read == sent
 
 

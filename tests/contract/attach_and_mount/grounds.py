@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 
-from tests.node import nodeworld
-from tests.node.nodeworld import NodeWorld
+from tests.node import node_env
+from tests.node.node_env import NodeEnv
 
 
-def node_world() -> AbstractAsyncContextManager[NodeWorld]:
-    return nodeworld.node_world(https=True)
+def node_world() -> AbstractAsyncContextManager[NodeEnv]:
+    return node_env.node_env(https=True)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.controllers.objects import account, claim, node, pod, volume
-from tests.loops.inprocess import World, running, until, world
-from tests.support import roles, scripted
+from tests.loops.inprocess import InProcessEnv, running, until, world
+from tests.support import role_processes, scripted
+from tests.support.https_apiserver import HttpsApiServer, https_apiserver
 from tests.support.scripted import NAME
 from tests.support.scripted.features import Attach
-from tests.support.serving import Served, served
 from tests.support.timing import is_virtual
 from volplane import sdk
 from volplane.api import names
@@ -29,9 +29,9 @@ from volplane.client.client import Client
 from volplane.controllers.attachdetach.controller import AttachDetach
 from volplane.controllers.podgc.controller import PodGarbage
 from volplane.csi import v1
-from volplane.csi.client import Caller, Channel
+from volplane.csi.client import Caller, CsiChannel
 from volplane.sidecars import attacher
-from volplane.sidecars.attacher import Settings
+from volplane.sidecars.attacher import AttacherOptions
 
 ONLY = "--controllers=persistentvolume-attach-detach-controller"
 FINALIZER = "external-attacher/test-csi-example-com"
@@ -46,7 +46,7 @@ class Sharing(Attach):
         self, request: v1.ControllerPublishVolumeRequest
     ) -> v1.ControllerPublishVolumeResponse:
         def work() -> v1.ControllerPublishVolumeResponse:
-            self.published[request.volume_id].add(request.node_id)
+            self.publications[request.volume_id].add(request.node_id)
             return v1.ControllerPublishVolumeResponse()
 
         reply: v1.ControllerPublishVolumeResponse = await self._do("ControllerPublishVolume", request, work)
@@ -54,7 +54,9 @@ class Sharing(Attach):
 
 
 class Plant:
-    def __init__(self, around: World | Served, driver: scripted.Driver, caller: Caller) -> None:
+    def __init__(
+        self, around: InProcessEnv | HttpsApiServer, driver: scripted.ScriptedDriver, caller: Caller
+    ) -> None:
         self.around, self.client = around, around.client
         self.driver, self.caller = driver, caller
         self.controller: AttachDetach | None = None
@@ -64,18 +66,18 @@ class Plant:
     # --- roles, which may be ended at any time
 
     async def start_controller(self, **options: Any) -> None:
-        self.controller = AttachDetach(self.around.loner("attachdetach"), **options)
+        self.controller = AttachDetach(self.around.separate_client("attachdetach"), **options)
         await self._start("controller", self.controller.run(), self.controller.client)
 
     async def start_attacher(
         self, *, name: str = "attacher", caller: Caller | None = None, **settings: Any
     ) -> None:
-        client = self.around.loner("csi-attacher")
-        work = attacher.run(client, Settings(**settings), caller=caller or self.caller, identity=name)
+        client = self.around.separate_client("csi-attacher")
+        work = attacher.run(client, AttacherOptions(**settings), caller=caller or self.caller, identity=name)
         await self._start(name, work, client)
 
     async def start_pod_garbage(self) -> None:
-        client = self.around.loner("podgc")
+        client = self.around.separate_client("podgc")
         await self._start("podgc", PodGarbage(client).run(), client)
 
     async def _start(self, name: str, work: Any, client: Client) -> None:
@@ -90,16 +92,18 @@ class Plant:
         for role in list(self._roles):
             await self.stop(role)
 
-    def controller_process(self, directory: Path, *flags: str, die: str = "") -> roles.Role:
+    def controller_process(self, directory: Path, *flags: str, die: str = "") -> role_processes.Role:
         """The controller as a process of its own, which a test can kill."""
         return self._process(directory, "controller-manager", ONLY, *flags, die=die)
 
-    def attacher_process(self, directory: Path, *flags: str, die: str = "") -> roles.Role:
+    def attacher_process(self, directory: Path, *flags: str, die: str = "") -> role_processes.Role:
         return self._process(directory, "attacher", f"--csi-address={self.socket}", *flags, die=die)
 
-    def _process(self, directory: Path, *arguments: str, die: str) -> roles.Role:
-        assert isinstance(self.around, Served)
-        return roles.Role(roles.Server(directory, self.around.kubeconfig, self.client), arguments, die)
+    def _process(self, directory: Path, *arguments: str, die: str) -> role_processes.Role:
+        assert isinstance(self.around, HttpsApiServer)
+        return role_processes.Role(
+            role_processes.Server(directory, self.around.kubeconfig, self.client), arguments, die
+        )
 
     # --- objects
 
@@ -147,7 +151,7 @@ class Plant:
     # --- looking
 
     async def attachment(self, on: str, volume: str = "data") -> VolumeAttachment | None:
-        return await self.client.find(VolumeAttachment, names.attachment(f"vol-{volume}", NAME, on))
+        return await self.client.find(VolumeAttachment, names.attachment_name(f"vol-{volume}", NAME, on))
 
     async def attached(self, on: str, volume: str = "data", seconds: float = LONG) -> VolumeAttachment:
         """Until the node is told that the volume is there."""
@@ -168,7 +172,7 @@ class Plant:
         await until(gone, seconds)
 
     async def published(self, volume: str = "data") -> set[str]:
-        return set(self.driver.published[f"vol-{volume}"])
+        return set(self.driver.publications[f"vol-{volume}"])
 
     async def attachments(self) -> list[VolumeAttachment]:
         return await self.client.list(VolumeAttachment)
@@ -184,7 +188,7 @@ class Plant:
         await until(heard, seconds)
 
     def calls(self, method: str) -> int:
-        return len(self.driver.called(method))
+        return len(self.driver.requests_of(method))
 
     def why(self, volume: str = "data") -> str:
         """What the controller waits for."""
@@ -199,7 +203,7 @@ class Plant:
 
 
 def unique(volume: str = "data") -> str:
-    return names.csi_volume(NAME, f"vol-{volume}")
+    return names.csi_volume_name(NAME, f"vol-{volume}")
 
 
 async def quiet(seconds: float = 0.1) -> None:
@@ -218,7 +222,7 @@ async def plant(
     """With its controller and its attacher at work, or those of them that the test asks for."""
     driver = driver or scripted.driver("attach", "readonly")
     async with AsyncExitStack() as stack:
-        around = await stack.enter_async_context(world() if is_virtual() else served())
+        around = await stack.enter_async_context(world() if is_virtual() else https_apiserver())
         await around.client.create(account())
         caller, socket = await _caller(stack, driver)
         made = Plant(around, driver, caller)
@@ -247,5 +251,5 @@ async def _caller(stack: AsyncExitStack, driver: Any) -> tuple[Caller, str]:
         stack.push_async_callback(local.close)
         return local, ""
     socket = await stack.enter_async_context(scripted.on_socket(driver))
-    channel = Channel(socket.path, component="csi-attacher")
+    channel = CsiChannel(socket.path, component="csi-attacher")
     return await stack.enter_async_context(channel), socket.path

@@ -86,7 +86,7 @@ async def test_kubelet_stops_pod_force_deleted_detach_at_6_min_not_before() -> N
         begun = await _kubelet_stops_and_the_pod_is_force_deleted(p)
         await asyncio.sleep(six_minutes(told) - 0.5)
         await p.attached("b")
-        assert p.driver.moments("ControllerUnpublishVolume")[0] - begun > six_minutes(told) - GRAIN
+        assert p.driver.call_times("ControllerUnpublishVolume")[0] - begun > six_minutes(told) - GRAIN
         assert forced("timeout") == before + 1
         assert p.driver.violations == 0
 
@@ -157,7 +157,7 @@ async def test_node_object_deleted(in_use: bool) -> None:
         if in_use:
             await asyncio.sleep(six_minutes(told) - 0.5)
         await p.detached("a")
-        (call,) = p.driver.moments("ControllerUnpublishVolume")
+        (call,) = p.driver.call_times("ControllerUnpublishVolume")
         if in_use:
             assert call - begun > six_minutes(told) - GRAIN
         elif is_virtual():
@@ -190,12 +190,12 @@ async def test_rwx_pv_on_5_nodes_5_vas_in_parallel_one_failing_attach_does_not_b
         for name in nodes:
             await p.pod(f"on-{name}", on=name)
         for hold in held:
-            await asyncio.wait_for(hold.reached.wait(), LONG)  # all five are under way at once
+            await asyncio.wait_for(hold.reached_event.wait(), LONG)  # all five are under way at once
         assert len(await p.attachments()) == 5
         held[0].then = Fail(Code.INTERNAL, "not here")
         for hold in held:
             hold.release()
-        failing = driver.called("ControllerPublishVolume")[0].node_id
+        failing = driver.requests_of("ControllerPublishVolume")[0].node_id
         for name in set(nodes) - {failing}:
             await p.attached(name)
         text = 'AttachVolume.Attach failed for volume "pv-data" : rpc error: code = Internal desc = not here'
@@ -359,7 +359,7 @@ async def test_volume_handle_containing_a_caret_is_not_misparsed() -> None:
         await p.pod("web", "data", on="a")
         await p.pod("neighbour", "other", on="a")
         await p.attached("a", "other")
-        name = names.attachment("vol^odd", NAME, "a")
+        name = names.attachment_name("vol^odd", NAME, "a")
 
         async def attached() -> bool:
             found = await p.client.find(VolumeAttachment, name)

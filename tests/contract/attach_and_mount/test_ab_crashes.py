@@ -15,7 +15,7 @@ async def test_controller_crash_after_va_create_before_status(tmp_path: Path) ->
         await p.volume()
         async with p.controller_process(tmp_path, die="create VolumeAttachment:after") as dying:
             await p.pod("web", on="a")
-            await dying.died()
+            await dying.wait_until_killed()
         (first,) = await p.attachments()
         async with p.controller_process(tmp_path):
             await p.start_attacher()
@@ -48,7 +48,7 @@ async def test_crash_after_controllerpublish_ok_before_status(tmp_path: Path) ->
         await p.volume()
         async with p.attacher_process(tmp_path, die="rpc:ControllerPublishVolume:after") as dying:
             await p.pod("web", on="a")
-            await dying.died()
+            await dying.wait_until_killed()
         assert await p.published() == {"a"}
         held = await p.attachment("a")
         assert held is not None
@@ -66,7 +66,7 @@ async def test_crash_after_controllerunpublish_before_finalizer_removal(tmp_path
             await p.pod("web", on="a")
             await p.attached("a")
             await p.remove_pod("web")
-            await dying.died()
+            await dying.wait_until_killed()
         assert await p.published() == set()
         assert await p.attachment("a") is not None
         async with p.attacher_process(tmp_path):

@@ -41,7 +41,7 @@ async def test_va_deleted_while_publish_is_in_flight_next_pass_unpublishes() -> 
     async with plant("a", driver=driver) as p:
         await p.volume()
         await p.pod("web", on="a")
-        await asyncio.wait_for(hold.reached.wait(), LONG)
+        await asyncio.wait_for(hold.reached_event.wait(), LONG)
         await p.remove_pod("web")
 
         async def leaving() -> bool:
@@ -66,7 +66,7 @@ async def test_controllerpublish_deadline_exceeded_attacherror_finalizer_kept_re
     async with plant("a", driver=driver, settings=flags) as p:
         await p.volume()
         await p.pod("web", on="a")
-        await asyncio.wait_for(hold.reached.wait(), LONG)
+        await asyncio.wait_for(hold.reached_event.wait(), LONG)
         held = await p.attachment("a")
         assert held is not None
         assert held.status.attach_error is not None
@@ -91,7 +91,7 @@ async def test_controllerpublish_that_hangs_is_given_up_after_its_timeout_and_tr
     async with plant("a", driver=driver, settings=flags) as p:
         await p.volume()
         await p.pod("web", on="a")
-        await asyncio.wait_for(hold.reached.wait(), LONG)
+        await asyncio.wait_for(hold.reached_event.wait(), LONG)
 
         async def given_up() -> bool:
             found = await p.attachment("a")
@@ -159,7 +159,7 @@ async def test_driver_unregistered_from_csinode_attach_fails_with_message_detach
         )
         await p.remove_pod("web")
         await p.detached("a")
-        assert p.driver.called("ControllerUnpublishVolume")[0].node_id == "a"
+        assert p.driver.requests_of("ControllerUnpublishVolume")[0].node_id == "a"
 
 
 async def test_csinode_gone_and_annotation_absent_detach_error_va_stays() -> None:
@@ -197,7 +197,7 @@ async def test_secret_missing_attacherror_naming_it_no_rpc() -> None:
         body = {"metadata": {"name": "key", "namespace": "kube-system"}, "stringData": {"user": "me"}}
         await p.client.create(codec.convert(Secret, body))
         await p.attached("a")
-        assert dict(p.driver.called("ControllerPublishVolume")[0].secrets) == {"user": "me"}
+        assert dict(p.driver.requests_of("ControllerPublishVolume")[0].secrets) == {"user": "me"}
 
 
 @pytest.mark.parametrize("capable", [True, False])
@@ -250,7 +250,7 @@ async def test_listvolumes_shows_the_volume_missing_on_the_node_publish_reissued
         assert min(driver.pauses("ListVolumes")) > each - GRAIN
 
 
-async def _known_to(driver: scripted.Driver, handle: str) -> None:
+async def _known_to(driver: scripted.ScriptedDriver, handle: str) -> None:
     from volplane.csi import v1
 
     driver.volumes[handle] = v1.Volume(volume_id=handle)
@@ -338,7 +338,7 @@ async def test_duplicate_controllerpublish_from_two_attachers_both_ok_one_attach
         await p.volume()
         await p.pod("web", on="a")
         for each in hold.values():
-            await asyncio.wait_for(each.reached.wait(), LONG)  # both are under way at once
+            await asyncio.wait_for(each.reached_event.wait(), LONG)  # both are under way at once
         for each in hold.values():
             each.release()
         await p.attached("a")

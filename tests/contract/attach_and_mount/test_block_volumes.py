@@ -14,7 +14,7 @@ import pytest
 
 from tests.contract.attach_and_mount.grounds import node_world
 from tests.loops.inprocess import until
-from tests.node.nodeworld import NODE, NodeWorld, read, there, unique
+from tests.node.node_env import NODE, NodeEnv, path_exists, read, unique_name
 from volplane.api.core import Event
 from volplane.csi.outcome import CallError, Code
 from volplane.host import devices, mounts
@@ -39,14 +39,14 @@ def a_disk() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def with_disk() -> AsyncIterator[tuple[NodeWorld, str]]:
+async def with_disk() -> AsyncIterator[tuple[NodeEnv, str]]:
     """A node whose driver has one disk, and the claim `data` for it."""
     with a_disk() as disk:
         async with node_world() as here:
             here.disks.devices["vol-data"] = disk
             await here.start()
             await here.start_driver()
-            await here.registered()
+            await here.wait_until_registered()
             await here.volume(volumeMode="Block")
             yield here, disk
 
@@ -56,21 +56,21 @@ def content(path: str, size: int) -> bytes:
         return file.read(size)
 
 
-def pins(here: NodeWorld) -> list[str]:
+def pins(here: NodeEnv) -> list[str]:
     """Loop devices that hold what the node has mapped."""
     return [backing for backing in devices.loops().values() if here.paths.root in backing]
 
 
-async def until_unused(here: NodeWorld) -> None:
+async def until_unused(here: NodeEnv) -> None:
     async def unused() -> bool:
         return not await here.in_use()
 
     await until(unused)
 
 
-def nothing_left(here: NodeWorld) -> bool:
+def nothing_left(here: NodeEnv) -> bool:
     left = here.paths.real(LAYOUT)
-    return not pins(here) and here.mounted() == [] and not (os.path.isdir(left) and os.listdir(left))
+    return not pins(here) and here.list_mounts() == [] and not (os.path.isdir(left) and os.listdir(left))
 
 
 async def test_block_pv_device_node_in_the_container_loop_device_exists_while_in_use_gone_after() -> None:
@@ -90,7 +90,7 @@ async def test_block_pv_device_node_in_the_container_loop_device_exists_while_in
                 "volumeMounts": [{"name": "said", "mountPath": "/said"}],
             },
         )
-        await here.until_ready()
+        await here.wait_until_ready()
 
         async def written() -> bool:
             return content(disk, 7) == b"written"
@@ -111,18 +111,18 @@ async def test_block_pv_device_node_in_the_container_loop_device_exists_while_in
         assert stat.S_ISBLK(os.stat(link).st_mode)
         metadata = json.loads(read(paths.real(f"{LAYOUT}/pv-data/data/vol_data.json")))
         assert set(metadata) == {"attachmentID", "driverName", "nodeName", "specVolID", "volumeHandle"}
-        await here.messages()
+        await here.list_event_messages()
         told = [e for e in await here.client.list(Event, "default") if e.reason == "SuccessfulMountVolume"]
         assert sorted(e.message for e in told) == [
             f'MapVolume.MapPodDevice succeeded for volume "pv-data" globalMapPath "{LAYOUT}/pv-data/dev"',
             'MapVolume.MapPodDevice succeeded for volume "pv-data" volumeMapPath '
             f'"/var/lib/kubelet/pods/{pod.uid}/volumeDevices/kubernetes.io~csi"',
         ]
-        assert await here.in_use() == [unique()]
+        assert await here.in_use() == [unique_name()]
         await here.delete()
-        await here.until_phase("gone")
+        await here.wait_for_phase("gone")
         await until_unused(here)
-        assert here.disks.counted() == {"stage": 1, "publish": 1, "unpublish": 1, "unstage": 1}
+        assert here.disks.count_calls() == {"stage": 1, "publish": 1, "unpublish": 1, "unstage": 1}
         assert nothing_left(here)
 
 
@@ -131,16 +131,16 @@ async def test_two_pods_on_one_block_pv() -> None:
         for name in ("a", "b"):
             await here.pod(name, claim="data", device="/dev/xvda")
         for name in ("a", "b"):
-            await here.until_ready(name)
-        assert here.disks.counted() == {"stage": 1, "publish": 2}
+            await here.wait_until_ready(name)
+        assert here.disks.count_calls() == {"stage": 1, "publish": 2}
         assert len(pins(here)) == 2
         await here.delete("a")
-        await here.until_phase("gone", "a")
+        await here.wait_for_phase("gone", "a")
         assert len(pins(here)) == 1
-        assert here.disks.counted()["unstage"] == 0
+        assert here.disks.count_calls()["unstage"] == 0
         await here.delete("b")
         await until_unused(here)
-        assert here.disks.counted() == {"stage": 1, "publish": 2, "unpublish": 2, "unstage": 1}
+        assert here.disks.count_calls() == {"stage": 1, "publish": 2, "unpublish": 2, "unstage": 1}
         assert nothing_left(here)
 
 
@@ -151,7 +151,7 @@ async def test_a_pod_whose_claim_is_read_only_cannot_write_to_the_device() -> No
         await here.pod(
             claim="data", device="/dev/xvda", readonly=True, container=command, restartPolicy="Never"
         )
-        await here.until_phase("Failed")
+        await here.wait_for_phase("Failed")
         published = next(r for name, r in here.disks.calls if name == "publish")
         assert published.readonly
         assert content(disk, 11) == CONTENT
@@ -170,13 +170,13 @@ async def test_a_refused_map_is_told_as_failed_map_volume_and_leaves_nothing() -
 
         here.disks.hooks["publish"] = refuse
         await here.pod(claim="data", device="/dev/xvda")
-        await here.until_told(
+        await here.wait_for_event(
             'MapVolume.MapPodDevice failed for volume "pv-data" : rpc error: code = InvalidArgument desc'
         )
         assert [e.reason for e in await here.client.list(Event, "default") if "not this" in e.message] == [
             "FailedMapVolume"
         ]
-        await here.until_ready()
+        await here.wait_until_ready()
         await here.delete()
         await until_unused(here)
         assert nothing_left(here)
@@ -186,8 +186,8 @@ async def test_a_restarted_node_maps_again_for_a_pod_that_lives_and_unmaps_for_o
     async with with_disk() as (here, _):
         await here.pod("stays", claim="data", device="/dev/xvda")
         await here.pod("goes", claim="data", device="/dev/xvda")
-        await here.until_ready("stays")
-        await here.until_ready("goes")
+        await here.wait_until_ready("stays")
+        await here.wait_until_ready("goes")
         await here.stop(drain=False)
         assert len(pins(here)) == 2
         await here.delete("goes", grace=0)
@@ -195,13 +195,13 @@ async def test_a_restarted_node_maps_again_for_a_pod_that_lives_and_unmaps_for_o
         await here.start()
 
         async def one_left() -> bool:
-            counted = here.disks.counted()
+            counted = here.disks.count_calls()
             return len(pins(here)) == 1 and counted["unpublish"] == counted["publish"] == 1
 
         await until(one_left)
-        await here.until_ready("stays")
-        assert here.disks.counted()["stage"] == 1
-        assert here.disks.counted()["unstage"] == 0
+        await here.wait_until_ready("stays")
+        assert here.disks.count_calls()["stage"] == 1
+        assert here.disks.count_calls()["unstage"] == 0
         await here.delete("stays")
         await until_unused(here)
         assert nothing_left(here)
@@ -210,7 +210,7 @@ async def test_a_restarted_node_maps_again_for_a_pod_that_lives_and_unmaps_for_o
 async def test_a_stage_that_is_refused_after_a_restart_keeps_what_is_needed_to_unmap() -> None:
     async with with_disk() as (here, _):
         await here.pod(claim="data", device="/dev/xvda")
-        await here.until_ready()
+        await here.wait_until_ready()
         await here.stop(drain=False)
         here.disks.calls.clear()
 
@@ -219,10 +219,10 @@ async def test_a_stage_that_is_refused_after_a_restart_keeps_what_is_needed_to_u
 
         here.disks.hooks["stage"] = refuse
         await here.start()
-        await here.until_told("no more")
+        await here.wait_for_event("no more")
         await here.delete(grace=0)
         await until_unused(here)
-        assert here.disks.counted()["unpublish"] == here.disks.counted()["unstage"] == 1
+        assert here.disks.count_calls()["unpublish"] == here.disks.count_calls()["unstage"] == 1
         assert nothing_left(here)
 
 
@@ -230,7 +230,7 @@ async def test_a_node_killed_while_the_driver_publishes_finds_the_pod_again_and_
     """The pod is gone when the node returns; only the empty file of its map tells of the call."""
     async with with_disk() as (here, _):
         pod = await here.pod(claim="data", device="/dev/xvda")
-        await here.until_ready()
+        await here.wait_until_ready()
         await here.stop(drain=False)
         await here.delete(grace=0)
         mapped = here.paths.real(here.paths.block_map(pod.uid, "pv-data"))
@@ -241,11 +241,11 @@ async def test_a_node_killed_while_the_driver_publishes_finds_the_pod_again_and_
             mounts.unmount(path)
         os.unlink(here.paths.real(here.paths.block_target(pod.uid, "pv-data")))
         os.unlink(here.paths.real(here.paths.block_link(pod.uid, "pv-data")))
-        assert there(mapped)
+        assert path_exists(mapped)
         here.disks.calls.clear()
         await here.start()
         await until_unused(here)
-        assert here.disks.counted() == {"unpublish": 1, "unstage": 1}
+        assert here.disks.count_calls() == {"unpublish": 1, "unstage": 1}
         assert nothing_left(here)
         assert here.role is not None
         assert here.role.name == NODE

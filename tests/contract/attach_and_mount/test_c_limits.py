@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.contract.attach_and_mount.grounds import node_world
-from tests.node.nodeworld import DRIVER, NODE, Disks, NodeWorld
+from tests.node.node_env import DRIVER, NODE, FakeDiskDriver, NodeEnv
 from volplane.api import names
 from volplane.api.codec import convert
 from volplane.api.core import Pod
@@ -22,7 +22,7 @@ from volplane.csi.outcome import Code
 pytestmark = [pytest.mark.root, pytest.mark.virtual]
 
 
-class Shrinking(Disks):
+class Shrinking(FakeDiskDriver):
     limit = 5
 
     async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
@@ -30,22 +30,22 @@ class Shrinking(Disks):
         return v1.NodeGetInfoResponse(node_id="n-1", max_volumes_per_node=self.limit)
 
 
-async def ready(here: NodeWorld, **about: Any) -> None:
+async def ready(here: NodeEnv, **about: Any) -> None:
     spec = {"attachRequired": True, **about}
     await here.client.create(convert(CSIDriver, {"metadata": {"name": DRIVER}, "spec": spec}))
     here.disks = Shrinking(here.paths)
     await here.start()
-    here.drive_in_memory()
+    here.register_in_memory_driver()
 
 
-async def count(here: NodeWorld) -> int | None:
+async def count(here: NodeEnv) -> int | None:
     found = await here.client.get(CSINode, NODE)
     return next((d.allocatable.count for d in found.spec.drivers if d.allocatable is not None), None)
 
 
-async def refuse_attach(here: NodeWorld, code: Code) -> None:
+async def refuse_attach(here: NodeEnv, code: Code) -> None:
     """What the attacher says of the volume."""
-    name = names.attachment("vol-data", DRIVER, NODE)
+    name = names.attachment_name("vol-data", DRIVER, NODE)
     spec = {"attacher": DRIVER, "nodeName": NODE, "source": {"persistentVolumeName": "pv-data"}}
     await here.client.create(convert(VolumeAttachment, {"metadata": {"name": name}, "spec": spec}))
     error = {"message": "too many disks", "errorCode": int(code)}
@@ -62,14 +62,14 @@ async def test_nodegetinfo_is_refreshed_periodically_where_the_driver_asks_for_i
         here.disks.limit = 2
         await asyncio.sleep(61)
         assert await count(here) == 2
-        assert here.disks.counted()["info"] == 2
+        assert here.disks.count_calls()["info"] == 2
 
 
 async def test_nobody_is_asked_where_the_driver_does_not() -> None:
     async with node_world() as here:
         await ready(here)
         await asyncio.sleep(300)
-        assert here.disks.counted() == {}
+        assert here.disks.count_calls() == {}
 
 
 async def test_a_pod_whose_attach_is_exhausted_is_rejected_and_the_limit_read_again() -> None:
@@ -84,7 +84,7 @@ async def test_a_pod_whose_attach_is_exhausted_is_rejected_and_the_limit_read_ag
         pod = await here.client.get(Pod, "app", "default")
         assert (pod.status.phase, pod.status.reason) == ("Failed", "VolumeAttachmentLimitExceeded")
         assert "too many disks" in pod.status.message
-        assert here.disks.counted()["info"] == 1
+        assert here.disks.count_calls()["info"] == 1
         assert await here.in_use() == []
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from tests.contract.attach_and_mount.grounds import node_world
-from tests.node.nodeworld import DRIVER, NodeWorld, there, unique
+from tests.node.node_env import DRIVER, NodeEnv, path_exists, unique_name
 from volplane.api.codec import convert
 from volplane.api.core import Pod
 from volplane.api.storage import CSIDriver, VolumeAttachment
 from volplane.base import clock
 from volplane.host import mounts
-from volplane.node.settings import NodeSettings
-from volplane.volumes.projected import Tokens
+from volplane.node.options import NodeOptions
+from volplane.volumes.projected import ServiceAccountTokens
 
 pytestmark = [pytest.mark.root, pytest.mark.virtual]
 
@@ -32,18 +32,18 @@ def slow(seconds: float) -> Callable[[Any], Any]:
     return wait
 
 
-async def ready(here: NodeWorld, **settings: Any) -> None:
+async def ready(here: NodeEnv, **settings: Any) -> None:
     await here.start(**settings)
-    here.drive_in_memory()
+    here.register_in_memory_driver()
 
 
-async def until_unused(here: NodeWorld) -> None:
+async def until_unused(here: NodeEnv) -> None:
     async with asyncio.timeout(10 * MINUTE):
         while await here.in_use() or await here.phase() != "gone":  # noqa: ASYNC110
             await asyncio.sleep(5)  # a look costs real time, which virtual minutes have little of
 
 
-def order(here: NodeWorld) -> list[str]:
+def order(here: NodeEnv) -> list[str]:
     return [name for name, _ in here.disks.calls]
 
 
@@ -60,13 +60,13 @@ async def test_pod_deleted_while_nodestage_hangs_no_other_rpc_until_it_ends_then
         await here.delete(grace=0)
         await asyncio.sleep(100)
         assert order(here) == ["stage"]
-        assert await here.in_use() == [unique()]
+        assert await here.in_use() == [unique_name()]
         (held,) = await here.client.list(VolumeAttachment)
         assert held.status.attached
         await until_unused(here)
         assert 120 <= clock.now() - began <= 300
         assert order(here) == ["stage", "unstage"]
-        assert here.mounted() == []
+        assert here.list_mounts() == []
 
 
 async def test_nodepublish_times_out_at_2_min_driver_finishes_at_2_m_30_s_pod_deleted_at_2_m_10_s() -> None:
@@ -77,14 +77,14 @@ async def test_nodepublish_times_out_at_2_min_driver_finishes_at_2_m_30_s_pod_de
         pod = await here.pod(claim="data")
         target = here.paths.real(here.paths.csi_target(pod.uid, "pv-data"))
         await asyncio.sleep(125)
-        assert there(here.paths.real(here.paths.csi_data(pod.uid, "pv-data")))  # kept: nobody knows
+        assert path_exists(here.paths.real(here.paths.csi_data(pod.uid, "pv-data")))  # kept: nobody knows
         await asyncio.sleep(5)
         await here.delete()
         await until_unused(here)
         assert "unpublish" in order(here)
         assert order(here)[-1] == "unstage"
         assert not mounts.is_mount(target)
-        assert here.mounted() == []
+        assert here.list_mounts() == []
 
 
 async def test_nodeunpublish_slow_3_min_no_parallel_duplicate_call() -> None:
@@ -92,7 +92,7 @@ async def test_nodeunpublish_slow_3_min_no_parallel_duplicate_call() -> None:
         await ready(here)
         await here.volume()
         await here.pod(claim="data")
-        await here.until_ready()
+        await here.wait_until_ready()
         running = 0
         most = 0
 
@@ -107,10 +107,10 @@ async def test_nodeunpublish_slow_3_min_no_parallel_duplicate_call() -> None:
         await here.delete()
         await asyncio.sleep(170)
         assert await here.phase() != "gone"
-        assert await here.in_use() == [unique()]
+        assert await here.in_use() == [unique_name()]
         await until_unused(here)
         assert most == 1
-        assert here.disks.counted()["unstage"] == 1
+        assert here.disks.count_calls()["unstage"] == 1
 
 
 async def test_nodeunpublish_failing_for_an_hour_pod_stays_terminating_and_pauses_end_at_2_m_2_s() -> None:
@@ -118,7 +118,7 @@ async def test_nodeunpublish_failing_for_an_hour_pod_stays_terminating_and_pause
         await ready(here)
         await here.volume()
         await here.pod(claim="data")
-        await here.until_ready()
+        await here.wait_until_ready()
         times: list[float] = []
 
         async def refuse(request: Any) -> None:
@@ -129,7 +129,7 @@ async def test_nodeunpublish_failing_for_an_hour_pod_stays_terminating_and_pause
         await here.delete()
         await asyncio.sleep(3600)
         assert (await here.client.get(Pod, "app", "default")).is_deleting
-        assert await here.in_use() == [unique()]
+        assert await here.in_use() == [unique_name()]
         pauses = [round(b - a, 1) for a, b in pairwise(times)]
         assert pauses[:4] == [0.5, 1.0, 2.0, 4.0]
         assert pauses[-1] == 122.0
@@ -152,7 +152,7 @@ async def test_requires_republish_next_success_refreshes_tokens_renewed() -> Non
         await ready(here)
         await here.volume()
         await here.pod(claim="data")
-        await here.until_ready()
+        await here.wait_until_ready()
         await asyncio.sleep(20 * MINUTE)
         requests = [r for name, r in here.disks.calls if name == "publish"]
         assert len(requests) >= 19  # once a minute
@@ -160,7 +160,7 @@ async def test_requires_republish_next_success_refreshes_tokens_renewed() -> Non
             json.loads(r.volume_context["csi.storage.k8s.io/serviceAccount.tokens"])["vault"]
             for r in requests
         ]
-        for pause in _between_new([t["token"] for t in tokens], here.disks.moments("publish")):
+        for pause in _between_new([t["token"] for t in tokens], here.disks.call_times("publish")):
             assert 480 - 10 <= pause < 480 + MINUTE  # four fifths of its life, and the next round
         assert len({t["token"] for t in tokens}) == 3
         assert tokens[0]["expirationTimestamp"] < tokens[-1]["expirationTimestamp"]
@@ -181,7 +181,7 @@ async def test_tokens_renewed_after_a_day_however_long_they_live() -> None:
     """Without the rest of the node: a day of its heartbeats takes long, even if nobody waits."""
     async with node_world() as here:
         pod = await here.pod()
-        tokens = Tokens(here.client, NodeSettings().token_max_age)
+        tokens = ServiceAccountTokens(here.client, NodeOptions().token_max_age)
         first = await tokens.get(pod, "vault", 30 * DAY)
         await asyncio.sleep(DAY - 11)
         assert await tokens.get(pod, "vault", 30 * DAY) is first

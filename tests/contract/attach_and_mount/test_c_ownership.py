@@ -11,7 +11,7 @@ import pytest
 
 from tests.contract.attach_and_mount.grounds import node_world
 from tests.loops.inprocess import until
-from tests.node.nodeworld import DRIVER, Disks, NodeWorld
+from tests.node.node_env import DRIVER, FakeDiskDriver, NodeEnv
 from volplane.api import names
 from volplane.api.codec import convert
 from volplane.api.core import Event, Pod, Secret
@@ -23,15 +23,15 @@ pytestmark = pytest.mark.root
 GROUP = 4242
 
 
-async def ready(here: NodeWorld, settings: Mapping[str, Any] | None = None, **about: Any) -> None:
+async def ready(here: NodeEnv, settings: Mapping[str, Any] | None = None, **about: Any) -> None:
     spec = {"attachRequired": True, **about}
     await here.client.create(convert(CSIDriver, {"metadata": {"name": DRIVER}, "spec": spec}))
     await here.start(**(settings or {}))
     await here.start_driver()
-    await here.registered()
+    await here.wait_until_registered()
 
 
-def first(here: NodeWorld, method: str) -> Any:
+def first(here: NodeEnv, method: str) -> Any:
     return next(request for name, request in here.disks.calls if name == method)
 
 
@@ -64,14 +64,14 @@ async def test_fsgroup_matrix(policy: str, fs_type: str, mode: str, readonly: bo
         await ready(here, **({"fsGroupPolicy": policy} if policy else {}))
         await here.volume(accessModes=[mode], **csi(fs_type))
         pod = await here.pod(claim="data", readonly=readonly, securityContext={"fsGroup": GROUP})
-        await here.until_ready()
+        await here.wait_until_ready()
         info = os.stat(here.paths.real(here.paths.csi_target(pod.uid, "pv-data")))
         assert (info.st_gid == GROUP) is given
         if given:
             assert info.st_mode & (stat.S_ISGID | 0o770) == stat.S_ISGID | 0o770
 
 
-class Grouping(Disks):
+class Grouping(FakeDiskDriver):
     claims = frozenset({"VOLUME_MOUNT_GROUP"})
 
 
@@ -81,7 +81,7 @@ async def test_volume_mount_group_is_passed_and_the_node_never_chowns() -> None:
         await ready(here, fsGroupPolicy="File")
         await here.volume()
         pod = await here.pod(claim="data", securityContext={"fsGroup": GROUP})
-        await here.until_ready()
+        await here.wait_until_ready()
         for method in ("stage", "publish"):
             assert first(here, method).volume_capability.mount.volume_mount_group == str(GROUP)
         assert os.stat(here.paths.real(here.paths.csi_target(pod.uid, "pv-data"))).st_gid == 0
@@ -102,7 +102,7 @@ async def test_mount_options_fs_type_attributes_and_secrets_reach_the_driver() -
         }
         await here.volume(csi=source, mountOptions=["noatime", "discard"])
         await here.pod(claim="data")
-        await here.until_ready()
+        await here.wait_until_ready()
         for method in ("stage", "publish"):
             request = first(here, method)
             assert list(request.volume_capability.mount.mount_flags) == ["noatime", "discard"]
@@ -124,7 +124,7 @@ async def test_read_only_is_what_the_pod_says_of_its_claim() -> None:
             restartPolicy="Never",
             container={"image": "busybox", "command": ["sh", "-c", script]},
         )
-        await here.until_phase("Failed")
+        await here.wait_for_phase("Failed")
         assert first(here, "publish").readonly
         pod = await here.client.get(Pod, "app", "default")
         (status,) = pod.status.container_statuses
@@ -143,7 +143,7 @@ async def test_pod_info_and_tokens_at_publish_only(where: str) -> None:
         )
         await here.volume()
         pod = await here.pod(claim="data")
-        await here.until_ready()
+        await here.wait_until_ready()
         request = first(here, "publish")
         context = dict(request.volume_context)
         key = "csi.storage.k8s.io/serviceAccount.tokens"
@@ -165,18 +165,18 @@ async def test_inline_csi_volume_no_va_no_staging_handle_of_pod_and_name() -> No
         pod = await here.pod(
             volumes=[{"name": "in", "csi": source}], mounts=[{"name": "in", "mountPath": "/in"}]
         )
-        await here.until_ready()
+        await here.wait_until_ready()
         request = first(here, "publish")
-        assert request.volume_id == names.inline_handle(pod.uid, "in")
+        assert request.volume_id == names.inline_volume_handle(pod.uid, "in")
         assert request.staging_target_path == ""
         assert not request.publish_context
         assert request.volume_context["csi.storage.k8s.io/ephemeral"] == "true"
-        assert here.disks.counted() == {"publish": 1}
+        assert here.disks.count_calls() == {"publish": 1}
         assert await here.in_use() == []
         await here.delete()
-        await here.until_phase("gone")
-        assert here.disks.counted() == {"publish": 1, "unpublish": 1}
-        assert here.mounted() == []
+        await here.wait_for_phase("gone")
+        assert here.disks.count_calls() == {"publish": 1, "unpublish": 1}
+        assert here.list_mounts() == []
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -187,12 +187,12 @@ async def test_inline_csi_volume_of_a_driver_that_does_not_offer_it(declared: bo
         else:
             await here.start()
             await here.start_driver()
-            await here.registered()
+            await here.wait_until_registered()
         await here.pod(
             volumes=[{"name": "in", "csi": {"driver": DRIVER}}], mounts=[{"name": "in", "mountPath": "/in"}]
         )
         why = '(only supports ["Persistent"])' if declared else "(no CSIDriver object)"
-        await here.until_told(f'volume mode "Ephemeral" not supported by driver {DRIVER} {why}')
+        await here.wait_for_event(f'volume mode "Ephemeral" not supported by driver {DRIVER} {why}')
         assert not here.disks.calls
 
 
@@ -204,10 +204,10 @@ async def test_a_bidirectional_mount_needs_a_privileged_container() -> None:
         sources = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
         privileged = {"privileged": True}
         await here.pod(volumes=sources, container={"volumeMounts": [place], "securityContext": privileged})
-        await here.until_ready()
+        await here.wait_until_ready()
 
         async def mounted() -> bool:
-            return len(here.mounted()) == 2
+            return len(here.list_mounts()) == 2
 
         await until(mounted)
 
@@ -224,8 +224,8 @@ async def test_a_change_of_ownership_that_takes_longer_than_the_flag_says_is_tol
         await ready(here, {"ownership_notice": 0.01}, fsGroupPolicy="File")
         await here.volume()
         await here.pod(claim="data", securityContext={"fsGroup": GROUP})
-        await here.until_ready()
-        await here.until_told("Setting the group of all files in volume data takes long")
+        await here.wait_until_ready()
+        await here.wait_for_event("Setting the group of all files in volume data takes long")
         reasons = {e.reason for e in await here.client.list(Event, "default")}
         assert "VolumePermissionChangeInProgress" in reasons
 
@@ -248,7 +248,7 @@ async def test_recursive_read_only_counts_for_what_is_mounted_below(wish: str | 
             },
             restartPolicy="Never",
         )
-        await here.until_phase("Failed")
+        await here.wait_for_phase("Failed")
         pod = await here.client.get(Pod, "app", "default")
         (status,) = pod.status.container_statuses
         assert status.state.terminated is not None
@@ -264,8 +264,8 @@ async def test_mount_options_of_a_volume_that_is_not_mounted_are_refused() -> No
         body = {"csi": None, "hostPath": path, "mountOptions": ["noatime"]}
         await here.volume(attached=False, **body)
         await here.pod(claim="data")
-        await here.until_told(
+        await here.wait_for_event(
             'MountVolume.MountOptionSupport check failed for volume "pv-data" : mount options are not'
         )
         await here.delete(grace=0)
-        await here.until_phase("gone")
+        await here.wait_for_phase("gone")

@@ -14,29 +14,29 @@ import pytest
 
 from tests.contract.attach_and_mount.grounds import node_world
 from tests.loops.inprocess import until
-from tests.node.nodeworld import DRIVER, NODE, NodeWorld, settled, there, unique, write
+from tests.node.node_env import DRIVER, NODE, NodeEnv, path_exists, unique_name, wait_briefly, write
 from volplane.api.core import Node, PersistentVolumeClaim, Pod
 from volplane.client.client import Client
-from volplane.client.https import Https
+from volplane.client.https import HttpsTransport
 from volplane.csi.outcome import CallError, Code
 from volplane.host import mounts
-from volplane.node.runner import run
-from volplane.node.settings import NodeSettings
-from volplane.web import Http
+from volplane.node.kubelet import run
+from volplane.node.options import NodeOptions
+from volplane.web import HttpClient
 
 pytestmark = pytest.mark.root
 
 
-async def running(here: NodeWorld, **pod: Any) -> Pod:
+async def running(here: NodeEnv, **pod: Any) -> Pod:
     await here.start()
     await here.start_driver()
-    await here.registered()
+    await here.wait_until_registered()
     await here.volume()
     await here.pod(claim="data", **pod)
-    return await here.until_ready()
+    return await here.wait_until_ready()
 
 
-async def is_out_of_use(here: NodeWorld) -> None:
+async def is_out_of_use(here: NodeEnv) -> None:
     async def unused() -> bool:
         return not await here.in_use()
 
@@ -53,11 +53,11 @@ async def test_logs_of_a_pod_that_is_gone_go_even_if_nothing_else_is_left_of_it(
         await here.start()
 
         async def cleared() -> bool:
-            return not there(lost)
+            return not path_exists(lost)
 
         await until(cleared)
-        await here.until_ready()
-        assert there(mine)
+        await here.wait_until_ready()
+        assert path_exists(mine)
 
 
 async def test_a_staged_volume_is_not_unstaged_before_its_pod_has_said_that_it_wants_it() -> None:
@@ -67,7 +67,7 @@ async def test_a_staged_volume_is_not_unstaged_before_its_pod_has_said_that_it_w
         mounts.unmount(here.paths.real(here.paths.csi_target(pod.uid, "pv-data")))  # as if not published yet
         await asyncio.to_thread(shutil.rmtree, here.paths.real(here.paths.volumes(pod.uid)))
         here.disks.calls.clear()
-        client, go_on = here.api.loner("kubelet"), asyncio.Event()
+        client, go_on = here.api.separate_client("kubelet"), asyncio.Event()
         get = client.transport.get
 
         async def slowly(type: Any, *rest: Any, **options: Any) -> Any:
@@ -77,10 +77,10 @@ async def test_a_staged_volume_is_not_unstaged_before_its_pod_has_said_that_it_w
 
         client.transport.get = slowly  # type: ignore[method-assign]
         await here.start(client)
-        await settled(0.3)
-        assert here.disks.counted() == {}
+        await wait_briefly(0.3)
+        assert here.disks.count_calls() == {}
         go_on.set()
-        await here.until_ready()
+        await here.wait_until_ready()
         assert [name for name, _ in here.disks.calls] == ["stage", "publish"]
 
 
@@ -96,20 +96,20 @@ async def test_final_error_on_a_reconstructed_entry_stays_uncertain_and_is_undon
 
         here.disks.hooks["stage"] = refuse
         await here.start()
-        await here.until_told("no more")
-        assert there(here.paths.real(here.paths.staging_data(DRIVER, "vol-data")))
+        await here.wait_for_event("no more")
+        assert path_exists(here.paths.real(here.paths.staging_data(DRIVER, "vol-data")))
         await here.delete(grace=0)
         await is_out_of_use(here)
-        assert here.disks.counted()["unpublish"] == here.disks.counted()["unstage"] == 1
-        assert here.mounted() == []
+        assert here.disks.count_calls()["unpublish"] == here.disks.count_calls()["unstage"] == 1
+        assert here.list_mounts() == []
 
 
 async def test_a_drained_node_leaves_no_mount_and_its_pods_run_again_later() -> None:
     async with node_world() as here:
         await running(here, restartPolicy="Never")
         await here.stop(drain=True)
-        assert here.mounted() == []
-        assert here.disks.counted() == {"stage": 1, "publish": 1, "unpublish": 1, "unstage": 1}
+        assert here.list_mounts() == []
+        assert here.disks.count_calls() == {"stage": 1, "publish": 1, "unpublish": 1, "unstage": 1}
         assert await here.in_use() == []
         pod = await here.client.get(Pod, "app", "default")
         assert pod.status.phase == "Running"
@@ -121,7 +121,7 @@ async def test_a_drained_node_leaves_no_mount_and_its_pods_run_again_later() -> 
             return status.restart_count == 1 and status.state.running is not None
 
         await until(again)
-        assert len(here.mounted()) == 2
+        assert len(here.list_mounts()) == 2
 
 
 async def test_what_a_pod_has_written_to_its_empty_directory_survives_a_drain() -> None:
@@ -129,16 +129,16 @@ async def test_what_a_pod_has_written_to_its_empty_directory_survives_a_drain() 
         await here.start()
         volume = {"name": "scratch", "emptyDir": {}}
         await here.pod(volumes=[volume], mounts=[{"name": "scratch", "mountPath": "/x"}])
-        pod = await here.until_ready()
+        pod = await here.wait_until_ready()
         path = Path(here.paths.real(here.paths.volume(pod.uid, "kubernetes.io/empty-dir", "scratch")))
         write(path / "file", "kept")
         await here.stop(drain=True)
         await here.start()
-        await here.until_ready()
+        await here.wait_until_ready()
         assert (path / "file").read_text() == "kept"
         await here.delete()
-        await here.until_phase("gone")
-        assert not there(path)
+        await here.wait_for_phase("gone")
+        assert not path_exists(path)
 
 
 async def test_volumes_in_use_stay_as_they_were_until_the_disk_has_been_read() -> None:
@@ -147,13 +147,13 @@ async def test_volumes_in_use_stay_as_they_were_until_the_disk_has_been_read() -
         await here.stop(drain=False)
         node = await here.client.get(Node, NODE)
         await here.start()
-        assert await here.in_use() == list(node.status.volumes_in_use) == [unique()]
+        assert await here.in_use() == list(node.status.volumes_in_use) == [unique_name()]
 
 
 async def test_a_node_that_reaches_no_server_can_be_stopped() -> None:
     async with node_world() as here:
-        settings = NodeSettings(hostname_override=NODE, root_dir=here.paths.root)
-        transport = Https(Http("https://127.0.0.1:1"))
+        settings = NodeOptions(hostname_override=NODE, root_dir=here.paths.root)
+        transport = HttpsTransport(HttpClient("https://127.0.0.1:1"))
         client = Client(transport)
         stop = asyncio.Event()
         running = asyncio.create_task(run(settings, client, here.host, {}, stop=stop))

@@ -13,12 +13,12 @@ import pytest
 
 from tests.contract.attach_and_mount.grounds import node_world
 from tests.loops.inprocess import until
-from tests.node.nodeworld import DRIVER, NodeWorld
+from tests.node.node_env import DRIVER, NodeEnv
 from volplane.api.codec import convert
 from volplane.api.core import Pod
 from volplane.api.storage import CSIDriver
 from volplane.host import Host
-from volplane.rules.selinux import Policy
+from volplane.rules.selinux import SELinuxPolicy
 
 pytestmark = pytest.mark.root
 
@@ -28,11 +28,11 @@ RECORD = "seLinuxMountContext"
 
 
 class Labelled(Host):
-    policy: Policy | None = Policy(
+    policy: SELinuxPolicy | None = SELinuxPolicy(
         "system_u:system_r:container_t:s0", "system_u:object_r:container_file_t:s0"
     )
 
-    async def selinux(self) -> Policy | None:
+    async def selinux(self) -> SELinuxPolicy | None:
         return self.policy
 
 
@@ -44,27 +44,27 @@ def options(level: str = FIRST, **more: Any) -> dict[str, Any]:
     return {"seLinuxOptions": {"level": level}, **more}
 
 
-async def ready(here: NodeWorld, *, host: type[Host] = Labelled, can: bool = True, **settings: Any) -> None:
+async def ready(here: NodeEnv, *, host: type[Host] = Labelled, can: bool = True, **settings: Any) -> None:
     await here.host.close()
     here.host = host()
     spec = {"attachRequired": True, "seLinuxMount": can}
     await here.client.create(convert(CSIDriver, {"metadata": {"name": DRIVER}, "spec": spec}))
     await here.start(**settings)
     await here.start_driver()
-    await here.registered()
+    await here.wait_until_registered()
 
 
-async def mounted(here: NodeWorld, name: str = "app", **security: Any) -> Pod:
+async def mounted(here: NodeEnv, name: str = "app", **security: Any) -> Pod:
     await here.pod(name, claim="data", securityContext=security)
-    return await here.until_ready(name)
+    return await here.wait_until_ready(name)
 
 
-def flags(here: NodeWorld, method: str) -> list[list[str]]:
+def flags(here: NodeEnv, method: str) -> list[list[str]]:
     asked = [request for name, request in here.disks.calls if name == method]
     return [list(request.volume_capability.mount.mount_flags) for request in asked]
 
 
-def recorded(here: NodeWorld, pod: Pod) -> tuple[str | None, str | None]:
+def recorded(here: NodeEnv, pod: Pod) -> tuple[str | None, str | None]:
     """In the metadata of the staged and of the published volume."""
     paths = (here.paths.staging_data(DRIVER, "vol-data"), here.paths.csi_data(pod.uid, "pv-data"))
     known = [json.loads(Path(here.paths.real(path)).read_text()) for path in paths]
@@ -126,7 +126,7 @@ async def test_containers_with_different_labels_cannot_share_a_volume() -> None:
                 }
             ],
         )
-        told = await here.until_told("multiple SELinux labels found")
+        told = await here.wait_for_event("multiple SELinux labels found")
         assert told.startswith("Unable to attach or mount volumes: unmounted volumes=[data]")
         assert told.endswith(f"multiple SELinux labels found: {label(SECOND)},{label()}")
         assert not here.disks.calls
@@ -138,12 +138,12 @@ async def test_a_different_label_waits_for_the_full_unmount_of_the_first() -> No
         await here.volume(accessModes=ONE_POD)
         await mounted(here, "one", **options())
         await here.pod("two", claim="data", securityContext=options(SECOND))
-        told = await here.until_told("conflicting SELinux labels")
+        told = await here.wait_for_event("conflicting SELinux labels")
         assert told.endswith(
             f'conflicting SELinux labels of volume pv-data: "{label()}" and "{label(SECOND)}"'
         )
         await here.delete("one")
-        second = await here.until_ready("two")
+        second = await here.wait_until_ready("two")
         order = [name for name, _ in here.disks.calls]
         assert order == ["stage", "publish", "unpublish", "unstage", "stage", "publish"]
         assert flags(here, "stage") == [[f'context="{label()}"'], [f'context="{label(SECOND)}"']]
@@ -163,10 +163,10 @@ async def test_after_a_restart_the_label_comes_back_from_the_disk() -> None:
         await here.start()
 
         async def published() -> bool:
-            return bool(here.disks.counted()["publish"])
+            return bool(here.disks.count_calls()["publish"])
 
         await until(published)
-        await here.until_ready()
+        await here.wait_until_ready()
         assert flags(here, "stage") == flags(here, "publish") == [[f'context="{label()}"']]
         assert recorded(here, pod) == (label(), label())
 
@@ -181,6 +181,6 @@ async def test_after_a_restart_another_label_waits_for_what_was_found() -> None:
         await here.pod("two", claim="data", securityContext=options(SECOND))
         here.disks.calls.clear()
         await here.start()
-        await here.until_ready("two")
+        await here.wait_until_ready("two")
         assert [name for name, _ in here.disks.calls] == ["unpublish", "unstage", "stage", "publish"]
         assert flags(here, "stage") == [[f'context="{label(SECOND)}"']]

@@ -11,7 +11,7 @@ import pytest
 from tests.contract.attach_and_mount.grounds import node_world
 from tests.contract.attach_and_mount.test_c_limits import Shrinking, count, refuse_attach
 from tests.loops.inprocess import until
-from tests.node.nodeworld import DRIVER, NodeWorld, read, there, unique
+from tests.node.node_env import DRIVER, NodeEnv, path_exists, read, unique_name
 from tests.support.timing import GRAIN
 from volplane.api.codec import convert
 from volplane.api.core import Pod
@@ -41,21 +41,21 @@ class Gate:
         self.inside -= 1
 
 
-async def ready(here: NodeWorld, **settings: Any) -> None:
+async def ready(here: NodeEnv, **settings: Any) -> None:
     await here.start(**settings)
     await here.start_driver()
-    await here.registered()
+    await here.wait_until_registered()
     await here.volume()
 
 
-async def until_called(here: NodeWorld, name: str, times: int) -> None:
+async def until_called(here: NodeEnv, name: str, times: int) -> None:
     async def often() -> bool:
-        return here.disks.counted()[name] >= times
+        return here.disks.count_calls()[name] >= times
 
     await until(often, 60)
 
 
-async def is_out_of_use(here: NodeWorld) -> None:
+async def is_out_of_use(here: NodeEnv) -> None:
     async def unused() -> bool:
         return not await here.in_use()
 
@@ -68,41 +68,41 @@ async def test_nodepublish_times_out_and_the_driver_finishes_after_the_pod_is_de
         here.disks.hooks["publish"] = gate = Gate()
         pod = await here.pod(claim="data")
         target = here.paths.real(here.paths.csi_target(pod.uid, "pv-data"))
-        await here.until_told("DeadlineExceeded")
-        assert there(here.paths.real(here.paths.csi_data(pod.uid, "pv-data")))  # kept: nobody knows
+        await here.wait_for_event("DeadlineExceeded")
+        assert path_exists(here.paths.real(here.paths.csi_data(pod.uid, "pv-data")))  # kept: nobody knows
         await here.delete()
         gate.open.set()
-        await here.until_phase("gone")
+        await here.wait_for_phase("gone")
         await is_out_of_use(here)
         order = [name for name, _ in here.disks.calls]
         assert order.index("unpublish") > order.index("publish")
         assert order[-1] == "unstage"
         assert not mounts.is_mount(target)
-        assert here.mounted() == []
+        assert here.list_mounts() == []
 
 
 async def test_nodeunpublish_that_outlasts_its_time_has_no_parallel_duplicate() -> None:
     async with node_world() as here:
         await ready(here, csi_timeout=TIMEOUT)
         await here.pod(claim="data")
-        await here.until_ready()
+        await here.wait_until_ready()
         here.disks.hooks["unpublish"] = gate = Gate()
         await here.delete()
         await gate.entered.wait()
 
         async def given_up() -> bool:
             assert here.role is not None
-            return any("DeadlineExceeded" in w.why for w in here.role.waits())
+            return any("DeadlineExceeded" in w.why for w in here.role.list_waits())
 
         await until(given_up, 60)
         await asyncio.sleep(2 * TIMEOUT)  # the next try has begun
         assert await here.phase() != "gone"
-        assert await here.in_use() == [unique()]
+        assert await here.in_use() == [unique_name()]
         gate.open.set()
-        await here.until_phase("gone")
+        await here.wait_for_phase("gone")
         await is_out_of_use(here)
         assert gate.most == 1
-        assert here.disks.counted()["unstage"] == 1
+        assert here.disks.count_calls()["unstage"] == 1
 
 
 async def test_nodeunpublish_that_fails_is_repeated_after_500_ms_and_then_no_later_than_the_flag_says() -> (
@@ -111,7 +111,7 @@ async def test_nodeunpublish_that_fails_is_repeated_after_500_ms_and_then_no_lat
     async with node_world() as here:
         await ready(here, volume_retry_interval_max=LONGEST)
         await here.pod(claim="data")
-        await here.until_ready()
+        await here.wait_until_ready()
 
         async def refuse(request: Any) -> None:
             raise CallError(Code.NOT_FOUND, "not here")
@@ -122,18 +122,18 @@ async def test_nodeunpublish_that_fails_is_repeated_after_500_ms_and_then_no_lat
 
         async def often() -> bool:
             assert here.role is not None
-            left.extend(w.next_try - clock.now() for w in here.role.waits() if w.key == unique())
-            return here.disks.counted()["unpublish"] >= 5
+            left.extend(w.next_try - clock.now() for w in here.role.list_waits() if w.key == unique_name())
+            return here.disks.count_calls()["unpublish"] >= 5
 
         await until(often, 60)
-        first, *others = here.disks.pauses("unpublish")
+        first, *others = here.disks.seconds_between_calls("unpublish")
         assert first > 0.5 - GRAIN
         assert min(others) > LONGEST - GRAIN
         assert max(left) <= LONGEST
         assert (await here.client.get(Pod, "app", "default")).is_deleting
-        assert await here.in_use() == [unique()]
+        assert await here.in_use() == [unique_name()]
         del here.disks.hooks["unpublish"]
-        await here.until_phase("gone")
+        await here.wait_for_phase("gone")
 
 
 async def test_a_mount_and_an_unmount_that_both_fail_pause_each_for_itself() -> None:
@@ -141,7 +141,7 @@ async def test_a_mount_and_an_unmount_that_both_fail_pause_each_for_itself() -> 
     async with node_world() as here:
         await ready(here)
         await here.pod("a", claim="data")
-        await here.until_ready("a")
+        await here.wait_until_ready("a")
 
         async def refuse(request: Any) -> None:
             raise CallError(Code.INTERNAL, "not well")
@@ -151,12 +151,15 @@ async def test_a_mount_and_an_unmount_that_both_fail_pause_each_for_itself() -> 
         await here.pod("b", claim="data")
         await until_called(here, "unpublish", 3)
         await until_called(here, "publish", 4)
-        for first, second in (here.disks.pauses("unpublish")[:2], here.disks.pauses("publish")[1:3]):
+        for first, second in (
+            here.disks.seconds_between_calls("unpublish")[:2],
+            here.disks.seconds_between_calls("publish")[1:3],
+        ):
             assert first > 0.5 - GRAIN
             assert second > 1.0 - GRAIN
         here.disks.hooks.clear()
-        await here.until_ready("b")
-        await here.until_phase("gone", "a")
+        await here.wait_until_ready("b")
+        await here.wait_for_phase("gone", "a")
 
 
 async def test_requires_republish_each_time_that_the_flag_says() -> None:
@@ -166,13 +169,13 @@ async def test_requires_republish_each_time_that_the_flag_says() -> None:
         begun = clock.now()
         await ready(here, sync_frequency=FREQUENCY)
         await here.pod(claim="data")
-        await here.until_ready()
+        await here.wait_until_ready()
         await until_called(here, "publish", 5)
-        assert here.disks.moments("publish")[4] - begun > 4 * FREQUENCY - GRAIN  # once, and in four rounds
+        assert here.disks.call_times("publish")[4] - begun > 4 * FREQUENCY - GRAIN  # once, and in four rounds
         for name, request in here.disks.calls:
             if name == "publish":
                 assert json.loads(request.volume_context[TOKENS])["vault"]["token"]
-        assert here.disks.counted()["unpublish"] == 0
+        assert here.disks.count_calls()["unpublish"] == 0
 
 
 async def test_tokens_renewed_at_the_age_that_the_flag_says() -> None:
@@ -188,7 +191,7 @@ async def test_tokens_renewed_at_the_age_that_the_flag_says() -> None:
             volumes=[{"name": "mine", "projected": {"sources": [source]}}],
             mounts=[{"name": "mine", "mountPath": "/mine"}],
         )
-        await here.until_ready()
+        await here.wait_until_ready()
         file = here.paths.real(here.paths.volume(pod.uid, "kubernetes.io/projected", "mine")) + "/token"
         first = read(file)
 
@@ -198,14 +201,14 @@ async def test_tokens_renewed_at_the_age_that_the_flag_says() -> None:
         await until(renewed, 60)
         third = list(given(here).values())[2]
         assert third - begun > 2 * 0.9 * AGE - GRAIN  # spread over the last tenth
-        assert here.disks.counted()["unpublish"] == 0
+        assert here.disks.count_calls()["unpublish"] == 0
 
 
-def given(here: NodeWorld) -> dict[str, float]:
+def given(here: NodeEnv) -> dict[str, float]:
     """Each token that the driver has got, with the moment at which it got it first."""
     found: dict[str, float] = {}
     requests = [r for name, r in here.disks.calls if name == "publish"]
-    for request, moment in zip(requests, here.disks.moments("publish"), strict=True):
+    for request, moment in zip(requests, here.disks.call_times("publish"), strict=True):
         found.setdefault(json.loads(request.volume_context[TOKENS])["vault"]["token"], moment)
     return found
 
@@ -220,13 +223,13 @@ async def test_a_pod_whose_attach_is_exhausted_is_rejected_and_the_limit_read_ag
         here.disks = disks = Shrinking(here.paths)
         await here.start(pod_mount_timeout=TIMEOUT)
         await here.start_driver()
-        await here.registered()
+        await here.wait_until_registered()
         assert await count(here) == 5
         disks.limit = 2
         await here.volume(attached=False)
         await refuse_attach(here, Code.RESOURCE_EXHAUSTED)
         await here.pod(claim="data")
-        await here.until_phase("Failed")
+        await here.wait_for_phase("Failed")
         pod = await here.client.get(Pod, "app", "default")
         assert pod.status.reason == "VolumeAttachmentLimitExceeded"
         assert await count(here) == 2
@@ -236,4 +239,4 @@ async def test_a_pod_whose_attach_is_exhausted_is_rejected_and_the_limit_read_ag
             return await count(here) == 3
 
         await until(asked_again, 60)
-        assert disks.moments("info")[-1] - disks.moments("info")[0] > 10 - GRAIN
+        assert disks.call_times("info")[-1] - disks.call_times("info")[0] > 10 - GRAIN

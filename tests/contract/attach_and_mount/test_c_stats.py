@@ -13,7 +13,7 @@ import pytest
 from tests.contract.attach_and_mount.grounds import node_world
 from tests.contract.attach_and_mount.test_block_volumes import with_disk
 from tests.loops.inprocess import until
-from tests.node.nodeworld import Disks, NodeWorld
+from tests.node.node_env import FakeDiskDriver, NodeEnv
 from tests.support.timing import GRAIN
 from volplane.api.core import Event
 from volplane.base import metrics
@@ -26,7 +26,7 @@ SOON = 0.2
 LABELS = '{namespace="default",persistentvolumeclaim="data"}'
 
 
-class Telling(Disks):
+class Telling(FakeDiskDriver):
     """Says how full its volumes are."""
 
     claims = frozenset({"VOLUME_CONDITION"})
@@ -46,14 +46,14 @@ class Telling(Disks):
         )
 
 
-async def ready(here: NodeWorld, *, disks: Disks | None = None, **settings: Any) -> None:
+async def ready(here: NodeEnv, *, disks: FakeDiskDriver | None = None, **settings: Any) -> None:
     here.disks = disks or Telling(here.paths)
     await here.start(volume_stats_agg_period=SOON, **settings)
     await here.start_driver()
-    await here.registered()
+    await here.wait_until_registered()
     await here.volume()
     await here.pod(claim="data")
-    await here.until_ready()
+    await here.wait_until_ready()
 
 
 def shown(name: str) -> float | None:
@@ -63,9 +63,9 @@ def shown(name: str) -> float | None:
     return None
 
 
-async def until_asked(here: NodeWorld, times: int) -> None:
+async def until_asked(here: NodeEnv, times: int) -> None:
     async def asked() -> bool:
-        return here.disks.counted()["stats"] >= times
+        return here.disks.count_calls()["stats"] >= times
 
     await until(asked, 60)
 
@@ -89,7 +89,7 @@ async def test_stats_bytes_and_inodes_by_pvc_and_gone_with_the_pod() -> None:
         assert not request.staging_target_path
         assert shown("health_status_abnormal") is None  # only with its gate
         await until_asked(here, 3)
-        assert min(here.disks.pauses("stats")) > SOON - GRAIN
+        assert min(here.disks.seconds_between_calls("stats")) > SOON - GRAIN
         await here.delete()
         await until_shown("capacity_bytes", None)
 
@@ -99,12 +99,12 @@ async def test_stats_each_minute_with_jitter() -> None:
     async with node_world() as here:
         here.disks = Telling(here.paths)
         await here.start()
-        here.drive_in_memory()
+        here.register_in_memory_driver()
         await here.volume()
         await here.pod(claim="data")
-        await here.until_ready()
+        await here.wait_until_ready()
         await asyncio.sleep(1800)
-        pauses = here.disks.pauses("stats")
+        pauses = here.disks.seconds_between_calls("stats")
         assert len(pauses) >= 25
         assert all(60 <= pause <= 66.1 for pause in pauses)
         assert max(pauses) - min(pauses) > 0.1
@@ -133,7 +133,7 @@ async def test_volume_condition_abnormal_with_its_gate() -> None:
         await until_shown("health_status_abnormal", 0)
         assert isinstance(here.disks, Telling)
         here.disks.wrong = "the disk makes noises"
-        await here.until_told("Volume data: the disk makes noises")
+        await here.wait_for_event("Volume data: the disk makes noises")
         reasons = {e.reason for e in await here.client.list(Event, "default") if "noises" in e.message}
         assert reasons == {"VolumeConditionAbnormal"}
         await until_shown("health_status_abnormal", 1)
@@ -148,7 +148,7 @@ async def test_a_driver_that_fails_to_tell_disturbs_nobody() -> None:
         await ready(here)
         await until_shown("capacity_bytes", 100)
         here.disks.hooks["stats"] = fail
-        await until_asked(here, here.disks.counted()["stats"] + 2)
+        await until_asked(here, here.disks.count_calls()["stats"] + 2)
         assert await here.phase() == "Running"
         assert shown("capacity_bytes") == 100
 
@@ -156,9 +156,9 @@ async def test_a_driver_that_fails_to_tell_disturbs_nobody() -> None:
 async def test_a_driver_without_the_capability_is_not_asked() -> None:
     async with with_disk() as (here, _):
         await here.pod(claim="data", device="/dev/xvda")
-        await here.until_ready()
+        await here.wait_until_ready()
         assert here.role is not None
         (entry,) = here.role.volumes.entries.values()
         (spec,) = entry.wanted.values()
-        assert await entry.plugin.usage(spec) is None
-        assert here.disks.counted() == {"stage": 1, "publish": 1}
+        assert await entry.plugin.read_metrics(spec) is None
+        assert here.disks.count_calls() == {"stage": 1, "publish": 1}

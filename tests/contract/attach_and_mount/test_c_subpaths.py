@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.attach_and_mount.grounds import node_world
-from tests.node.nodeworld import NodeWorld, write
+from tests.node.node_env import NodeEnv, write
 from volplane.api.core import Pod
 from volplane.host import files, mounts
 
@@ -77,7 +77,7 @@ def test_subpath_swapped_to_a_symlink_between_check_and_mount_mount_refused(
 
 @pytest.mark.parametrize("subpath", ["/etc", "../outside", "dir/../../outside", ".."])
 def test_absolute_and_climbing_paths_are_refused(volume: Path, tmp_path: Path, subpath: str) -> None:
-    with pytest.raises(files.Escapes):
+    with pytest.raises(files.PathEscapesVolume):
         files.bind_below(str(volume), subpath, str(tmp_path / "target"))
     assert not (tmp_path / "target").exists()
 
@@ -108,10 +108,10 @@ def test_a_single_file_is_bound_as_a_file(volume: Path, tmp_path: Path) -> None:
         mounts.unmount(place)
 
 
-async def attacked(here: NodeWorld, command: str, subpath: str) -> Pod:
+async def attacked(here: NodeEnv, command: str, subpath: str) -> Pod:
     await here.start()
     await here.start_driver()
-    await here.registered()
+    await here.wait_until_registered()
     await here.volume()
     init = {
         "name": "evil",
@@ -141,11 +141,11 @@ async def test_symlink_to_root_exposes_nothing_and_names_no_path_of_the_machine(
 ) -> None:
     async with node_world() as here:
         await attacked(here, command, subpath)
-        told = await here.until_told("subPath")
+        told = await here.wait_for_event("subPath")
         assert told in (
             'Error: failed to prepare subPath for volumeMount "data" of container "main"',
             'Error: failed to create subPath directory for volumeMount "data" of container "main"',
         )
         assert await here.phase() != "Running"
         await here.delete(grace=0)
-        await here.until_phase("gone")
+        await here.wait_for_phase("gone")

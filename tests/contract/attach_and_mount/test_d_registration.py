@@ -13,15 +13,15 @@ import pytest
 
 from tests.contract.attach_and_mount.grounds import node_world
 from tests.loops.inprocess import until
-from tests.node.killing import crash_world
-from tests.node.nodeworld import DRIVER, NODE, Disks, NodeWorld, settled
+from tests.node.node_env import DRIVER, NODE, FakeDiskDriver, NodeEnv, wait_briefly
+from tests.node.node_process import node_process_env
 from volplane.api.core import Node
 from volplane.api.storage import CSINode
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
-from volplane.csi.registration import Notice, Registrar
-from volplane.node.plugins import highest
-from volplane.sdk import Server
+from volplane.csi.registration import RegistrationNotice, RegistrationServer
+from volplane.node.plugin_watcher import highest_supported_version
+from volplane.sdk import DriverServer
 
 NODE_ID = "csi.volume.kubernetes.io/nodeid"
 
@@ -29,35 +29,35 @@ pytestmark = pytest.mark.root
 
 
 async def registrar(
-    here: NodeWorld, stack: AsyncExitStack, *, where: str = "", name: str = DRIVER, **options: object
-) -> Registrar:
+    here: NodeEnv, stack: AsyncExitStack, *, where: str = "", name: str = DRIVER, **options: object
+) -> RegistrationServer:
     directory = os.path.join(here.paths.real(here.paths.registry), where)
     os.makedirs(directory, exist_ok=True)
-    made = Registrar(directory, name, here.paths.driver_socket(name), **options)  # type: ignore[arg-type]
+    made = RegistrationServer(directory, name, here.paths.driver_socket(name), **options)  # type: ignore[arg-type]
     await stack.enter_async_context(made)
     return made
 
 
-async def driver(here: NodeWorld, stack: AsyncExitStack, disks: Disks | None = None) -> None:
+async def driver(here: NodeEnv, stack: AsyncExitStack, disks: FakeDiskDriver | None = None) -> None:
     path = here.paths.real(here.paths.driver_socket(DRIVER))
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    await stack.enter_async_context(Server(disks or here.disks, path, grace=0))
+    await stack.enter_async_context(DriverServer(disks or here.disks, path, grace=0))
 
 
-async def verdict(made: Registrar) -> Notice:
+async def verdict(made: RegistrationServer) -> RegistrationNotice:
     async with asyncio.timeout(30):
-        return await made.notice()
+        return await made.next_notice()
 
 
-async def drivers(here: NodeWorld) -> list[str]:
+async def drivers(here: NodeEnv) -> list[str]:
     return [d.name for d in (await here.client.get(CSINode, NODE)).spec.drivers]
 
 
 @asynccontextmanager
-async def seen(here: NodeWorld) -> AsyncIterator[list[list[str]]]:
+async def seen(here: NodeEnv) -> AsyncIterator[list[list[str]]]:
     """Which drivers CSINode has, now and after each change."""
     cache = here.client.cache(CSINode)
-    await cache.synced()
+    await cache.wait_synced()
     states = [[d.name for d in node.spec.drivers] for node in cache.all()]
 
     def changed(old: CSINode | None, new: CSINode | None) -> None:
@@ -83,7 +83,7 @@ async def seen(here: NodeWorld) -> AsyncIterator[list[list[str]]]:
     ],
 )
 def test_the_highest_version_that_is_spoken(versions: tuple[str, ...], chosen: str) -> None:
-    assert highest(versions) == chosen
+    assert highest_supported_version(versions) == chosen
 
 
 async def test_dotfile_regular_file_nested_directory_with_a_socket_ignored_ignored_found() -> None:
@@ -94,7 +94,7 @@ async def test_dotfile_regular_file_nested_directory_with_a_socket_ignored_ignor
         with open(f"{registry}/file", "w"), socket.socket(socket.AF_UNIX) as hidden:  # noqa: ASYNC230
             hidden.bind(f"{registry}/.hidden")
             made = await registrar(here, stack, where="nested")
-            assert await verdict(made) == Notice(True, "")
+            assert await verdict(made) == RegistrationNotice(True, "")
         assert await drivers(here) == [DRIVER]
 
 
@@ -162,17 +162,17 @@ async def test_a_refused_socket_is_asked_again_and_pauses_end_where_the_flag_say
             assert not (await verdict(made)).registered
 
 
-class Nameless(Disks):
+class Nameless(FakeDiskDriver):
     async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
         return v1.NodeGetInfoResponse(node_id="")
 
 
-class Broken(Disks):
+class Broken(FakeDiskDriver):
     async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
         raise CallError(Code.INTERNAL, "not yet")
 
 
-class Hanging(Disks):
+class Hanging(FakeDiskDriver):
     async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
         await asyncio.sleep(3600)
         raise AssertionError("somebody has waited")
@@ -180,7 +180,7 @@ class Hanging(Disks):
 
 @pytest.mark.parametrize(("kind", "why"), [(Broken, "desc = not yet"), (Nameless, "node ID is empty")])
 async def test_nodegetinfo_error_or_empty_id_notify_false_no_csinode_entry_registrar_exits_1(
-    kind: type[Disks], why: str
+    kind: type[FakeDiskDriver], why: str
 ) -> None:
     async with node_world() as here, AsyncExitStack() as stack:
         await here.start()
@@ -256,22 +256,22 @@ async def test_csinode_deleted_by_hand_recreated_by_the_next_driver_update() -> 
 
 @pytest.mark.slow
 async def test_kubelet_restart_all_sockets_reregistered_no_csinode_flapping() -> None:
-    async with crash_world() as (here, child):
+    async with node_process_env() as (here, child):
         await child.start()
         assert here.registrar is not None
         assert (await verdict(here.registrar)).registered
-        before = await here.registered()
+        before = await here.wait_until_registered()
         await child.kill()
         async with seen(here) as states:
             await child.start()
             assert (await verdict(here.registrar)).registered
-            await settled()
+            await wait_briefly()
         assert all(each == [DRIVER] for each in states)
-        after = await here.registered()
+        after = await here.wait_until_registered()
         assert (after.uid, after.spec) == (before.uid, before.spec)
 
 
-class Resized(Disks):
+class Resized(FakeDiskDriver):
     limit = 5
 
     async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
@@ -309,11 +309,11 @@ async def test_a_driver_is_upgraded_while_its_volumes_are_mounted() -> None:
     async with node_world() as here:
         await here.start()
         await here.start_driver()
-        await here.registered()
+        await here.wait_until_registered()
         await here.volume()
         await here.pod(claim="data")
-        await here.until_ready()
-        mounted = here.mounted()
+        await here.wait_until_ready()
+        mounted = here.list_mounts()
         await here.stop_driver()
 
         async def deregistered() -> bool:
@@ -322,16 +322,16 @@ async def test_a_driver_is_upgraded_while_its_volumes_are_mounted() -> None:
             return await drivers(here) == [] and NODE_ID not in node.metadata.annotations
 
         await until(deregistered)
-        assert here.mounted() == mounted
+        assert here.list_mounts() == mounted
         node = await here.client.get(Node, NODE)
         assert node.metadata.labels["topology.disks.test/zone"] == "a"
         await here.start_driver()
-        await here.registered()
-        assert here.mounted() == mounted
+        await here.wait_until_registered()
+        assert here.list_mounts() == mounted
         await here.delete()
-        await here.until_phase("gone")
+        await here.wait_for_phase("gone")
 
         async def clean() -> bool:
-            return here.mounted() == []
+            return here.list_mounts() == []
 
         await until(clean)

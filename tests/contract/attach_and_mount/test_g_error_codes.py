@@ -9,10 +9,10 @@ import pytest
 
 from tests.contract.attach_and_mount.grounds import node_world
 from tests.loops.inprocess import until
-from tests.node.nodeworld import DRIVER, there
+from tests.node.node_env import DRIVER, path_exists
 from volplane.api.core import Event
 from volplane.csi.outcome import CallError, Code
-from volplane.node.plan import State
+from volplane.node.plan import MountState
 
 pytestmark = pytest.mark.root
 
@@ -47,7 +47,7 @@ async def test_each_code_state_files_and_next_call_after_pod_deletion(
     async with node_world() as here:
         await here.start()
         await here.start_driver()
-        await here.registered()
+        await here.wait_until_registered()
         await here.volume()
 
         async def fail(request: Any) -> None:
@@ -55,26 +55,26 @@ async def test_each_code_state_files_and_next_call_after_pod_deletion(
 
         here.disks.hooks[call] = fail
         pod = await here.pod(claim="data")
-        await here.until_told(f"rpc error: code = {code.spoken} desc = as told")
-        staged = there(here.paths.real(here.paths.staging_data(DRIVER, "vol-data")))
-        published = there(here.paths.real(here.paths.csi_data(pod.uid, "pv-data")))
+        await here.wait_for_event(f"rpc error: code = {code.go_name} desc = as told")
+        staged = path_exists(here.paths.real(here.paths.staging_data(DRIVER, "vol-data")))
+        published = path_exists(here.paths.real(here.paths.csi_data(pod.uid, "pv-data")))
         assert here.role is not None
         (entry,) = here.role.volumes.entries.values()
         if call == "stage":
             assert staged is uncertain
             assert not published
-            assert entry.device is (State.UNCERTAIN if uncertain else State.ABSENT)
+            assert entry.device is (MountState.UNCERTAIN if uncertain else MountState.ABSENT)
         else:
             assert staged
             assert published is uncertain
             assert (pod.uid in entry.pods) is uncertain
         await here.delete()
-        await here.until_phase("gone")
+        await here.wait_for_phase("gone")
         await until(lambda: _is_out_of_use(here))
-        counted = here.disks.counted()
+        counted = here.disks.count_calls()
         assert counted["unpublish"] == (1 if call == "publish" and uncertain else 0)
         assert counted["unstage"] == (1 if call == "publish" or uncertain else 0)
-        assert here.mounted() == []
+        assert here.list_mounts() == []
 
 
 async def _is_out_of_use(here: Any) -> bool:
@@ -85,31 +85,31 @@ async def test_registered_but_socket_dead_before_the_step_no_directory_created_o
     async with node_world() as here:
         await here.start()
         await here.start_driver()
-        await here.registered()
+        await here.wait_until_registered()
         await here.volume()
         assert here.role is not None
         # The registrar lives on, so that the driver stays registered.
-        await here.driver_dies()
+        await here.kill_driver()
         pod = await here.pod(claim="data")
-        told = await here.until_told(f"driver {DRIVER} does not answer")
+        told = await here.wait_for_event(f"driver {DRIVER} does not answer")
         assert {e.reason for e in await here.client.list(Event, "default") if e.message == told} == {
             "FailedMount"
         }
         assert here.disks.calls == []
-        assert not there(here.paths.real(here.paths.staging_data(DRIVER, "vol-data")))
-        assert not there(here.paths.real(here.paths.pod(pod.uid) + "/volumes/kubernetes.io~csi"))
-        await here.driver_returns()
-        await here.until_ready()
+        assert not path_exists(here.paths.real(here.paths.staging_data(DRIVER, "vol-data")))
+        assert not path_exists(here.paths.real(here.paths.pod(pod.uid) + "/volumes/kubernetes.io~csi"))
+        await here.restart_driver()
+        await here.wait_until_ready()
 
 
 async def test_nodeunpublish_slow_no_parallel_duplicate_call() -> None:
     async with node_world() as here:
         await here.start()
         await here.start_driver()
-        await here.registered()
+        await here.wait_until_registered()
         await here.volume()
         await here.pod("a", claim="data")
-        await here.until_ready("a")
+        await here.wait_until_ready("a")
         entered, go_on = asyncio.Event(), asyncio.Event()
 
         async def hang(request: Any) -> None:
@@ -121,7 +121,7 @@ async def test_nodeunpublish_slow_no_parallel_duplicate_call() -> None:
         await entered.wait()
         await here.pod("b", claim="data")
         await asyncio.sleep(0.1)
-        assert here.disks.counted() == {"stage": 1, "publish": 1, "unpublish": 1}
+        assert here.disks.count_calls() == {"stage": 1, "publish": 1, "unpublish": 1}
         go_on.set()
-        await here.until_ready("b")
-        assert here.disks.counted() == {"stage": 1, "publish": 2, "unpublish": 1}
+        await here.wait_until_ready("b")
+        assert here.disks.count_calls() == {"stage": 1, "publish": 2, "unpublish": 1}

@@ -20,7 +20,7 @@ from tests.controllers.objects import claim as claim_of
 from tests.controllers.objects import storage_class
 from tests.loops.inprocess import running, until, world
 from tests.support import scripted
-from tests.support.serving import served
+from tests.support.https_apiserver import https_apiserver
 from tests.support.snapshots import definitions
 from tests.support.timing import GRAIN, is_virtual, rest
 from volplane import sdk
@@ -29,7 +29,7 @@ from volplane.api.meta import Resource
 from volplane.client.client import Client
 from volplane.controllers.binder.controller import Binder
 from volplane.controllers.protection.controller import ClaimProtection, VolumeProtection
-from volplane.csi.client import Caller, Channel
+from volplane.csi.client import Caller, CsiChannel
 from volplane.sidecars import provisioner
 
 T = TypeVar("T", bound=Resource)
@@ -195,12 +195,12 @@ async def real(*features: str, mode: str = "Immediate") -> AsyncIterator[Stage]:
     driver = scripted.driver(*features)
     takes = not {"snapshots", "groups"}.isdisjoint(features)
     async with AsyncExitStack() as stack:
-        around = await stack.enter_async_context(served())
+        around = await stack.enter_async_context(https_apiserver())
         socket = await stack.enter_async_context(scripted.on_socket(driver))
 
         @asynccontextmanager
         async def call(component: str) -> AsyncIterator[Caller]:
-            async with Channel(socket.path, component=component) as channel:
+            async with CsiChannel(socket.path, component=component) as channel:
                 yield channel
 
         made = Stage(around.client, driver, around.role, call)
@@ -218,7 +218,7 @@ async def _furnished(stage: Stage, mode: str, *, snapshots: bool) -> AsyncIterat
     pauses = {} if is_virtual() else QUICK_RETRIES
     async with (
         stage.controllers(Binder, ClaimProtection, VolumeProtection),
-        stage.sidecar(provisioner.run, provisioner.Settings(**pauses), "csi-provisioner"),
+        stage.sidecar(provisioner.run, provisioner.ProvisionerOptions(**pauses), "csi-provisioner"),
     ):
         yield stage
 

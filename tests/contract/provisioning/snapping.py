@@ -32,10 +32,10 @@ async def roles(
     async def controlling(client: Any, settings: Any, **_: Any) -> None:
         await role.run(client, settings, identity="me")
 
-    chosen = role.Settings(**controller)
+    chosen = role.SnapshotControllerOptions(**controller)
     async with (
         stage.sidecar(controlling, chosen, "snapshot-controller"),
-        stage.sidecar(snapshotter.run, snapshotter.Settings(**sidecar), "csi-snapshotter"),
+        stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions(**sidecar), "csi-snapshotter"),
     ):
         yield stage
 

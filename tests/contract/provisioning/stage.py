@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import Any
 
 from tests.controllers.objects import account
-from tests.loops.inprocess import World, running, until, world
+from tests.loops.inprocess import InProcessEnv, running, until, world
 from tests.support import scripted
-from tests.support.serving import Served, served
+from tests.support.https_apiserver import HttpsApiServer, https_apiserver
 from tests.support.timing import is_virtual, rest
 from volplane import sdk
 from volplane.api import codec
@@ -42,7 +42,7 @@ EVERYBODY = ("binder", "claim-protection", "volume-protection", "ephemeral", "pr
 
 
 class Stage:
-    def __init__(self, around: World | Served, driver: Any = None) -> None:
+    def __init__(self, around: InProcessEnv | HttpsApiServer, driver: Any = None) -> None:
         self.around, self.client, self.driver = around, around.client, driver
 
     # --- what a user does
@@ -169,14 +169,14 @@ async def stage(
     *,
     binder: Mapping[str, Any] | None = None,
     client: Any = None,
-    on: Callable[[], AbstractAsyncContextManager[World | Served]] | None = None,
+    on: Callable[[], AbstractAsyncContextManager[InProcessEnv | HttpsApiServer]] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Stage]:
     """`binder` are its options, `settings` the provisioner's, `client` the one that the provisioner uses,
     `on` the server where it is not the usual one.
     """
     rounds = {**({} if is_virtual() else QUICK_ROUNDS), **(binder or {})}
-    async with (on or (world if is_virtual() else served))() as around, AsyncExitStack() as stack:
+    async with (on or (world if is_virtual() else https_apiserver))() as around, AsyncExitStack() as stack:
         await around.client.create(account())
         jobs = [
             kind(around.role(name), **(rounds if name == "binder" else {})).run()
@@ -205,12 +205,12 @@ async def provision(role: Any, driver: Any, **settings: Any) -> None:
     if is_virtual():
         caller = sdk.Local(driver, component="csi-provisioner")
         try:
-            await provisioner.run(role, provisioner.Settings(**settings), caller=caller, **options)
+            await provisioner.run(role, provisioner.ProvisionerOptions(**settings), caller=caller, **options)
         finally:
             await caller.close()
     else:
         async with scripted.on_socket(driver) as socket:
-            made = provisioner.Settings(csi_address=socket.path, **{**QUICK_RETRIES, **settings})
+            made = provisioner.ProvisionerOptions(csi_address=socket.path, **{**QUICK_RETRIES, **settings})
             await provisioner.run(role, made, **options)
 
 

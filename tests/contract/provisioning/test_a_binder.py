@@ -187,7 +187,7 @@ async def test_a_claim_that_the_cache_does_not_show_yet_is_asked_for_before_its_
     async with stage(roles=()) as s:
         behind = Behind(s.around.transport())
         async with Caches(behind) as caches, running(Binder(Client(behind, caches=caches)).run()):
-            await caches.get(PersistentVolumeClaim).synced()
+            await caches.get(PersistentVolumeClaim).wait_synced()
             made = await s.claim(cls="")
             ref = {"namespace": "default", "name": "data", "uid": made.uid}
             policy = {"persistentVolumeReclaimPolicy": "Delete"}
@@ -242,7 +242,7 @@ async def test_a_volume_made_for_a_claim_that_took_another_is_given_back_to_its_
     async with stage(driver) as s:
         await s.storage_class()
         await s.claim()
-        await hold.reached.wait()
+        await hold.reached_event.wait()
         await s.volume("sooner", cls="fast")
         await s.bound("data", to="sooner")
         hold.release()

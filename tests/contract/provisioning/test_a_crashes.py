@@ -8,7 +8,7 @@ import pytest
 
 from tests.contract.provisioning.stage import PATIENCE, claim, volume
 from tests.loops.inprocess import until
-from tests.support import roles
+from tests.support import role_processes
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.client.client import Client
 from volplane.rules.binding import is_pair
@@ -34,7 +34,7 @@ async def pair(client: Client) -> bool:
 async def test_a_crash_after_each_of_the_four_writes_is_finished_and_no_second_volume_taken(
     write: str, tmp_path: Path
 ) -> None:
-    async with roles.server(tmp_path) as server:
+    async with role_processes.server(tmp_path) as server:
         for name in ("one", "two"):
             await server.client.create(volume(name))
             await server.client.patch(
@@ -42,7 +42,7 @@ async def test_a_crash_after_each_of_the_four_writes_is_finished_and_no_second_v
             )
         async with server.role(*ONLY, die=f"{write}:after") as dying:
             await server.client.create(claim(cls=""))
-            await dying.died()
+            await dying.wait_until_killed()
         before = [v.name for v in await server.client.list(PersistentVolume) if v.spec.claim_ref]
         assert len(before) == 1
         async with server.role(*ONLY):

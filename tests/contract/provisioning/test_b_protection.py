@@ -108,7 +108,7 @@ async def ephemeral(s: Stage, name: str = "web", node: str = "") -> Pod:
             "resources": {"requests": {"storage": "1Gi"}},
         },
     }
-    made = codec.builtins(pod(name, node=node))
+    made = codec.to_dict(pod(name, node=node))
     made["spec"]["volumes"] = [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}]
     return await s.client.create(codec.convert(Pod, made))
 

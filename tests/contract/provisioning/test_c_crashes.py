@@ -11,8 +11,8 @@ import pytest
 
 from tests.contract.provisioning.stage import PATIENCE, claim, storage_class
 from tests.loops.inprocess import until
-from tests.support import roles, scripted
-from tests.support.roles import Role, Server
+from tests.support import role_processes, scripted
+from tests.support.role_processes import Role, Server
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.client.client import Client
 
@@ -26,7 +26,7 @@ CONTROLLERS = ",".join(
 
 
 class Crashes:
-    def __init__(self, server: Server, driver: scripted.Driver, socket: scripted.Socket) -> None:
+    def __init__(self, server: Server, driver: scripted.ScriptedDriver, socket: scripted.Socket) -> None:
         self.server, self.driver, self.socket = server, driver, socket
         self.client: Client = server.client
 
@@ -53,7 +53,7 @@ class Crashes:
 async def crashes(directory: Path, *features: str) -> AsyncIterator[Crashes]:
     driver = scripted.driver(*features)
     async with (
-        roles.server(directory) as server,
+        role_processes.server(directory) as server,
         scripted.on_socket(driver) as socket,
         server.role("controller-manager", "--controllers", CONTROLLERS),
     ):
@@ -68,13 +68,13 @@ async def test_a_crash_after_create_volume_ends_in_one_volume_and_one_object(
     async with crashes(tmp_path) as c:
         async with c.provisioner(die) as dying:
             await c.client.create(claim())
-            await dying.died()
+            await dying.wait_until_killed()
         assert len(c.driver.volumes) == 1
         assert await c.client.list(PersistentVolume) == []
         async with c.provisioner():
             mine = await c.bound()
             assert [v.name for v in await c.client.list(PersistentVolume)] == [f"pvc-{mine.uid}"]
-            assert len({r.name for r in c.driver.called("CreateVolume")}) == 1
+            assert len({r.name for r in c.driver.requests_of("CreateVolume")}) == 1
             assert len(c.driver.volumes) == 1
 
 
@@ -88,7 +88,7 @@ async def test_a_crash_after_create_volume_with_the_claim_deleted_meanwhile_leak
         c.driver.script("CreateVolume", hold)
         async with c.provisioner() as dying:
             await c.client.create(claim())
-            await asyncio.wait_for(hold.reached.wait(), PATIENCE)
+            await asyncio.wait_for(hold.reached_event.wait(), PATIENCE)
             if deleted == "before the crash":
                 await c.client.delete(PersistentVolumeClaim, "data", "default")
             dying.kill()
@@ -102,7 +102,7 @@ async def test_a_crash_after_create_volume_with_the_claim_deleted_meanwhile_leak
             await c.client.delete(PersistentVolumeClaim, "data", "default")
         async with c.provisioner():
             await c.nothing_left()
-        assert len(c.driver.called("DeleteVolume")) == 1
+        assert len(c.driver.requests_of("DeleteVolume")) == 1
 
 
 async def test_a_crash_between_the_deletion_of_the_disk_and_the_finalizer_is_finished(tmp_path: Path) -> None:
@@ -111,11 +111,11 @@ async def test_a_crash_between_the_deletion_of_the_disk_and_the_finalizer_is_fin
             await c.client.create(claim())
             await c.bound()
             await c.client.delete(PersistentVolumeClaim, "data", "default")
-            await dying.died()
+            await dying.wait_until_killed()
         assert c.driver.volumes == {}
         async with c.provisioner():
             await c.nothing_left()
-        assert len(c.driver.called("DeleteVolume")) == 2
+        assert len(c.driver.requests_of("DeleteVolume")) == 2
 
 
 async def test_a_crash_after_the_object_is_deleted_and_before_its_finalizer_goes_repeats_the_deletion(
@@ -126,9 +126,9 @@ async def test_a_crash_after_the_object_is_deleted_and_before_its_finalizer_goes
             await c.client.create(claim())
             await c.bound()
             await c.client.delete(PersistentVolumeClaim, "data", "default")
-            await dying.died()
+            await dying.wait_until_killed()
         (left,) = await c.client.list(PersistentVolume)
         assert left.is_deleting
         async with c.provisioner():
             await c.nothing_left()
-        assert len(c.driver.called("DeleteVolume")) == 2
+        assert len(c.driver.requests_of("DeleteVolume")) == 2

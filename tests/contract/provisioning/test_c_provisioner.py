@@ -21,7 +21,7 @@ from volplane.base import metrics
 from volplane.client.client import Client
 from volplane.csi.outcome import Code
 from volplane.rules import binding
-from volplane.sidecars.provisioner.order import INTENT
+from volplane.sidecars.provisioner.provision_request import INTENT
 
 both = pytest.mark.both
 

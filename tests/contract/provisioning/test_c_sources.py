@@ -77,7 +77,7 @@ async def test_a_volume_is_restored_from_a_snapshot_that_is_held_meanwhile() -> 
         hold = Hold()
         driver.script("CreateVolume", hold)
         await s.claim("copy", dataSource=FROM_SNAPSHOT)
-        await hold.reached.wait()
+        await hold.reached_event.wait()
         held = await s.find(VolumeSnapshot, "before")
         assert RESTORING in held.metadata.finalizers
         request = driver.called("CreateVolume")[-1]
@@ -103,7 +103,7 @@ async def test_a_snapshot_that_is_deleted_during_the_restore_stays_until_the_vol
         await s.claim("copy", dataSource=FROM_SNAPSHOT)
         await s.called("CreateVolume", 2)
         await s.delete(VolumeSnapshot, "before")
-        await hold.reached.wait()
+        await hold.reached_event.wait()
         assert (await s.find(VolumeSnapshot, "before")).is_deleting
         hold.release()
         await s.bound("copy")
@@ -211,7 +211,7 @@ async def test_a_claim_is_cloned_and_protected_until_the_clone_is_bound() -> Non
         assert CLONING in (await s.find(PersistentVolumeClaim, "data")).metadata.finalizers
         await s.delete(PersistentVolumeClaim, "data")
         await s.rest(2)
-        await hold.reached.wait()
+        await hold.reached_event.wait()
         assert (await s.find(PersistentVolumeClaim, "data")).is_deleting
         hold.release()
         await s.bound("copy")
@@ -247,7 +247,7 @@ async def test_a_clone_of_a_claim_that_is_bound_later_begins_at_once() -> None:
     async with stage(driver, timeout=10_000.0) as s:
         await s.storage_class()
         await s.claim()
-        await hold.reached.wait()
+        await hold.reached_event.wait()
         await s.claim("copy", dataSource=FROM_CLAIM)
         await s.event("ProvisioningFailed", "claim data is Pending, not Bound")
         await s.rest(1000)

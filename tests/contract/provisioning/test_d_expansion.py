@@ -23,13 +23,13 @@ from volplane.sidecars import resizer
 
 both = pytest.mark.both
 
-QUICK = resizer.Settings(retry_interval_start=0.05, retry_interval_max=0.5)
+QUICK = resizer.ResizerOptions(retry_interval_start=0.05, retry_interval_max=0.5)
 WAITING = "Waiting for user to (re-)start a pod to finish file system resize of volume on node."
 
 
-def pauses() -> resizer.Settings:
+def pauses() -> resizer.ResizerOptions:
     """As they come where time is virtual; else short, by the flags."""
-    return resizer.Settings() if is_virtual() else QUICK
+    return resizer.ResizerOptions() if is_virtual() else QUICK
 
 
 @asynccontextmanager
@@ -159,7 +159,7 @@ async def test_a_size_out_of_range_is_infeasible_until_the_request_is_lowered() 
 
 
 async def test_infeasible_waits_as_long_as_its_flag_says() -> None:
-    settings = resizer.Settings(retry_interval_start=0.05, retry_interval_max=0.5)
+    settings = resizer.ResizerOptions(retry_interval_start=0.05, retry_interval_max=0.5)
     async with real("expand") as stage, stage.sidecar(resizer.run, settings):
         await stage.bound()
         stage.driver.script("ControllerExpandVolume", Fail(Code.INVALID_ARGUMENT))
@@ -191,7 +191,7 @@ async def test_an_uncertain_target_is_finished_before_a_smaller_request_counts()
 
 @pytest.mark.virtual
 async def test_after_a_final_error_the_new_request_is_adopted() -> None:
-    async with virtual("expand") as stage, stage.sidecar(resizer.run, resizer.Settings()):
+    async with virtual("expand") as stage, stage.sidecar(resizer.run, resizer.ResizerOptions()):
         await stage.bound()
         stage.driver.script("ControllerExpandVolume", Fail(Code.INTERNAL, "no"))
         await stage.ask(size="5Gi")
@@ -257,7 +257,7 @@ async def test_a_pod_that_ended_does_not_use_the_volume() -> None:
 
 @pytest.mark.virtual
 async def test_without_the_flag_an_offline_driver_is_asked_again_and_again() -> None:
-    settings = resizer.Settings(handle_volume_inuse_error=False)
+    settings = resizer.ResizerOptions(handle_volume_inuse_error=False)
     async with virtual("expand", "offline") as stage, stage.sidecar(resizer.run, settings):
         await stage.bound()
         await stage.client.create(account())
@@ -312,13 +312,13 @@ async def test_a_driver_that_grows_volumes_on_the_node_alone_is_not_called() -> 
 async def test_a_driver_that_can_neither_grow_nor_modify_gets_no_resizer() -> None:
     async with virtual() as stage:
         with pytest.raises(Unsupported, match="CSI driver does not support resize nor modify"):
-            async with stage.sidecar(resizer.run, resizer.Settings()):
+            async with stage.sidecar(resizer.run, resizer.ResizerOptions()):
                 await asyncio.sleep(1)
 
 
 @pytest.mark.virtual
 async def test_the_secret_for_expansions_goes_to_the_driver_and_its_absence_is_told() -> None:
-    async with virtual("expand") as stage, stage.sidecar(resizer.run, resizer.Settings()):
+    async with virtual("expand") as stage, stage.sidecar(resizer.run, resizer.ResizerOptions()):
         await stage.bound()
         reference = {"controllerExpandSecretRef": {"name": "key", "namespace": "default"}}
         name = (await stage.claim()).spec.volume_name
@@ -336,7 +336,7 @@ async def test_the_secret_for_expansions_goes_to_the_driver_and_its_absence_is_t
 @pytest.mark.virtual
 async def test_the_size_before_is_noted_where_the_gate_is_on_until_the_node_is_done() -> None:
     note = "volume.alpha.kubernetes.io/pre-resize-capacity"
-    settings = resizer.Settings(feature_gates={"AnnotateFsResize": True})
+    settings = resizer.ResizerOptions(feature_gates={"AnnotateFsResize": True})
     async with virtual("expand") as stage, stage.sidecar(resizer.run, settings):
         await stage.bound()
         await stage.ask(size="2Gi")
@@ -368,7 +368,7 @@ async def test_what_the_user_asks_for_during_a_call_is_next() -> None:
         await stage.bound()
         stage.driver.script("ControllerExpandVolume", hold := Hold())
         await stage.ask(size="2Gi")
-        await hold.reached.wait()
+        await hold.reached_event.wait()
         await stage.ask(size="3Gi")
         hold.release()
         await stage.until_claim(settled("3Gi"))

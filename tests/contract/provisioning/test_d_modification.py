@@ -37,7 +37,7 @@ async def attributes(stage: Stage, *names: str) -> None:
 
 @asynccontextmanager
 async def modifying(**settings: Any) -> AsyncIterator[Stage]:
-    chosen = resizer.Settings(**({} if is_virtual() else QUICK), **settings)
+    chosen = resizer.ResizerOptions(**({} if is_virtual() else QUICK), **settings)
     async with played("modify") as stage, stage.sidecar(resizer.run, chosen):
         await attributes(stage, "a", "b", "c")
         await stage.bound(volumeAttributesClassName="a")
@@ -68,7 +68,7 @@ def tiers(stage: Stage) -> list[str]:
 
 
 async def test_another_class_is_asked_of_the_driver_and_told_to_volume_and_claim() -> None:
-    async with real("modify") as stage, stage.sidecar(resizer.run, resizer.Settings()):
+    async with real("modify") as stage, stage.sidecar(resizer.run, resizer.ResizerOptions()):
         await attributes(stage, "a", "b")
         await stage.bound(volumeAttributesClassName="a")
         await stage.until_claim(reached("a"))
@@ -161,7 +161,7 @@ async def test_wrong_arguments_are_infeasible_and_retried_slowly_until_the_claim
 
 @pytest.mark.virtual
 async def test_a_claim_that_asks_for_none_any_more_is_left_as_it_is() -> None:
-    async with virtual("modify") as stage, stage.sidecar(resizer.run, resizer.Settings()):
+    async with virtual("modify") as stage, stage.sidecar(resizer.run, resizer.ResizerOptions()):
         await attributes(stage, "b")
         await stage.bound()
         stage.driver.always("ControllerModifyVolume", Fail(Code.INVALID_ARGUMENT))
@@ -207,7 +207,7 @@ async def test_names_and_secrets_go_to_the_driver() -> None:
 
 @pytest.mark.virtual
 async def test_with_its_gate_off_nothing_is_modified() -> None:
-    settings = resizer.Settings(feature_gates={"VolumeAttributesClass": False})
+    settings = resizer.ResizerOptions(feature_gates={"VolumeAttributesClass": False})
     async with virtual("modify") as stage, stage.sidecar(resizer.run, settings):
         await attributes(stage, "b")
         await stage.bound()
@@ -221,7 +221,7 @@ async def test_a_class_in_use_that_is_deleted_is_held_until_nothing_refers_to_it
     async with modifying() as stage, stage.controllers(AttributesProtection):
         stage.driver.script("ControllerModifyVolume", hold := Hold())
         await stage.ask(attributes="b")
-        await hold.reached.wait()
+        await hold.reached_event.wait()
         await stage.client.delete(VolumeAttributesClass, "a")
         await stage.rest(60)
         assert (await stage.client.get(VolumeAttributesClass, "a")).is_deleting

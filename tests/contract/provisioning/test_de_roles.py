@@ -24,7 +24,7 @@ LEADING = {"leader_election": True, "leader_election_namespace": "default"}
 async def test_each_role_leads_by_the_lease_that_upstream_uses() -> None:
     async with (
         virtual("expand", "snapshots") as stage,
-        stage.sidecar(resizer.run, resizer.Settings(**LEADING)),
+        stage.sidecar(resizer.run, resizer.ResizerOptions(**LEADING)),
         snapping.roles(stage, controller=LEADING, sidecar=LEADING),
     ):
         await asyncio.sleep(5)
@@ -39,7 +39,7 @@ async def test_each_role_leads_by_the_lease_that_upstream_uses() -> None:
 async def test_events_come_from_where_upstreams_come_from() -> None:
     async with virtual("expand", "snapshots") as stage:
         await snapping.snapshot_class(stage)
-        async with stage.sidecar(resizer.run, resizer.Settings()), snapping.roles(stage):
+        async with stage.sidecar(resizer.run, resizer.ResizerOptions()), snapping.roles(stage):
             stage.driver.ready_after = 1
             await stage.bound()
             await stage.ask(size="2Gi")
@@ -74,11 +74,11 @@ async def test_operations_are_measured_under_upstreams_names() -> None:
     ("settings", "expected"),
     [
         (
-            resizer.Settings,
+            resizer.ResizerOptions,
             {"timeout": 10.0, "workers": 10, "resync-period": 600.0, "retry-interval-max": 300.0},
         ),
         (
-            snapshotter.Settings,
+            snapshotter.SnapshotterOptions,
             {
                 "timeout": 60.0,
                 "worker-threads": 10,
@@ -89,7 +89,7 @@ async def test_operations_are_measured_under_upstreams_names() -> None:
             },
         ),
         (
-            role.Settings,
+            role.SnapshotControllerOptions,
             {
                 "worker-threads": 10,
                 "resync-period": 900.0,
@@ -109,7 +109,7 @@ async def test_alone_the_snapshot_controller_does_not_wait_for_ever_for_its_kind
     async with virtual() as stage:
         client = stage.client
         with pytest.raises(Unsupported, match="CRDs"):
-            await role.run(client, role.Settings(retry_crd_interval_max=5.0), identity="me")
+            await role.run(client, role.SnapshotControllerOptions(retry_crd_interval_max=5.0), identity="me")
 
 
 async def test_a_snapshot_name_can_be_short() -> None:

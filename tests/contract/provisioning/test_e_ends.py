@@ -25,7 +25,7 @@ from tests.contract.provisioning.snapping import (
 from tests.support.scripted import Delay, Fail, Hold, Lose
 from volplane.api.core import PersistentVolumeClaim
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
-from volplane.controllers.snapshot.controller import Snapshots
+from volplane.controllers.snapshot.controller import VolumeSnapshots
 from volplane.csi.outcome import Code
 from volplane.rules import snapshots
 from volplane.sidecars import snapshotter
@@ -59,7 +59,7 @@ async def test_a_snapshot_whose_taking_timed_out_is_found_again_before_it_goes()
 
 @both
 async def test_a_snapshot_deleted_before_the_sidecar_saw_it_goes_without_a_call() -> None:
-    async with played("snapshots") as stage, stage.controllers(Snapshots):
+    async with played("snapshots") as stage, stage.controllers(VolumeSnapshots):
         await snapshot_class(stage)
         await stage.bound()
         made = await take(stage)
@@ -67,7 +67,7 @@ async def test_a_snapshot_deleted_before_the_sidecar_saw_it_goes_without_a_call(
         await until_snapshot(stage, snapshots.bound_name)
         await drop(stage)
         await until_going(stage, name)
-        async with stage.sidecar(snapshotter.run, snapshotter.Settings()):
+        async with stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
             await gone(stage)
             await stage.gone(VolumeSnapshotContent, name)
         assert stage.driver.called("CreateSnapshot") == []
@@ -80,7 +80,7 @@ async def test_the_source_claim_is_held_until_the_snapshot_is_ready() -> None:
         stage.driver.script("CreateSnapshot", hold := Hold())
         await stage.bound()
         await take(stage)
-        await hold.reached.wait()
+        await hold.reached_event.wait()
         await stage.client.delete(PersistentVolumeClaim, "data", "default")
         await stage.rest(30)
         assert snapshots.CLAIM_AS_SOURCE in (await stage.claim()).metadata.finalizers
@@ -209,7 +209,7 @@ async def test_a_restore_of_a_snapshot_that_is_not_ready_is_tried_until_it_is() 
         stage.driver.script("CreateSnapshot", Delay(0), hold := Hold())
         await stage.bound()
         await take(stage)
-        await hold.reached.wait()
+        await hold.reached_event.wait()
         await wish(stage)
         await stage.said("ProvisioningFailed", "copy")
         hold.release()
@@ -240,7 +240,7 @@ async def test_a_snapshot_deleted_during_a_restore_waits_for_the_claim_to_be_bou
         await ready(stage)
         stage.driver.script("CreateVolume", hold := Hold())
         await wish(stage)
-        await hold.reached.wait()
+        await hold.reached_event.wait()
         await drop(stage)
         told = await stage.said("SnapshotDeletePending", "snap")
         assert told == "Snapshot is being used to restore a PVC"
@@ -258,7 +258,7 @@ async def test_a_claim_is_not_held_for_a_snapshot_that_was_taken_away_by_force()
         stage.driver.script("CreateSnapshot", hold := Hold())
         await stage.bound()
         await take(stage)
-        await hold.reached.wait()
+        await hold.reached_event.wait()
         assert snapshots.CLAIM_AS_SOURCE in (await stage.claim()).metadata.finalizers
         await drop(stage)
         stripped = {"metadata": {"finalizers": []}}

@@ -22,7 +22,7 @@ from tests.loops.inprocess import running
 from volplane.api.errors import Forbidden
 from volplane.api.snapshot import VolumeSnapshotContent
 from volplane.client.client import Client
-from volplane.controllers.snapshot.controller import Snapshots
+from volplane.controllers.snapshot.controller import VolumeSnapshots
 from volplane.rules import snapshots
 
 both = pytest.mark.both
@@ -146,7 +146,7 @@ class Refusing:
 async def test_a_content_that_cannot_be_bound_is_told_on_the_snapshot() -> None:
     async with virtual("snapshots") as stage:
         client = Client(Refusing(stage.client.transport), component="snapshot-controller")
-        async with running(Snapshots(client).run()):
+        async with running(VolumeSnapshots(client).run()):
             await given(stage, "snap-known")
             await adopt(stage)
             told = await stage.said("SnapshotBindFailed", "snap")

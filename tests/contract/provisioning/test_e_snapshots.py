@@ -31,7 +31,7 @@ from volplane.api.errors import Invalid
 from volplane.api.meta import ObjectMeta
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.controllers.snapshot import role
-from volplane.controllers.snapshot.controller import Snapshots
+from volplane.controllers.snapshot.controller import VolumeSnapshots
 from volplane.csi.outcome import Code
 from volplane.loops.controller import Unsupported
 from volplane.rules import snapshots
@@ -212,7 +212,7 @@ async def test_an_error_is_told_on_content_and_snapshot_and_cleared_when_it_is_r
 
 @pytest.mark.parametrize("point", ["rpc:CreateSnapshot:before", "rpc:CreateSnapshot:after"])
 async def test_a_crash_while_a_snapshot_is_taken_leaks_nothing(point: str) -> None:
-    async with real("snapshots") as stage, stage.controllers(Snapshots):
+    async with real("snapshots") as stage, stage.controllers(VolumeSnapshots):
         await snapshot_class(stage)
         await stage.bound()
         async with stage.process("snapshotter", failpoint=point) as process:
@@ -246,7 +246,7 @@ async def test_a_crash_of_the_snapshot_controller_is_made_up_for(killed_after: s
             await stage.killed(process)
         async with (
             stage.process("snapshot-controller"),
-            stage.sidecar(snapshotter.run, snapshotter.Settings()),
+            stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()),
         ):
             await ready(stage)
             await drop(stage)
@@ -268,7 +268,7 @@ async def test_every_node_handles_its_own_where_that_is_asked_for() -> None:
             snapshot = await until_snapshot(stage, snapshots.bound_name)
             content = await content_of(stage, snapshot)
             assert content.metadata.labels[snapshots.MANAGED_BY] == "worker-1"
-            mine = snapshotter.Settings(node_deployment=True)
+            mine = snapshotter.SnapshotterOptions(node_deployment=True)
 
             async def on(node: str, client: Any, settings: Any, **more: Any) -> None:
                 await snapshotter.run(client, settings, node=node, **more)
@@ -287,9 +287,9 @@ async def _tie(stage: Stage, claim: PersistentVolumeClaim, host: str) -> None:
 
 
 def _with(settings: Settings) -> Any:
-    class Chosen(Snapshots):
+    class Chosen(VolumeSnapshots):
         def __init__(self, client: Any) -> None:
-            super().__init__(client, role.Settings(**settings))
+            super().__init__(client, role.SnapshotControllerOptions(**settings))
 
     return Chosen
 
@@ -323,5 +323,5 @@ async def test_the_pause_of_a_failed_snapshot_is_as_its_flag_says() -> None:
 async def test_a_driver_that_takes_no_snapshots_gets_no_snapshotter() -> None:
     async with virtual() as stage:
         with pytest.raises(Unsupported, match="CSI driver does not support ControllerCreateSnapshot"):
-            async with stage.sidecar(snapshotter.run, snapshotter.Settings()):
+            async with stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
                 await asyncio.sleep(1)

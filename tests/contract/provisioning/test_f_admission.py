@@ -13,7 +13,7 @@ from tests.loops.inprocess import running
 from tests.support import scripted
 from volplane.api import codec
 from volplane.api.core import PersistentVolumeClaim, ResourceQuota
-from volplane.controllers.quota.controller import Quotas
+from volplane.controllers.quota.controller import ResourceQuotas
 
 CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"
@@ -158,7 +158,7 @@ async def test_a_namespaces_quota_holds_for_the_number_and_the_size_of_its_claim
 
 @pytest.mark.virtual
 async def test_a_quota_tells_what_claims_use_of_it() -> None:
-    async with stage(roles=()) as s, running(Quotas(s.around.role("quota")).run()):
+    async with stage(roles=()) as s, running(ResourceQuotas(s.around.role("quota")).run()):
         gold = {"scopeName": "VolumeAttributesClass", "operator": "In", "values": ["gold"]}
         for name, more in (("all", {}), ("gold", {"scopeSelector": {"matchExpressions": [gold]}})):
             whole = {"hard": {"requests.storage": "5Gi", "persistentvolumeclaims": "9", "pods": "3"}, **more}

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.contract.provisioning.stage import PATIENCE
 from tests.controllers.objects import account, claim, node, pod, storage_class, volume
 from tests.loops.inprocess import until
-from tests.support import roles
+from tests.support import role_processes
 from volplane.api.core import PersistentVolumeClaim, Pod
 from volplane.rules.binding import SELECTED_NODE
 
@@ -17,7 +17,7 @@ BINDER = ("controller-manager", "--controllers", "persistentvolume-binder-contro
 async def test_a_scheduler_killed_between_the_claims_write_and_the_binding_continues_on_that_node(
     tmp_path: Path,
 ) -> None:
-    async with roles.server(tmp_path) as server:
+    async with role_processes.server(tmp_path) as server:
         client = server.client
 
         async def chosen() -> str:
@@ -35,7 +35,7 @@ async def test_a_scheduler_killed_between_the_claims_write_and_the_binding_conti
         async with server.role("scheduler", die="patch PersistentVolumeClaim:after") as dying:
             await client.create(claim("data", cls="late"))
             await client.create(pod("p", "data"))
-            await dying.died()
+            await dying.wait_until_killed()
         where = await chosen()
         assert where
         assert not await placed()
@@ -48,12 +48,12 @@ async def test_a_scheduler_killed_between_the_claims_write_and_the_binding_conti
 
 
 async def test_a_scheduler_killed_right_after_the_binding_has_nothing_left_to_do(tmp_path: Path) -> None:
-    async with roles.server(tmp_path) as server:
+    async with role_processes.server(tmp_path) as server:
         await server.client.create(account())
         await server.client.create(node("a"))
         async with server.role("scheduler", die="create Binding/binding:after") as dying:
             await server.client.create(pod("p"))
-            await dying.died()
+            await dying.wait_until_killed()
         bound = await server.client.get(Pod, "p", "default")
         assert bound.spec.node_name == "a"
         async with server.role("scheduler"):

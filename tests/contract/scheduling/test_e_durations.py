@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.contract.provisioning.stage import PATIENCE
 from tests.controllers.objects import account, claim, node, pod, storage_class, volume
 from tests.loops.inprocess import until
-from tests.support import roles
+from tests.support import role_processes
 from tests.support.timing import GRAIN
 from volplane.api.core import Event, PersistentVolumeClaim, Pod
 from volplane.rules.binding import SELECTED_NODE
@@ -18,7 +18,7 @@ TIMED_OUT = 'running PreBind plugin "VolumeBinding": binding volumes: context de
 
 
 async def test_a_provisioner_that_never_answers_times_out_and_the_node_stays_chosen(tmp_path: Path) -> None:
-    async with roles.server(tmp_path) as server:
+    async with role_processes.server(tmp_path) as server:
         client = server.client
 
         async def chosen() -> str:

@@ -18,7 +18,7 @@ from volplane.api.core import ConfigMap, Namespace, PersistentVolumeClaim, Pod, 
 from volplane.api.errors import Forbidden
 from volplane.client.client import Client
 from volplane.controllers.deployment.controller import Deployments
-from volplane.controllers.garbage.controller import Garbage
+from volplane.controllers.garbage.controller import GarbageCollector
 from volplane.controllers.namespace.controller import Namespaces
 from volplane.controllers.protection.controller import ClaimProtection
 from volplane.controllers.replicaset.controller import ReplicaSets
@@ -37,7 +37,7 @@ async def cluster() -> AsyncIterator[tuple[Client, Kubelets]]:
     async with world() as around:
         await around.client.create(account())
         kubelets = Kubelets(around.role("kubelets"))
-        rooms = (Deployments, ReplicaSets, Garbage, Namespaces, ClaimProtection)
+        rooms = (Deployments, ReplicaSets, GarbageCollector, Namespaces, ClaimProtection)
         async with running(kubelets.run(), *(room(around.role("kcm")).run() for room in rooms)):
             yield around.client, kubelets
 
@@ -141,6 +141,6 @@ async def test_a_namespace_with_a_claim_in_use_stays_terminating_until_its_final
 
 
 def _in_team(obj: Any) -> Any:
-    whole = codec.builtins(obj)
+    whole = codec.to_dict(obj)
     whole["metadata"]["namespace"] = "team"
     return codec.convert(type(obj), whole)

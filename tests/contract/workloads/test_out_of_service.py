@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.controllers.attachdetach.test_attachdetach_controller import NAME, Bench
+from tests.controllers.attachdetach.test_attachdetach_controller import NAME, AttachDetachBench
 from tests.controllers.objects import account, node, pod
 from tests.loops.inprocess import running, until, world
 from volplane.api.core import Node, Pod
@@ -28,7 +28,7 @@ async def test_pod_garbage_deletes_the_terminating_pods_and_the_attachment_goes_
             await around.client.create(node(name))
         rooms = (AttachDetach(around.role("ad")).run(), PodGarbage(around.role("gc")).run())
         await stack.enter_async_context(running(*rooms))
-        b = Bench(around)
+        b = AttachDetachBench(around)
         await b.pair()
         await b.client.create(pod("web", "data", on="a"))
         await b.attach("a")

@@ -17,7 +17,7 @@ from volplane.api.apps import StatefulSet
 from volplane.api.core import PersistentVolumeClaim, Pod
 from volplane.client.client import Client
 from volplane.controllers.binder.controller import Binder
-from volplane.controllers.garbage.controller import Garbage
+from volplane.controllers.garbage.controller import GarbageCollector
 from volplane.controllers.protection.controller import ClaimProtection, VolumeProtection
 from volplane.controllers.statefulset.controller import StatefulSets
 
@@ -45,7 +45,7 @@ async def cluster() -> AsyncIterator[tuple[Client, Kubelets]]:
         for number in range(6):
             await around.client.create(volume(f"pv-{number}"))
         kubelets = Kubelets(around.role("kubelets"))
-        rooms = (StatefulSets, Garbage, ClaimProtection, VolumeProtection, Binder)
+        rooms = (StatefulSets, GarbageCollector, ClaimProtection, VolumeProtection, Binder)
         async with running(kubelets.run(), *(room(around.role("kcm")).run() for room in rooms)):
             yield around.client, kubelets
 
@@ -121,7 +121,7 @@ async def test_a_claim_is_never_resized_by_its_set() -> None:
             return await client.find(StatefulSet, "db", "default") is None
 
         await until(gone)
-        spec = codec.builtins(stateful("Retain"))
+        spec = codec.to_dict(stateful("Retain"))
         spec["spec"]["volumeClaimTemplates"][0]["spec"].update(large)
         await client.create(codec.convert(StatefulSet, spec))
         await asyncio.sleep(10)

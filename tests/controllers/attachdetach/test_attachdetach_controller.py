@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.controllers.objects import DRIVER, MANAGED, account, claim, driver, node, pod, volume
-from tests.loops.inprocess import World, running, until, world
+from tests.loops.inprocess import InProcessEnv, running, until, world
 from volplane.api import names
 from volplane.api.core import Event, Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.meta import ObjectMeta
@@ -26,12 +26,12 @@ from volplane.api.storage import (
 from volplane.controllers.attachdetach.controller import AttachDetach, forced_detaches
 
 pytestmark = pytest.mark.virtual
-NAME = names.csi_volume(DRIVER, "vol-pv")
+NAME = names.csi_volume_name(DRIVER, "vol-pv")
 FINALIZER = "external-attacher/ebs-csi-aws-com"
 
 
-class Bench:
-    def __init__(self, around: World) -> None:
+class AttachDetachBench:
+    def __init__(self, around: InProcessEnv) -> None:
         self.client = around.client
         self.around = around
 
@@ -52,7 +52,7 @@ class Bench:
         )
 
     def attachment_name(self, on: str, name: str = "pv") -> str:
-        return names.attachment(f"vol-{name}", DRIVER, on)
+        return names.attachment_name(f"vol-{name}", DRIVER, on)
 
     async def attachment(self, on: str) -> VolumeAttachment:
         async def there() -> VolumeAttachment | None:
@@ -64,7 +64,7 @@ class Bench:
     async def attached_where(self) -> set[str]:
         return {a.spec.node_name for a in await self.client.list(VolumeAttachment)}
 
-    async def gone(self, on: str, seconds: float = 30.0) -> None:
+    async def wait_until_gone(self, on: str, seconds: float = 30.0) -> None:
         async def away() -> bool:
             return await self.client.find(VolumeAttachment, self.attachment_name(on)) is None
 
@@ -85,7 +85,7 @@ class Bench:
 
     async def attach(self, on: str) -> None:
         await self.answer(on, attached=True, attachError=None)
-        await self.listed(on)
+        await self.wait_until_listed(on)
 
     async def is_leaving(self, on: str, seconds: float = 30.0) -> None:
         async def leaving() -> bool:
@@ -107,7 +107,7 @@ class Bench:
     async def unready(self, on: str) -> None:
         await self.status(on, conditions=[{"type": "Ready", "status": "Unknown"}])
 
-    async def listed(self, on: str, present: bool = True) -> None:
+    async def wait_until_listed(self, on: str, present: bool = True) -> None:
         async def shown() -> bool:
             found = await self.client.get(Node, on)
             return (NAME in [v.name for v in found.status.volumes_attached]) is present
@@ -125,7 +125,7 @@ class Bench:
             e.message for e in events if e.reason == reason and (not about or e.involved_object.name == about)
         ]
 
-    async def told(self, reason: str, message: str) -> None:
+    async def wait_for_event(self, reason: str, message: str) -> None:
         async def heard() -> bool:
             return message in await self.events(reason)
 
@@ -136,13 +136,13 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(*nodes: str, **options: Any) -> AsyncIterator[Bench]:
+async def bench(*nodes: str, **options: Any) -> AsyncIterator[AttachDetachBench]:
     async with world() as around:
         await around.client.create(account())
         for name in nodes:
             await around.client.create(node(name))
         async with running(AttachDetach(around.role("ad"), **options).run()):
-            yield Bench(around)
+            yield AttachDetachBench(around)
 
 
 async def test_a_pod_gets_its_volume_and_the_node_is_told() -> None:
@@ -157,7 +157,7 @@ async def test_a_pod_gets_its_volume_and_the_node_is_told() -> None:
         await b.attach("a")
         (entry,) = (await b.client.get(Node, "a")).status.volumes_attached
         assert (entry.name, entry.device_path) == (NAME, "")
-        await b.told("SuccessfulAttachVolume", 'AttachVolume.Attach succeeded for volume "pv" ')
+        await b.wait_for_event("SuccessfulAttachVolume", 'AttachVolume.Attach succeeded for volume "pv" ')
 
 
 async def test_a_claim_that_is_bound_after_the_pod_was_scheduled_is_attached_then() -> None:
@@ -180,9 +180,9 @@ async def test_a_volume_that_no_pod_needs_leaves_and_the_node_hears_of_it_first(
         await b.attach("a")
         await b.kill("web")
         await b.is_leaving("a")
-        await b.listed("a", present=False)
+        await b.wait_until_listed("a", present=False)
         await b.detach("a")
-        await b.gone("a")
+        await b.wait_until_gone("a")
 
 
 async def test_a_volume_moves_only_when_the_old_node_has_unmounted_it() -> None:
@@ -193,7 +193,7 @@ async def test_a_volume_moves_only_when_the_old_node_has_unmounted_it() -> None:
         await b.status("a", volumesInUse=[NAME])
         await b.kill("old")
         await b.client.create(pod("new", "data", on="b"))
-        await b.told(
+        await b.wait_for_event(
             "FailedAttachVolume",
             'Multi-Attach error for volume "pv" Volume is already exclusively attached to one node and '
             "can't be attached to another",
@@ -204,7 +204,7 @@ async def test_a_volume_moves_only_when_the_old_node_has_unmounted_it() -> None:
         await b.status("a", volumesInUse=[])
         await b.detach("a")
         await b.attach("b")
-        await b.gone("a")
+        await b.wait_until_gone("a")
 
 
 async def test_the_other_pods_are_named() -> None:
@@ -213,7 +213,7 @@ async def test_the_other_pods_are_named() -> None:
         await b.client.create(pod("old", "data", on="a"))
         await b.attach("a")
         await b.client.create(pod("new", "data", on="b"))
-        await b.told(
+        await b.wait_for_event(
             "FailedAttachVolume", 'Multi-Attach error for volume "pv" Volume is already used by pod(s) old'
         )
 
@@ -274,7 +274,7 @@ async def test_without_force_it_is_waited_for_until_the_operator_vouches_for_the
         taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
         await b.client.patch(Node, "a", merge={"spec": {"taints": [taint]}})
         await b.detach("a")
-        await b.gone("a")
+        await b.wait_until_gone("a")
 
 
 @pytest.mark.parametrize("in_use", [True, False])
@@ -309,7 +309,7 @@ async def test_a_live_look_keeps_a_volume_that_the_node_has_just_begun_to_use() 
     async with world() as around:
         await around.client.create(account())
         await around.client.create(node("a"))
-        b = Bench(around)
+        b = AttachDetachBench(around)
         controller = AttachDetach(around.role("ad"))
         async with running(controller.run()):
             await b.pair()
@@ -335,7 +335,9 @@ async def test_an_attach_error_is_told_at_growing_intervals_until_it_works() -> 
         await b.pair()
         await b.client.create(pod("web", "data", on="a"))
         await b.answer("a", attachError={"message": "no such disk"})
-        await b.told("FailedAttachVolume", 'AttachVolume.Attach failed for volume "pv" : no such disk')
+        await b.wait_for_event(
+            "FailedAttachVolume", 'AttachVolume.Attach failed for volume "pv" : no such disk'
+        )
         await b.settle(10)  # after 0, 0.5, 1.5, 3.5, 7.5 seconds
 
         async def count() -> int:
@@ -344,7 +346,7 @@ async def test_an_attach_error_is_told_at_growing_intervals_until_it_works() -> 
 
         assert await count() == 5
         await b.attach("a")
-        await b.told("SuccessfulAttachVolume", 'AttachVolume.Attach succeeded for volume "pv" ')
+        await b.wait_for_event("SuccessfulAttachVolume", 'AttachVolume.Attach succeeded for volume "pv" ')
 
 
 async def test_an_attacher_that_does_not_answer_is_named() -> None:
@@ -356,7 +358,9 @@ async def test_an_attacher_that_does_not_answer_is_named() -> None:
         assert await b.events("FailedAttachVolume") == []
         await b.settle(2)
         message = f"timed out waiting for external-attacher of {DRIVER} CSI driver to attach volume vol-pv"
-        await b.told("FailedAttachVolume", f'AttachVolume.Attach failed for volume "pv" : {message}')
+        await b.wait_for_event(
+            "FailedAttachVolume", f'AttachVolume.Attach failed for volume "pv" : {message}'
+        )
 
 
 async def test_an_attachment_that_somebody_deleted_is_made_again() -> None:
@@ -373,7 +377,7 @@ async def test_an_attachment_that_somebody_deleted_is_made_again() -> None:
             return found is not None and found.uid != first.uid
 
         await until(made_again)
-        await b.listed("a", present=False)
+        await b.wait_until_listed("a", present=False)
         await b.attach("a")
 
 
@@ -404,7 +408,7 @@ async def test_a_restart_finds_what_is_attached_and_detaches_what_nobody_needs()
         await around.client.create(account())
         for name in ("a", "b"):
             await around.client.create(node(name))
-        b = Bench(around)
+        b = AttachDetachBench(around)
         await b.pair()
         made = VolumeAttachment(
             metadata=ObjectMeta(name=b.attachment_name("a")),
@@ -415,14 +419,14 @@ async def test_a_restart_finds_what_is_attached_and_detaches_what_nobody_needs()
         await b.client.create(made)
         await b.client.create(pod("web", "data", on="b"))
         async with running(AttachDetach(around.role("ad")).run()):
-            await b.gone("a")
+            await b.wait_until_gone("a")
             await b.attach("b")
         # It dies, the pod goes, and the next one knows the volume from the node's status only by name.
         await b.kill("web")
         await b.client.delete(PersistentVolumeClaim, "data", "default")
         async with running(AttachDetach(around.role("ad")).run()):
             await b.detach("b")
-            await b.gone("b")
+            await b.wait_until_gone("b")
 
 
 async def test_what_a_node_lists_without_a_volume_object_is_detached_by_name() -> None:
@@ -434,5 +438,5 @@ async def test_what_a_node_lists_without_a_volume_object_is_detached_by_name() -
         await b.client.delete(PersistentVolume, "pv")
         await b.kill("web")
         await b.detach("a")
-        await b.gone("a")
-        await b.listed("a", present=False)
+        await b.wait_until_gone("a")
+        await b.wait_until_listed("a", present=False)

@@ -10,7 +10,7 @@ from volplane.api import codec
 from volplane.api.core import Pod
 from volplane.controllers.attachdetach import plan as p
 from volplane.controllers.attachdetach.facts import split
-from volplane.controllers.attachdetach.plan import ExistingAttachment, NodeFacts, View, plan
+from volplane.controllers.attachdetach.plan import AttachDetachView, ExistingAttachment, NodeFacts, plan
 from volplane.rules.steps import Wait
 
 
@@ -18,20 +18,22 @@ def pod(name: str = "p", namespace: str = "default") -> Pod:
     return codec.convert(Pod, {"metadata": {"name": name, "namespace": namespace}})
 
 
-def view(wanted: str = "", *held: ExistingAttachment, shared: bool = False, **more: Any) -> View:
+def view(wanted: str = "", *held: ExistingAttachment, shared: bool = False, **more: Any) -> AttachDetachView:
     """`wanted`: node names with blanks between; places default to healthy nodes that list what they hold."""
     nodes = {node: [pod(f"p-{node}")] for node in wanted.split()}
     places = {node: NodeFacts() for node in nodes}
     places |= {h.node: NodeFacts(listed=h.attached and not h.deleting) for h in held}
     places |= more.pop("nodes", {})
-    return View("pv", "d", "h", shareable=shared, wanted=nodes, attachments=held, nodes=places, **more)
+    return AttachDetachView(
+        "pv", "d", "h", shareable=shared, wanted=nodes, attachments=held, nodes=places, **more
+    )
 
 
 def at(node: str, **more: Any) -> ExistingAttachment:
     return ExistingAttachment(node, f"va-{node}", attached=more.pop("attached", True), **more)
 
 
-def told(step: object) -> str:
+def describe_step(step: object) -> str:
     match step:
         case p.DeleteAttachment(held, check, forced):
             return (
@@ -57,7 +59,7 @@ DOWN = NodeFacts(ready=False, in_use=True, listed=True)
 FENCED = NodeFacts(ready=False, fenced=True, in_use=True, listed=True)
 UNREADY = "is not ready and may still mount it"
 
-CASES: dict[str, tuple[View, list[str]]] = {
+CASES: dict[str, tuple[AttachDetachView, list[str]]] = {
     "nothing wanted, nothing held": (view(), []),
     # entering
     "wanted, not held": (view("a"), ["CreateAttachment a"]),
@@ -217,8 +219,8 @@ CASES: dict[str, tuple[View, list[str]]] = {
 
 
 @pytest.mark.parametrize(("seen", "steps"), CASES.values(), ids=CASES.keys())
-def test_plan(seen: View, steps: list[str]) -> None:
-    assert [told(step) for step in plan(seen)] == steps
+def test_plan(seen: AttachDetachView, steps: list[str]) -> None:
+    assert [describe_step(step) for step in plan(seen)] == steps
 
 
 HERE = pod("me")

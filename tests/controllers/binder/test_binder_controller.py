@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.controllers.objects import account, claim, pod, storage_class, volume
-from tests.loops.inprocess import World, running, until, world
+from tests.loops.inprocess import InProcessEnv, running, until, world
 from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.controllers.binder.controller import Binder
 from volplane.controllers.protection.controller import ClaimProtection, VolumeProtection
@@ -19,10 +19,10 @@ from volplane.rules.binding import is_pair
 pytestmark = pytest.mark.virtual
 
 
-class Bench:
+class BinderBench:
     """A server with a binder, and a user who looks at it."""
 
-    def __init__(self, around: World) -> None:
+    def __init__(self, around: InProcessEnv) -> None:
         self.client = around.client
         self.role = around.role
 
@@ -60,13 +60,13 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(*roles: type[Any], **options: Any) -> AsyncIterator[Bench]:
+async def bench(*roles: type[Any], **options: Any) -> AsyncIterator[BinderBench]:
     async with world() as around:
         await around.client.create(account())
         binder = Binder(around.role("binder"), **options)
         others = [role(around.role("other")) for role in roles]
         async with running(binder.run(), *(other.run() for other in others)):
-            yield Bench(around)
+            yield BinderBench(around)
 
 
 async def test_a_claim_gets_the_smallest_volume_that_is_big_enough_and_stays_with_it() -> None:

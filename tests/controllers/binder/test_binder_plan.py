@@ -13,7 +13,7 @@ from volplane.controllers.binder import plan as p
 from volplane.controllers.binder.plan import ClaimView, VolumeView, plan_claim, plan_volume
 from volplane.controllers.binder.steps import group_steps
 from volplane.rules import binding
-from volplane.rules.steps import Requeue, Say, Wait
+from volplane.rules.steps import RecordEvent, Requeue, Wait
 
 DONE = {binding.BIND_COMPLETED: "yes"}
 OURS = {binding.BOUND_BY_CONTROLLER: "yes"}
@@ -38,7 +38,7 @@ def claim(
     return codec.convert(PersistentVolumeClaim, whole)
 
 
-def bound(phase: str = "Bound", **spec: Any) -> PersistentVolumeClaim:
+def bound_claim(phase: str = "Bound", **spec: Any) -> PersistentVolumeClaim:
     shown = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}} if phase == "Bound" else {}
     return claim(phase, DONE, shown, **{"volumeName": "v", **spec})
 
@@ -74,10 +74,10 @@ def scrubber(phase: str) -> Pod:
     return codec.convert(Pod, {"metadata": metadata, "status": {"phase": phase}})
 
 
-def told(step: object) -> str:
+def describe_step(step: object) -> str:
     """A step in a few words, so that the tables can be read."""
     match step:
-        case Say(kind, reason, message, about):
+        case RecordEvent(kind, reason, message, about):
             return f"{kind} {reason}: {message}" + (f" @{type(about).__name__}" if about else "")
         case Wait(_, why):
             return f"Wait: {why}"
@@ -89,7 +89,7 @@ def told(step: object) -> str:
             return f"SetDefaultClass {name}"
         case p.SetProvisioner(_, driver, migrated):
             return f"SetProvisioner {driver}" + (" migrated" if migrated else "")
-        case p.VerifyLive(key) | Requeue(key):
+        case p.VerifyClaimDeleted(key) | Requeue(key):
             return f"{type(step).__name__} {key}"
     return type(step).__name__
 
@@ -245,37 +245,37 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
         [f"Warning FailedBinding: {TAKEN}", f"Wait: {TAKEN}"],
     ),
     "3.1 the pointer was emptied": (
-        ClaimView(bound(volumeName="")),
+        ClaimView(bound_claim(volumeName="")),
         ["SetClaimStatus Lost", f"Warning ClaimLost: {p.LOST_REFERENCE}", f"Wait: {p.LOST_REFERENCE}"],
     ),
     "3.2 the volume is gone": (
-        ClaimView(bound()),
+        ClaimView(bound_claim()),
         ["SetClaimStatus Lost", f"Warning ClaimLost: {p.LOST_VOLUME}", f"Wait: {p.LOST_VOLUME}"],
     ),
-    "3.2 told once": (ClaimView(bound("Lost")), [f"Wait: {p.LOST_VOLUME}"]),
+    "3.2 told once": (ClaimView(bound_claim("Lost")), [f"Wait: {p.LOST_VOLUME}"]),
     "3.3 the volume came loose": (
-        ClaimView(bound(), volume=volume()),
+        ClaimView(bound_claim(), volume=volume()),
         ["SetClaimRef", "SetVolumePhase Bound"],
     ),
     "3.3 the volume is back": (
-        ClaimView(bound("Lost"), volume=volume()),
+        ClaimView(bound_claim("Lost"), volume=volume()),
         ["SetClaimRef", "SetVolumePhase Bound", "SetClaimStatus Bound"],
     ),
-    "3.4 all is well": (ClaimView(bound(), volume=volume("Bound", "u-c")), []),
+    "3.4 all is well": (ClaimView(bound_claim(), volume=volume("Bound", "u-c")), []),
     "3.4 crashed before the last write": (
-        ClaimView(bound("Pending"), volume=volume("Bound", "u-c")),
+        ClaimView(bound_claim("Pending"), volume=volume("Bound", "u-c")),
         ["SetClaimStatus Bound"],
     ),
     "3.4 crashed with the claim pointed and the volume's phase not written": (
-        ClaimView(bound("Pending"), volume=volume("Pending", "u-c")),
+        ClaimView(bound_claim("Pending"), volume=volume("Pending", "u-c")),
         ["SetVolumePhase Bound", "SetClaimStatus Bound"],
     ),
     "3.5 another's volume": (
-        ClaimView(bound(), volume=volume("Bound", "u-x")),
+        ClaimView(bound_claim(), volume=volume("Bound", "u-x")),
         ["SetClaimStatus Lost", f"Warning ClaimMisbound: {p.MISBOUND}", f"Wait: {p.MISBOUND}"],
     ),
     "3.5 reserved without a uid is not enough": (
-        ClaimView(bound("Lost"), volume=volume(ref="")),
+        ClaimView(bound_claim("Lost"), volume=volume(ref="")),
         [f"Wait: {p.MISBOUND}"],
     ),
 }
@@ -283,7 +283,7 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
 
 @pytest.mark.parametrize(("view", "steps"), CLAIMS.values(), ids=CLAIMS.keys())
 def test_claim(view: ClaimView, steps: list[str]) -> None:
-    assert [told(step) for step in plan_claim(view)] == steps
+    assert [describe_step(step) for step in plan_claim(view)] == steps
 
 
 MADE = {binding.PROVISIONED_BY: "ebs.csi.aws.com"}
@@ -347,15 +347,16 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
         ["Requeue pvc/default/c"],
     ),
     "4.8 bound": (VolumeView(volume("Available", "u-c"), claim(volumeName="v")), ["SetVolumePhase Bound"]),
-    "4.8 all is well": (VolumeView(volume("Bound", "u-c"), bound()), []),
+    "4.8 all is well": (VolumeView(volume("Bound", "u-c"), bound_claim()), []),
     "4.9 made for a claim that took another": (
         VolumeView(
-            volume("Pending", "u-c", MADE, persistentVolumeReclaimPolicy="Delete"), bound(volumeName="w")
+            volume("Pending", "u-c", MADE, persistentVolumeReclaimPolicy="Delete"),
+            bound_claim(volumeName="w"),
         ),
         ["SetVolumePhase Released", "Wait: waiting for ebs.csi.aws.com to delete it"],
     ),
     "4.10 its claim took another": (
-        VolumeView(volume("Bound", "u-c", OURS), bound(volumeName="w")),
+        VolumeView(volume("Bound", "u-c", OURS), bound_claim(volumeName="w")),
         ["UnbindVolume", "SetVolumePhase Available"],
     ),
     "5.1 migrated": (
@@ -446,12 +447,12 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
 
 @pytest.mark.parametrize(("view", "steps"), VOLUMES.values(), ids=VOLUMES.keys())
 def test_volume(view: VolumeView, steps: list[str]) -> None:
-    assert [told(step) for step in plan_volume(view)] == steps
+    assert [describe_step(step) for step in plan_volume(view)] == steps
 
 
 def test_the_volumes_phase_and_the_claims_pointer_go_group_steps_and_nothing_else_does() -> None:
     steps = list(plan_claim(ClaimView(claim(), candidates=[volume()])))
-    assert [[told(step) for step in batch] for batch in group_steps(steps)] == [
+    assert [[describe_step(step) for step in batch] for batch in group_steps(steps)] == [
         ["SetClaimRef"],
         ["SetVolumePhase Bound", "SetVolumeName"],
         ["SetClaimStatus Bound"],
@@ -494,13 +495,13 @@ def test_6_4_size_and_attributes_are_told_when_the_claim_becomes_bound_and_not_a
         "capacity": {"storage": "2Gi"},
         "currentVolumeAttributesClassName": "gold",
     }
-    assert p.SetClaimStatus(bound(), "Bound", grown).patch["status"] == {
+    assert p.SetClaimStatus(bound_claim(), "Bound", grown).patch["status"] == {
         "phase": "Bound",
         "accessModes": ["ReadWriteOnce"],
     }
     assert (
         "currentVolumeAttributesClassName"
-        not in p.SetClaimStatus(bound("Lost"), "Bound", grown).patch["status"]
+        not in p.SetClaimStatus(bound_claim("Lost"), "Bound", grown).patch["status"]
     )
 
 
@@ -510,7 +511,7 @@ def test_6_4_a_volume_that_is_being_resized_tells_its_size_before() -> None:
 
 
 def test_6_4_without_a_volume_the_status_is_emptied() -> None:
-    assert p.SetClaimStatus(bound(), "Lost").patch == {
+    assert p.SetClaimStatus(bound_claim(), "Lost").patch == {
         "status": {
             "phase": "Lost",
             "accessModes": None,

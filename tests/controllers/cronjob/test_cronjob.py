@@ -20,10 +20,10 @@ from volplane.api.errors import Invalid
 from volplane.client.client import Client
 from volplane.controllers.cronjob.controller import CronJobs
 from volplane.controllers.cronjob.plan import MOMENT, CreateJob, DeleteJob, SetCronJobStatus, plan
-from volplane.controllers.garbage.controller import Garbage
+from volplane.controllers.garbage.controller import GarbageCollector
 from volplane.controllers.job.controller import Jobs
 from volplane.rules.pods import has_ended
-from volplane.rules.steps import Say, Wait
+from volplane.rules.steps import RecordEvent, Wait
 
 NOW = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
 TEMPLATE = {
@@ -55,7 +55,7 @@ def job(moment: str, end: str = "", started: str = "2026-01-01T00:00:00Z") -> Jo
     return codec.convert(Job, whole)
 
 
-def started(steps: list[Any]) -> list[str]:
+def started_jobs(steps: list[Any]) -> list[str]:
     return [s.job.metadata.annotations[MOMENT] for s in steps if isinstance(s, CreateJob)]
 
 
@@ -88,14 +88,14 @@ def started(steps: list[Any]) -> list[str]:
     ],
 )
 def test_what_starts(wanted: CronJob, jobs: list[Job], expected: list[str]) -> None:
-    assert started(list(plan(wanted, jobs, NOW))) == expected
+    assert started_jobs(list(plan(wanted, jobs, NOW))) == expected
 
 
 def test_replacing_removes_what_runs() -> None:
     before = job("2026-01-01T11:50:00Z")
     steps = list(plan(cron(concurrencyPolicy="Replace"), [before], NOW))
     assert [s.job for s in steps if isinstance(s, DeleteJob)] == [before]
-    assert started(steps) == ["2026-01-01T12:00:00Z"]
+    assert started_jobs(steps) == ["2026-01-01T12:00:00Z"]
 
 
 def test_a_job_is_named_after_its_moment_and_looks_like_the_template() -> None:
@@ -125,8 +125,8 @@ def test_too_many_missed_moments_are_told() -> None:
     wanted = cron(schedule="* * * * *")
     late = datetime(2026, 1, 2, tzinfo=UTC)
     steps = list(plan(wanted, [], late))
-    assert [s.reason for s in steps if isinstance(s, Say)] == ["TooManyMissedTimes"]
-    assert started(steps) == ["2026-01-02T00:00:00Z"]
+    assert [s.reason for s in steps if isinstance(s, RecordEvent)] == ["TooManyMissedTimes"]
+    assert started_jobs(steps) == ["2026-01-02T00:00:00Z"]
 
 
 def test_the_status_shows_what_runs() -> None:
@@ -146,7 +146,7 @@ async def cluster() -> AsyncIterator[tuple[Client, Kubelets]]:
     async with world() as around:
         await around.client.create(account())
         kubelets = Kubelets(around.role("kubelets"))
-        rooms = (CronJobs, Jobs, Garbage)
+        rooms = (CronJobs, Jobs, GarbageCollector)
         async with running(kubelets.run(), *(room(around.role("kcm")).run() for room in rooms)):
             yield around.client, kubelets
 

@@ -15,8 +15,8 @@ from volplane.controllers.csr.plan import (
     ApproveIfAllowed,
     DeleteRequest,
     RejectRequest,
+    RequestSubject,
     SignCertificate,
-    Subject,
     plan,
 )
 from volplane.rules.steps import Wait
@@ -24,8 +24,8 @@ from volplane.rules.steps import Wait
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 CLIENT = ["digital signature", "client auth"]
 SERVING = ["digital signature", "server auth"]
-NODE = Subject("system:node:n1", ("system:nodes",))
-SERVER = Subject("system:node:n1", ("system:nodes",), hosts=("n1",))
+NODE = RequestSubject("system:node:n1", ("system:nodes",))
+SERVER = RequestSubject("system:node:n1", ("system:nodes",), hosts=("n1",))
 
 
 def request(
@@ -49,7 +49,7 @@ def request(
 
 HOUR = timedelta(hours=1)
 APPROVED = request(KUBELET_CLIENT, "u", timedelta(), None, "", "Approved")
-CASES: dict[str, tuple[CertificateSigningRequest, Subject, list[Any]]] = {
+CASES: dict[str, tuple[CertificateSigningRequest, RequestSubject, list[Any]]] = {
     "a bootstrapping machine is asked about": (request(), NODE, [ApproveIfAllowed, Wait]),
     "a node that renews itself has a narrower right": (
         request(user=NODE.name),
@@ -58,10 +58,10 @@ CASES: dict[str, tuple[CertificateSigningRequest, Subject, list[Any]]] = {
     ),
     "a node of other organizations is not recognized": (
         request(),
-        Subject("system:node:n1", ("system:masters",)),
+        RequestSubject("system:node:n1", ("system:masters",)),
         [Wait],
     ),
-    "somebody who is no node is not recognized": (request(), Subject("me", ("system:nodes",)), [Wait]),
+    "somebody who is no node is not recognized": (request(), RequestSubject("me", ("system:nodes",)), [Wait]),
     "usages beyond a client's are not recognized": (request(usages=SERVING), NODE, [Wait]),
     "a client has no host names": (request(), SERVER, [Wait]),
     "serving certificates are approved by people": (request(KUBELET_SERVING, usages=SERVING), SERVER, [Wait]),
@@ -76,7 +76,7 @@ CASES: dict[str, tuple[CertificateSigningRequest, Subject, list[Any]]] = {
         NODE,
         [RejectRequest, Wait],
     ),
-    "what is approved but wrong fails": (APPROVED, Subject(), [RejectRequest, Wait]),
+    "what is approved but wrong fails": (APPROVED, RequestSubject(), [RejectRequest, Wait]),
     "what failed is left": (
         request(KUBELET_CLIENT, "u", timedelta(), None, "", "Approved", "Failed"),
         NODE,

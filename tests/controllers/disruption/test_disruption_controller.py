@@ -11,7 +11,7 @@ import pytest
 
 from tests.controllers.kubelet import Kubelets
 from tests.controllers.objects import account, pod
-from tests.loops.inprocess import World, running, until, world
+from tests.loops.inprocess import InProcessEnv, running, until, world
 from volplane.api import codec
 from volplane.api.apps import ReplicaSet
 from volplane.api.core import Pod
@@ -38,7 +38,7 @@ def replica_set(replicas: int) -> ReplicaSet:
 
 
 class Bench:
-    def __init__(self, around: World, kubelets: Kubelets) -> None:
+    def __init__(self, around: InProcessEnv, kubelets: Kubelets) -> None:
         self.client, self.kubelets = around.client, kubelets
 
     async def pods(self) -> list[Pod]:
@@ -124,8 +124,8 @@ async def test_a_budget_that_has_not_counted_yet_asks_to_come_back() -> None:
             await around.client.create(budget(minAvailable=0))
             lonely = pod("lonely")
             labelled = {
-                **codec.builtins(lonely),
-                "metadata": {**codec.builtins(lonely)["metadata"], "labels": {"app": "web"}},
+                **codec.to_dict(lonely),
+                "metadata": {**codec.to_dict(lonely)["metadata"], "labels": {"app": "web"}},
             }
             await around.client.create(codec.convert(Pod, labelled))
 

@@ -13,7 +13,7 @@ from volplane.api.core import Pod
 from volplane.api.policy import PodDisruptionBudget, PodDisruptionBudgetStatus
 from volplane.base import clock
 from volplane.controllers.disruption.plan import SetBudgetStatus, plan
-from volplane.rules.steps import Say, Wait
+from volplane.rules.steps import RecordEvent, Wait
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SCALES = {"set": 4}
@@ -118,7 +118,7 @@ def test_pods_that_nobody_scales_make_it_fail_safe() -> None:
     assert report.status.disruptions_allowed == 0
     (condition,) = report.status.conditions
     assert (condition.reason, condition.message) == ("SyncFailed", 'found no controllers for pod "x"')
-    (said,) = [s for s in steps if isinstance(s, Say)]
+    (said,) = [s for s in steps if isinstance(s, RecordEvent)]
     assert said.reason == "CalculateExpectedPodCountFailed"
 
 

@@ -14,7 +14,7 @@ from tests.loops.inprocess import running, until, world
 from volplane.api.core import Event, PersistentVolumeClaim, Pod
 from volplane.client.client import Client
 from volplane.controllers.ephemeral.controller import EphemeralVolumes
-from volplane.controllers.garbage.controller import Garbage
+from volplane.controllers.garbage.controller import GarbageCollector
 from volplane.controllers.protection.controller import ClaimProtection
 
 pytestmark = pytest.mark.virtual
@@ -31,7 +31,7 @@ async def cluster() -> AsyncIterator[tuple[Client, Kubelets]]:
     async with world() as around:
         await around.client.create(account())
         kubelets = Kubelets(around.role("kubelets"))
-        rooms = (EphemeralVolumes, Garbage, ClaimProtection)
+        rooms = (EphemeralVolumes, GarbageCollector, ClaimProtection)
         async with running(kubelets.run(), *(room(around.role("kcm")).run() for room in rooms)):
             yield around.client, kubelets
 

@@ -16,12 +16,12 @@ from volplane.api.core import ConfigMap, Event, PersistentVolume, Secret
 from volplane.api.meta import ObjectMeta, OwnerReference, Resource
 from volplane.api.rbac import ClusterRole
 from volplane.client.client import Client
-from volplane.controllers.garbage.controller import FOLLOWED, Garbage
+from volplane.controllers.garbage.controller import BUILT_IN_KINDS, GarbageCollector
 
 pytestmark = pytest.mark.virtual
 
-Widget = kinds.bare("example.com", "v1", "Widget", "widgets", namespaced=True)
-Field = kinds.bare("example.com", "v1", "Field", "fields", namespaced=False)
+Widget = kinds.define_metadata_only_type("example.com", "v1", "Widget", "widgets", namespaced=True)
+Field = kinds.define_metadata_only_type("example.com", "v1", "Field", "fields", namespaced=False)
 
 
 def definition(kind: str = "Widget", scope: str = "Namespaced", *older: str) -> CustomResourceDefinition:
@@ -47,7 +47,7 @@ def owned_by(owner: Resource, **more: Any) -> OwnerReference:
     return OwnerReference(name=owner.name, uid=owner.uid, **given)
 
 
-def made(of: type[Any], name: str, *owners: OwnerReference, **more: Any) -> Any:
+def make_object(of: type[Any], name: str, *owners: OwnerReference, **more: Any) -> Any:
     namespace = "default" if kinds.of(of).namespaced else ""
     return of(metadata=ObjectMeta(name=name, namespace=namespace, owner_references=owners, **more))
 
@@ -69,12 +69,12 @@ class Owned:
             await until(served)
 
     async def widget(self, name: str = "w", *owners: OwnerReference, **more: Any) -> Resource:
-        return await self.client.create(made(Widget, name, *owners, **more))
+        return await self.client.create(make_object(Widget, name, *owners, **more))
 
     async def config(self, name: str, *owners: OwnerReference, **more: Any) -> ConfigMap:
-        return await self.client.create(made(ConfigMap, name, *owners, **more))
+        return await self.client.create(make_object(ConfigMap, name, *owners, **more))
 
-    async def gone(self, of: type[Resource], name: str) -> None:
+    async def wait_until_gone(self, of: type[Resource], name: str) -> None:
         async def absent() -> bool:
             return await self.client.find(of, name, "default" if kinds.of(of).namespaced else "") is None
 
@@ -87,7 +87,7 @@ class Owned:
 
 @asynccontextmanager
 async def cluster(*definitions: CustomResourceDefinition) -> AsyncIterator[Owned]:
-    async with world() as around, running(Garbage(around.role("kcm")).run()):
+    async with world() as around, running(GarbageCollector(around.role("kcm")).run()):
         owned = Owned(around.client)
         await owned.define(*definitions)
         yield owned
@@ -98,7 +98,7 @@ async def test_what_a_custom_object_owns_goes_with_it() -> None:
         widget = await c.widget()
         await c.config("mine", owned_by(widget))
         await c.client.delete(Widget, "w", "default", propagation="Background")
-        await c.gone(ConfigMap, "mine")
+        await c.wait_until_gone(ConfigMap, "mine")
 
 
 async def test_a_custom_object_goes_with_its_built_in_owner() -> None:
@@ -106,17 +106,17 @@ async def test_a_custom_object_goes_with_its_built_in_owner() -> None:
         owner = await c.config("owner")
         await c.widget("w", owned_by(owner))
         await c.client.delete(ConfigMap, "owner", "default")
-        await c.gone(Widget, "w")
+        await c.wait_until_gone(Widget, "w")
 
 
 async def test_ownership_goes_on_through_custom_objects() -> None:
     async with cluster(definition(), definition("Field", "Cluster")) as c:
-        field = await c.client.create(made(Field, "f"))
+        field = await c.client.create(make_object(Field, "f"))
         widget = await c.widget("w", owned_by(field))
         await c.config("mine", owned_by(widget))
         await c.client.delete(Field, "f")
-        await c.gone(Widget, "w")
-        await c.gone(ConfigMap, "mine")
+        await c.wait_until_gone(Widget, "w")
+        await c.wait_until_gone(ConfigMap, "mine")
 
 
 async def test_in_the_foreground_a_custom_owner_stays_until_what_blocks_it_is_gone() -> None:
@@ -130,7 +130,7 @@ async def test_in_the_foreground_a_custom_owner_stays_until_what_blocks_it_is_go
         assert waiting.metadata.finalizers == ("foregroundDeletion",)
         assert (await c.client.get(ConfigMap, "mine", "default")).is_deleting
         await c.client.patch(ConfigMap, held.name, "default", merge={"metadata": {"finalizers": None}})
-        await c.gone(Widget, "w")
+        await c.wait_until_gone(Widget, "w")
 
 
 async def test_an_orphan_of_a_custom_object_loses_its_owner_and_stays() -> None:
@@ -138,7 +138,7 @@ async def test_an_orphan_of_a_custom_object_loses_its_owner_and_stays() -> None:
         widget = await c.widget()
         await c.config("mine", owned_by(widget))
         await c.client.delete(Widget, "w", "default", propagation="Orphan")
-        await c.gone(Widget, "w")
+        await c.wait_until_gone(Widget, "w")
         assert (await c.stays(ConfigMap, "mine")).metadata.owner_references == ()
 
 
@@ -148,7 +148,7 @@ async def test_a_reference_may_name_any_version_that_is_served() -> None:
         await c.config("mine", owned_by(widget, api_version="example.com/v1beta1"))
         await c.stays(ConfigMap, "mine")
         await c.client.delete(Widget, "w", "default")
-        await c.gone(ConfigMap, "mine")
+        await c.wait_until_gone(ConfigMap, "mine")
 
 
 async def test_an_owner_that_never_was_is_absent_and_one_of_an_unknown_kind_is_not() -> None:
@@ -157,7 +157,7 @@ async def test_an_owner_that_never_was_is_absent_and_one_of_an_unknown_kind_is_n
         await c.config("mine", reference)
         await c.stays(ConfigMap, "mine")
         await c.define(definition())  # now it can be judged
-        await c.gone(ConfigMap, "mine")
+        await c.wait_until_gone(ConfigMap, "mine")
 
 
 async def test_what_belongs_to_a_kind_goes_when_the_kind_does() -> None:
@@ -165,19 +165,19 @@ async def test_what_belongs_to_a_kind_goes_when_the_kind_does() -> None:
         widget = await c.widget()
         await c.config("mine", owned_by(widget))
         await c.client.delete(CustomResourceDefinition, "widgets.example.com")
-        await c.gone(CustomResourceDefinition, "widgets.example.com")
-        await c.gone(ConfigMap, "mine")
+        await c.wait_until_gone(CustomResourceDefinition, "widgets.example.com")
+        await c.wait_until_gone(ConfigMap, "mine")
 
 
 async def test_a_kind_that_comes_again_is_followed_again() -> None:
     async with cluster(definition()) as c:
         await c.client.delete(CustomResourceDefinition, "widgets.example.com")
-        await c.gone(CustomResourceDefinition, "widgets.example.com")
+        await c.wait_until_gone(CustomResourceDefinition, "widgets.example.com")
         await c.define(definition())
         widget = await c.widget()
         await c.config("mine", owned_by(widget))
         await c.client.delete(Widget, "w", "default")
-        await c.gone(ConfigMap, "mine")
+        await c.wait_until_gone(ConfigMap, "mine")
 
 
 async def test_what_was_there_before_the_controller_is_collected_too() -> None:
@@ -188,8 +188,8 @@ async def test_what_was_there_before_the_controller_is_collected_too() -> None:
         await c.config("mine", owned_by(widget))
         await c.config("theirs", owned_by(await c.widget("lives")))
         await c.client.delete(Widget, "w", "default")
-        async with running(Garbage(around.role("kcm")).run()):
-            await c.gone(ConfigMap, "mine")
+        async with running(GarbageCollector(around.role("kcm")).run()):
+            await c.wait_until_gone(ConfigMap, "mine")
             await c.stays(ConfigMap, "theirs")
 
 
@@ -197,14 +197,14 @@ async def test_what_was_there_before_the_controller_is_collected_too() -> None:
 async def test_an_object_without_a_namespace_cannot_belong_to_one_that_has_one(of: type[Any]) -> None:
     async with cluster(definition()) as c:
         widget = await c.widget()
-        obj = made(of, "wide", owned_by(widget))
+        obj = make_object(of, "wide", owned_by(widget))
         if of is PersistentVolume:
             spec = {
                 "capacity": {"storage": "1Gi"},
                 "accessModes": ["ReadWriteOnce"],
                 "csi": {"driver": "d.example.com", "volumeHandle": "v"},
             }
-            obj = codec.convert(of, {**codec.builtins(obj), "spec": spec})
+            obj = codec.convert(of, {**codec.to_dict(obj), "spec": spec})
         await c.client.create(obj)
 
         async def told() -> list[str]:
@@ -220,7 +220,7 @@ async def test_an_object_without_a_namespace_cannot_belong_to_one_that_has_one(o
 
 
 async def test_every_built_in_kind_that_can_be_made_and_deleted_is_followed() -> None:
-    names = {kinds.of(of).resource for of in FOLLOWED}
+    names = {kinds.of(of).resource for of in BUILT_IN_KINDS}
     assert {
         "poddisruptionbudgets.policy",
         "roles.rbac.authorization.k8s.io",
@@ -237,7 +237,7 @@ async def test_every_built_in_kind_that_can_be_made_and_deleted_is_followed() ->
 async def test_a_secret_with_a_living_and_a_dead_custom_owner_keeps_the_living() -> None:
     async with cluster(definition()) as c:
         first, second = await c.widget("first"), await c.widget("second")
-        await c.client.create(made(Secret, "shared", owned_by(first), owned_by(second)))
+        await c.client.create(make_object(Secret, "shared", owned_by(first), owned_by(second)))
         await c.client.delete(Widget, "first", "default")
 
         async def left() -> bool:

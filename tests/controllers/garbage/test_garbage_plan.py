@@ -10,7 +10,7 @@ from volplane.api.meta import ObjectMeta, OwnerReference
 from volplane.controllers.garbage.plan import (
     DeleteObject,
     Dependent,
-    Owner,
+    OwnerState,
     RemoveDeletionFinalizer,
     RemoveOwnerRef,
     plan,
@@ -40,24 +40,28 @@ def owner(*finalizers: str) -> ReplicaSet:
     ("owners", "steps"),
     [
         pytest.param({}, [], id="nobody's object stays"),
-        pytest.param({"a": Owner.PRESENT}, [], id="its owner lives"),
+        pytest.param({"a": OwnerState.PRESENT}, [], id="its owner lives"),
         pytest.param(
-            {"a": Owner.ABSENT}, [DeleteObject(pod("a"), "Background", (ref("a"),))], id="its owner is gone"
+            {"a": OwnerState.ABSENT},
+            [DeleteObject(pod("a"), "Background", (ref("a"),))],
+            id="its owner is gone",
         ),
         pytest.param(
-            {"a": Owner.WAITING}, [DeleteObject(pod("a"), "Foreground")], id="its owner waits for it"
+            {"a": OwnerState.WAITING}, [DeleteObject(pod("a"), "Foreground")], id="its owner waits for it"
         ),
         pytest.param(
-            {"a": Owner.ABSENT, "b": Owner.PRESENT},
+            {"a": OwnerState.ABSENT, "b": OwnerState.PRESENT},
             [RemoveOwnerRef(pod("a", "b"), ("a",))],
             id="one of two owners is gone",
         ),
         pytest.param(
-            {"a": Owner.WAITING, "b": Owner.PRESENT}, [], id="another owner still wants what one waits for"
+            {"a": OwnerState.WAITING, "b": OwnerState.PRESENT},
+            [],
+            id="another owner still wants what one waits for",
         ),
     ],
 )
-def test_what_happens_to_a_dependent(owners: dict[str, Owner], steps: list[object]) -> None:
+def test_what_happens_to_a_dependent(owners: dict[str, OwnerState], steps: list[object]) -> None:
     assert list(plan(pod(*owners), owners, [])) == steps
 
 

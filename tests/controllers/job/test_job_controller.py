@@ -12,12 +12,12 @@ import pytest
 
 from tests.controllers.kubelet import Kubelets
 from tests.controllers.objects import account
-from tests.loops.inprocess import World, running, until, world
+from tests.loops.inprocess import InProcessEnv, running, until, world
 from volplane.api import codec
 from volplane.api.batch import Job
 from volplane.api.core import Event, Pod
 from volplane.api.errors import Invalid
-from volplane.controllers.garbage.controller import Garbage
+from volplane.controllers.garbage.controller import GarbageCollector
 from volplane.controllers.job.controller import Jobs
 from volplane.rules.pods import has_ended
 
@@ -32,7 +32,7 @@ def job(**spec: Any) -> Job:
 
 
 class Bench:
-    def __init__(self, around: World, kubelets: Kubelets) -> None:
+    def __init__(self, around: InProcessEnv, kubelets: Kubelets) -> None:
         self.client, self.kubelets = around.client, kubelets
 
     async def pods(self) -> list[Pod]:
@@ -171,7 +171,7 @@ async def test_an_indexed_job_completes_each_index() -> None:
 
 
 async def test_a_finished_job_goes_after_its_time_with_its_pods() -> None:
-    async with bench(Garbage) as b:
+    async with bench(GarbageCollector) as b:
         await b.client.create(job(ttlSecondsAfterFinished=100))
         await b.end(*await b.active(1))
         await b.is_over("Complete")
@@ -186,7 +186,7 @@ async def test_a_finished_job_goes_after_its_time_with_its_pods() -> None:
 
 @pytest.mark.parametrize("propagation", ["Background", "Foreground", "Orphan"])
 async def test_pods_of_a_deleted_job_are_let_go(propagation: str) -> None:
-    async with bench(Garbage) as b:
+    async with bench(GarbageCollector) as b:
         await b.client.create(job())
         (pod,) = await b.active(1)
         await b.client.delete(Job, "work", "default", propagation=propagation)

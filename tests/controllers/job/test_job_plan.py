@@ -14,7 +14,7 @@ from volplane.api.core import Pod, PodStatus
 from volplane.base import clock
 from volplane.controllers.job import completion_indexes as indexes
 from volplane.controllers.job import plan as jobs
-from volplane.rules.steps import Say, Wait
+from volplane.rules.steps import RecordEvent, Wait
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -68,7 +68,7 @@ def pod(
     )
 
 
-def told(steps: list[jobs.Step]) -> list[str]:
+def describe_steps(steps: list[jobs.Step]) -> list[str]:
     words = {
         jobs.CreatePod: "+",
         jobs.DeletePod: "-",
@@ -130,7 +130,7 @@ def run(wanted: Job, *pods: Pod) -> list[jobs.Step]:
     ],
 )
 def test_how_many_run(wanted: Job, pods: list[Pod], expected: list[str]) -> None:
-    assert told(run(wanted, *pods)) == expected
+    assert describe_steps(run(wanted, *pods)) == expected
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_success_in_between_resets_the_pause() -> None:
         pod("b", "Failed", ago=8, tracked=False),
         pod("c", "Succeeded", ago=7, tracked=False),
     ]
-    assert told(run(job({"failed": 2, "succeeded": 1}, completions=5), *pods)) == ["+"]
+    assert describe_steps(run(job({"failed": 2, "succeeded": 1}, completions=5), *pods)) == ["+"]
 
 
 # Counting
@@ -164,11 +164,11 @@ def test_a_pod_is_noted_before_it_is_let_go_and_counted_after() -> None:
     status = status_of(first)
     assert status.uncounted_terminated_pods == UncountedTerminatedPods(succeeded=("a",))
     assert status.succeeded == 0
-    assert told(first) == ["~a", "+"]
+    assert describe_steps(first) == ["~a", "+"]
     # The finalizer did not go yet: nothing is counted twice, and it is tried again.
     noted = structs.replace(job(completions=2), status=status)
     again = run(noted, pod("a", "Succeeded"), pod("b"))
-    assert told(again) == ["~a"]
+    assert describe_steps(again) == ["~a"]
     assert status_of(again).succeeded == 0
     # It is gone, and even the pod may be.
     for left in ([pod("a", "Succeeded", tracked=False)], []):
@@ -180,7 +180,7 @@ def test_a_pod_is_noted_before_it_is_let_go_and_counted_after() -> None:
 def test_a_job_ends_in_two_steps() -> None:
     first = run(job(), pod("a", "Succeeded"))
     assert [c.type for c in status_of(first).conditions] == ["SuccessCriteriaMet"]
-    assert told(first) == ["~a"]
+    assert describe_steps(first) == ["~a"]
     met = structs.replace(job(), status=status_of(first))
     second = run(met, pod("a", "Succeeded", tracked=False))
     status = status_of(second)
@@ -190,7 +190,7 @@ def test_a_job_ends_in_two_steps() -> None:
     ]
     assert status.completion_time == clock.stamp(NOW)
     assert (status.succeeded, status.active) == (1, 0)
-    assert [s.reason for s in second if isinstance(s, Say)] == ["Completed"]
+    assert [s.reason for s in second if isinstance(s, RecordEvent)] == ["Completed"]
     assert run(structs.replace(met, status=status), pod("a", "Succeeded", tracked=False)) == []
 
 
@@ -199,17 +199,17 @@ def test_too_many_failures_end_it_and_clear_its_pods_away() -> None:
     first = run(wanted, pod("a", "Failed"), pod("b"))
     (condition,) = status_of(first).conditions
     assert (condition.type, condition.reason) == ("FailureTarget", "BackoffLimitExceeded")
-    assert told(first) == ["~a", "-b"]
+    assert describe_steps(first) == ["~a", "-b"]
     failing = structs.replace(wanted, status=status_of(first))
     going = run(failing, pod("a", "Failed", tracked=False), pod("b", going=True))
-    assert told(going) == ["~b"]
+    assert describe_steps(going) == ["~b"]
     assert [c.type for c in status_of(going).conditions] == ["FailureTarget"]
     last = run(structs.replace(wanted, status=status_of(going)), pod("a", "Failed", tracked=False))
     status = status_of(last)
     assert [c.type for c in status.conditions] == ["FailureTarget", "Failed"]
     assert status.failed == 3
     assert status.completion_time is None
-    (said,) = [s for s in last if isinstance(s, Say)]
+    (said,) = [s for s in last if isinstance(s, RecordEvent)]
     text = "Job has reached the specified backoff limit"
     assert (said.type, said.reason, said.message) == ("Warning", "BackoffLimitExceeded", text)
 
@@ -222,8 +222,8 @@ def test_restarts_in_place_count_against_the_limit() -> None:
             PodStatus, {"phase": "Running", "containerStatuses": [{"name": "c", "restartCount": 2}]}
         ),
     )
-    assert told(run(job(template=template, backoffLimit=3), restarted)) == []
-    assert told(run(job(template=template, backoffLimit=2), restarted)) == ["-a"]
+    assert describe_steps(run(job(template=template, backoffLimit=3), restarted)) == []
+    assert describe_steps(run(job(template=template, backoffLimit=2), restarted)) == ["-a"]
 
 
 def test_the_deadline() -> None:
@@ -231,33 +231,35 @@ def test_the_deadline() -> None:
     assert [s.seconds for s in early if isinstance(s, Wait)] == [10.0]
     late = run(job({"startTime": stamp(60)}, activeDeadlineSeconds=60), pod("a"))
     assert status_of(late).conditions[0].reason == "DeadlineExceeded"
-    assert told(late) == ["-a"]
+    assert describe_steps(late) == ["-a"]
 
 
 # Indexed
 
 
-def indexed(status: dict[str, Any] | None = None, **spec: Any) -> Job:
+def indexed_job(status: dict[str, Any] | None = None, **spec: Any) -> Job:
     return job(status, **{"completionMode": "Indexed", "completions": 4, "parallelism": 2, **spec})
 
 
 def test_indexes_are_given_out_in_order_and_each_once() -> None:
-    assert told(run(indexed())) == ["+0", "+1"]
-    assert told(run(indexed(), pod("a", index=1))) == ["+0"]
-    assert told(run(indexed({"completedIndexes": "0,2", "succeeded": 2}), pod("a", index=1))) == ["+3"]
-    assert told(run(indexed(), pod("a", index=1), pod("b", "Pending", index=1))) == ["xb"]
-    assert told(run(indexed(), pod("a", index=9))) == ["xa"]
+    assert describe_steps(run(indexed_job())) == ["+0", "+1"]
+    assert describe_steps(run(indexed_job(), pod("a", index=1))) == ["+0"]
+    assert describe_steps(
+        run(indexed_job({"completedIndexes": "0,2", "succeeded": 2}), pod("a", index=1))
+    ) == ["+3"]
+    assert describe_steps(run(indexed_job(), pod("a", index=1), pod("b", "Pending", index=1))) == ["xb"]
+    assert describe_steps(run(indexed_job(), pod("a", index=9))) == ["xa"]
 
 
 def test_a_completed_index_is_written_down_before_its_pod_is_let_go() -> None:
-    steps = run(indexed({"completedIndexes": "0", "succeeded": 1}), pod("a", "Succeeded", index=1))
+    steps = run(indexed_job({"completedIndexes": "0", "succeeded": 1}), pod("a", "Succeeded", index=1))
     status = status_of(steps)
     assert (status.completed_indexes, status.succeeded) == ("0,1", 2)
-    assert told(steps) == ["~a", "+2", "+3"]
+    assert describe_steps(steps) == ["~a", "+2", "+3"]
 
 
 def test_a_pod_knows_its_index() -> None:
-    made = jobs.new_pod(indexed(), 3)
+    made = jobs.new_pod(indexed_job(), 3)
     assert made.metadata.generate_name == "j-3-"
     assert made.spec.hostname == "j-3"
     (variable,) = made.spec.containers[0].env
@@ -278,11 +280,11 @@ def test_a_pod_knows_its_index() -> None:
     ],
 )
 def test_the_success_policy(rule: dict[str, Any], completed: str, met: bool) -> None:
-    wanted = indexed({"completedIndexes": completed, "succeeded": 2}, successPolicy={"rules": [rule]})
+    wanted = indexed_job({"completedIndexes": completed, "succeeded": 2}, successPolicy={"rules": [rule]})
     steps = run(wanted, pod("a", index=2))
     conditions = [c for s in steps if isinstance(s, jobs.SetJobStatus) for c in s.status.conditions]
     assert [c.message for c in conditions] == (["Matched rules at index 0"] if met else [])
-    assert ("-a" in told(steps)) is met
+    assert ("-a" in describe_steps(steps)) is met
 
 
 @pytest.mark.parametrize(
@@ -315,7 +317,7 @@ def with_policy(action: str, **rule: Any) -> Job:
 def test_an_ignored_failure_does_not_count() -> None:
     wanted = with_policy("Ignore", onExitCodes={"operator": "In", "values": [42]})
     steps = run(wanted, pod("a", "Failed", exit_code=42))
-    assert told(steps) == ["~a", "+"]
+    assert describe_steps(steps) == ["~a", "+"]
     assert status_of(steps).uncounted_terminated_pods == UncountedTerminatedPods()
     assert "FailureTarget" in [c.type for c in status_of(run(wanted, pod("a", "Failed"))).conditions]
 
@@ -335,7 +337,7 @@ def test_suspending_and_resuming_are_told_and_restart_the_clock() -> None:
     first = run(job({"startTime": stamp(500)}, suspend=True))
     (condition,) = status_of(first).conditions
     assert (condition.type, condition.status, condition.reason) == ("Suspended", "True", "JobSuspended")
-    assert [s.reason for s in first if isinstance(s, Say)] == ["Suspended"]
+    assert [s.reason for s in first if isinstance(s, RecordEvent)] == ["Suspended"]
     resumed = structs.replace(job(), status=status_of(first))
     second = run(resumed)
     (condition,) = status_of(second).conditions

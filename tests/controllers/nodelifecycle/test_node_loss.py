@@ -11,7 +11,7 @@ import pytest
 
 from tests.controllers.kubelet import Kubelets
 from tests.controllers.objects import account, node, pod
-from tests.loops.inprocess import World, running, until, world
+from tests.loops.inprocess import InProcessEnv, running, until, world
 from volplane.api.coordination import Lease, LeaseSpec
 from volplane.api.core import Event, Node, Pod, Taint
 from volplane.api.meta import ObjectMeta
@@ -25,7 +25,7 @@ SHORT = "node.kubernetes.io/"
 
 
 class Bench:
-    def __init__(self, around: World, kubelets: Kubelets) -> None:
+    def __init__(self, around: InProcessEnv, kubelets: Kubelets) -> None:
         self.around, self.client, self.kubelets = around, around.client, kubelets
         self.hearts: dict[str, asyncio.Task[None]] = {}
 
@@ -78,7 +78,7 @@ class Bench:
     async def find(self, name: str) -> Pod | None:
         return await self.client.find(Pod, name, "default")
 
-    async def gone(self, name: str, seconds: float = 30.0) -> None:
+    async def wait_until_gone(self, name: str, seconds: float = 30.0) -> None:
         async def away() -> bool:
             return await self.find(name) is None
 
@@ -237,7 +237,7 @@ async def test_a_taint_of_the_operator_drives_pods_off_and_stays() -> None:
         await b.add("web", "a")
         mine = [{"key": "maintenance", "effect": "NoExecute"}]
         await b.client.patch(Node, "a", merge={"spec": {"taints": mine}})
-        await b.gone("web")
+        await b.wait_until_gone("web")
         assert (await b.client.get(Node, "a")).spec.taints == (Taint(key="maintenance", effect="NoExecute"),)
 
 
@@ -249,7 +249,7 @@ async def test_pods_of_a_deleted_node_go_at_once() -> None:
         await b.add("web", "a")
         await b.kill("a")
         await b.client.delete(Node, "a")
-        await b.gone("web", 2)
+        await b.wait_until_gone("web", 2)
 
 
 async def test_pods_of_a_node_never_seen_are_given_time() -> None:
@@ -263,7 +263,7 @@ async def test_pods_of_a_node_never_seen_are_given_time() -> None:
         assert await b.find("web") is not None
         b.kubelets.dead.add("never")
         await b.client.create(pod("lost", on="never"))
-        await b.gone("lost", 45)
+        await b.wait_until_gone("lost", 45)
 
 
 async def test_an_out_of_service_node_gives_up_its_terminating_pods() -> None:
@@ -281,7 +281,7 @@ async def test_an_out_of_service_node_gives_up_its_terminating_pods() -> None:
         ]
         told = [{"key": t.key, "effect": t.effect} for t in taints]
         await b.client.patch(Node, "a", merge={"spec": {"taints": told}})
-        await b.gone("web", 2)
+        await b.wait_until_gone("web", 2)
 
 
 async def test_finished_pods_do_not_pile_up() -> None:

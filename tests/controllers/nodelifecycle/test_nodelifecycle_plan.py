@@ -13,14 +13,14 @@ from volplane.api import codec
 from volplane.api.core import Node, Pod
 from volplane.controllers.nodelifecycle.plan import (
     MarkPodNotReady,
+    NodeHealth,
     SetTaints,
     SetUnknown,
-    View,
     grace_of,
     plan,
 )
-from volplane.controllers.nodelifecycle.zones import EvictionPace, Pace, pause
-from volplane.rules.steps import Say, Wait
+from volplane.controllers.nodelifecycle.zones import EvictionPace, EvictionRates, pause
+from volplane.rules.steps import RecordEvent, Wait
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 READY = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
@@ -43,10 +43,10 @@ def node(*taints: str, conditions: dict[str, str] | None = None, name: str = "n"
 
 
 def look(which: Node, silent: float = 0.0, **more: Any) -> list[Any]:
-    return list(plan(View(which, NOW, silent, 40.0, **more)))
+    return list(plan(NodeHealth(which, NOW, silent, 40.0, **more)))
 
 
-def marked(steps: list[Any]) -> list[str] | None:
+def planned_taints(steps: list[Any]) -> list[str] | None:
     for step in steps:
         if isinstance(step, SetTaints):
             return [f"{t.key.replace('node.kubernetes.io/', 'n/')}:{t.effect}" for t in step.taints]
@@ -120,7 +120,7 @@ LOST = dict.fromkeys(READY, "Unknown")
     ],
 )
 def test_taints_follow_the_node(which: Node, silent: float, turn: float, expected: list[str] | None) -> None:
-    assert marked(look(which, silent, turn=turn)) == expected
+    assert planned_taints(look(which, silent, turn=turn)) == expected
 
 
 def test_a_silent_node_is_unknown_in_everything_its_kubelet_reported() -> None:
@@ -131,7 +131,7 @@ def test_a_silent_node_is_unknown_in_everything_its_kubelet_reported() -> None:
         assert (condition.status, condition.reason) == ("Unknown", "NodeStatusUnknown")
         assert condition.message == "Kubelet stopped posting node status."
         assert condition.last_heartbeat_time == "2025-12-31T00:00:00Z"
-    (said,) = [s for s in steps if isinstance(s, Say)]
+    (said,) = [s for s in steps if isinstance(s, RecordEvent)]
     assert (said.reason, said.message) == ("NodeNotReady", "Node n status is now: NodeNotReady")
 
 
@@ -157,7 +157,7 @@ def test_pods_of_an_unreachable_node_are_ready_no_more() -> None:
     steps = look(node(), 40, pods=[ready])
     assert MarkPodNotReady(ready) in steps
     assert ("NodeNotReady", "Node is not ready") in [
-        (s.reason, s.message) for s in steps if isinstance(s, Say)
+        (s.reason, s.message) for s in steps if isinstance(s, RecordEvent)
     ]
     # A kubelet that says it is not ready still speaks for its pods.
     assert MarkPodNotReady(ready) not in look(node(conditions={**READY, "Ready": "False"}), 0, pods=[ready])
@@ -166,7 +166,7 @@ def test_pods_of_an_unreachable_node_are_ready_no_more() -> None:
 def test_a_plan_comes_to_rest() -> None:
     which = node(conditions=LOST)
     (mark,) = [s for s in look(which, 99) if isinstance(s, SetTaints)]
-    assert mark.drives_off
+    assert mark.evicts_pods
     settled = structs.replace(which, spec=structs.replace(which.spec, taints=mark.taints))
     assert look(settled, 99) == []
 
@@ -198,7 +198,7 @@ UP, DOWN = True, False
     ],
 )
 def test_how_fast_nodes_are_given_up(nodes: list[Node], seconds: float) -> None:
-    assert pause(nodes[0], nodes, Pace()) == seconds
+    assert pause(nodes[0], nodes, EvictionRates()) == seconds
 
 
 def test_a_zone_gives_up_one_node_at_a_time() -> None:

@@ -12,7 +12,7 @@ from volplane.controllers.protection.plan import (
     AddFinalizer,
     RemoveFinalizer,
     Step,
-    VerifyLive,
+    VerifyUnused,
     plan_claim,
     plan_volume,
 )
@@ -61,8 +61,8 @@ CLAIMS: dict[str, tuple[PersistentVolumeClaim, list[Pod], list[Step]]] = {
     "protected": (claim(False, CLAIM), [pod()], []),
     "going, used": (claim(True, CLAIM), [pod()], [USED]),
     "going, its pod has ended": (claim(True, CLAIM), [pod(phase="Succeeded")], [USED]),
-    "going, its pod has no node": (claim(True, CLAIM), [pod(node="")], [VerifyLive()]),
-    "going, unused": (claim(True, CLAIM), [], [VerifyLive()]),
+    "going, its pod has no node": (claim(True, CLAIM), [pod(node="")], [VerifyUnused()]),
+    "going, unused": (claim(True, CLAIM), [], [VerifyUnused()]),
     "going, somebody else's finalizer": (claim(True, "mine"), [], []),
 }
 

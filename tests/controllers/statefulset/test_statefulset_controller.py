@@ -11,12 +11,12 @@ import pytest
 
 from tests.controllers.kubelet import Kubelets
 from tests.controllers.objects import account
-from tests.loops.inprocess import World, running, until, world
+from tests.loops.inprocess import InProcessEnv, running, until, world
 from volplane.api import codec
 from volplane.api.apps import ControllerRevision, StatefulSet
 from volplane.api.core import Event, PersistentVolumeClaim, Pod
 from volplane.api.errors import Forbidden, Invalid
-from volplane.controllers.garbage.controller import Garbage
+from volplane.controllers.garbage.controller import GarbageCollector
 from volplane.controllers.protection.controller import ClaimProtection
 from volplane.controllers.statefulset.controller import StatefulSets
 
@@ -44,7 +44,7 @@ def stateful(replicas: int = 3, **spec: Any) -> StatefulSet:
 
 
 class Bench:
-    def __init__(self, around: World, kubelets: Kubelets) -> None:
+    def __init__(self, around: InProcessEnv, kubelets: Kubelets) -> None:
         self.around, self.client, self.kubelets = around, around.client, kubelets
 
     async def names(self) -> list[str]:
@@ -204,7 +204,7 @@ async def test_a_rollback_reuses_its_revision() -> None:
 
 
 async def test_two_templates_with_one_short_name_are_told_apart() -> None:
-    async with bench(Garbage) as b:
+    async with bench(GarbageCollector) as b:
         await b.client.create(stateful(1))
         name = (await b.ready(1)).status.update_revision
         await b.client.delete(StatefulSet, "web", "default")
@@ -255,7 +255,7 @@ async def test_min_ready_seconds() -> None:
 
 
 async def test_pods_left_by_an_orphaning_delete_are_adopted_by_the_next_set() -> None:
-    async with bench(Garbage) as b:
+    async with bench(GarbageCollector) as b:
         await b.client.create(stateful())
         await b.ready(3)
         before = {p.name: p.uid for p in await b.client.list(Pod, "default")}
@@ -271,7 +271,7 @@ async def test_pods_left_by_an_orphaning_delete_are_adopted_by_the_next_set() ->
 
 
 async def test_claims_go_with_the_set_when_it_asks_for_that() -> None:
-    async with bench(Garbage, ClaimProtection) as b:
+    async with bench(GarbageCollector, ClaimProtection) as b:
         await b.client.create(stateful(2, persistentVolumeClaimRetentionPolicy={"whenDeleted": "Delete"}))
         await b.ready(2)
         await b.client.delete(StatefulSet, "web", "default")
@@ -284,7 +284,7 @@ async def test_claims_go_with_the_set_when_it_asks_for_that() -> None:
 
 
 async def test_claims_stay_by_default() -> None:
-    async with bench(Garbage, ClaimProtection) as b:
+    async with bench(GarbageCollector, ClaimProtection) as b:
         await b.client.create(stateful(2))
         await b.ready(2)
         await b.client.delete(StatefulSet, "web", "default")
@@ -301,7 +301,7 @@ async def test_a_pod_that_may_not_be_made_is_told_and_tried_again() -> None:
     async with bench() as b:
         wanted = stateful(1)
         await b.client.create(
-            codec.convert(StatefulSet, {**codec.builtins(wanted), "spec": {**_spec(wanted, "nobody")}})
+            codec.convert(StatefulSet, {**codec.to_dict(wanted), "spec": {**_spec(wanted, "nobody")}})
         )
 
         async def told() -> bool:
@@ -313,7 +313,7 @@ async def test_a_pod_that_may_not_be_made_is_told_and_tried_again() -> None:
 
 
 def _spec(wanted: StatefulSet, account: str) -> dict[str, Any]:
-    spec: dict[str, Any] = codec.builtins(wanted)["spec"]
+    spec: dict[str, Any] = codec.to_dict(wanted)["spec"]
     spec["template"]["spec"]["serviceAccountName"] = account
     return spec
 

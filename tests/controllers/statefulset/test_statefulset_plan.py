@@ -15,7 +15,7 @@ from volplane.api.meta import ObjectMeta, OwnerReference
 from volplane.base import clock
 from volplane.controllers.statefulset import identity, revisions
 from volplane.controllers.statefulset import plan as sts
-from volplane.rules.steps import Say, Wait
+from volplane.rules.steps import RecordEvent, Wait
 from volplane.rules.workloads import owner_reference
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -54,14 +54,14 @@ TEMPLATES = [
 ]
 
 
-def recorded(wanted: StatefulSet, number: int = 1) -> ControllerRevision:
+def make_revision(wanted: StatefulSet, number: int = 1) -> ControllerRevision:
     made = revisions.new_revision(wanted, revisions.data_of(wanted.spec.template), number)
     return structs.replace(made, metadata=structs.replace(made.metadata, uid=f"rev-{number}"))
 
 
 def pod(wanted: StatefulSet, ordinal: int, state: str = READY, ago: float = 3600.0) -> Pod:
     """`state`: ready, unready, pending, failed, going, or gone-to-be combined as `unready going`."""
-    revision = revisions.Revision(recorded(wanted).name, wanted.spec.template)
+    revision = revisions.TemplateRevision(make_revision(wanted).name, wanted.spec.template)
     made = identity.new_pod(wanted, revision, ordinal)
     words = state.split()
     since = clock.stamp(NOW - timedelta(seconds=ago))
@@ -78,12 +78,12 @@ def pod(wanted: StatefulSet, ordinal: int, state: str = READY, ago: float = 3600
     )
 
 
-def view(wanted: StatefulSet, *pods: Pod, **more: Any) -> sts.View:
-    more.setdefault("revisions", [recorded(wanted)])
-    return sts.View(wanted, NOW, pods=pods, **more)
+def view(wanted: StatefulSet, *pods: Pod, **more: Any) -> sts.StatefulSetView:
+    more.setdefault("revisions", [make_revision(wanted)])
+    return sts.StatefulSetView(wanted, NOW, pods=pods, **more)
 
 
-def told(steps: list[sts.Step]) -> list[str]:
+def describe_steps(steps: list[sts.Step]) -> list[str]:
     """The deeds in short."""
     said = []
     for step in steps:
@@ -97,8 +97,8 @@ def told(steps: list[sts.Step]) -> list[str]:
     return said
 
 
-def deeds(wanted: StatefulSet, *pods: Pod, **more: Any) -> list[str]:
-    return told(list(sts.plan(view(wanted, *pods, **more))))
+def plan_steps(wanted: StatefulSet, *pods: Pod, **more: Any) -> list[str]:
+    return describe_steps(list(sts.plan(view(wanted, *pods, **more))))
 
 
 SET = stateful()
@@ -130,7 +130,7 @@ SET = stateful()
     ],
 )
 def test_in_order(states: dict[int, str], expected: list[str]) -> None:
-    assert deeds(SET, *(pod(SET, o, s) for o, s in states.items())) == expected
+    assert plan_steps(SET, *(pod(SET, o, s) for o, s in states.items())) == expected
 
 
 AT_ONCE = stateful(podManagementPolicy="Parallel")
@@ -148,16 +148,16 @@ AT_ONCE = stateful(podManagementPolicy="Parallel")
     ],
 )
 def test_at_once(states: dict[int, str], expected: list[str]) -> None:
-    assert deeds(AT_ONCE, *(pod(AT_ONCE, o, s) for o, s in states.items())) == expected
+    assert plan_steps(AT_ONCE, *(pod(AT_ONCE, o, s) for o, s in states.items())) == expected
 
 
 def test_ordinals_begin_where_the_set_says() -> None:
     wanted = stateful(2, ordinals={"start": 5})
-    assert deeds(wanted) == ["+5"]
-    assert deeds(wanted, pod(wanted, 5)) == ["+6"]
+    assert plan_steps(wanted) == ["+5"]
+    assert plan_steps(wanted, pod(wanted, 5)) == ["+6"]
     # Moving the start makes the new ones first and then gives up the old.
-    assert deeds(wanted, pod(wanted, 0), pod(wanted, 5)) == ["+6"]
-    assert deeds(wanted, pod(wanted, 0), pod(wanted, 5), pod(wanted, 6)) == ["-0"]
+    assert plan_steps(wanted, pod(wanted, 0), pod(wanted, 5)) == ["+6"]
+    assert plan_steps(wanted, pod(wanted, 0), pod(wanted, 5), pod(wanted, 6)) == ["-0"]
 
 
 def test_a_pod_has_a_name_labels_and_a_host() -> None:
@@ -169,7 +169,7 @@ def test_a_pod_has_a_name_labels_and_a_host() -> None:
         "app": "web",
         "statefulset.kubernetes.io/pod-name": "web-0",
         "apps.kubernetes.io/pod-index": "0",
-        "controller-revision-hash": recorded(wanted).name,
+        "controller-revision-hash": make_revision(wanted).name,
     }
     assert (made.spec.hostname, made.spec.subdomain) == ("web-0", "svc")
     assert made.metadata.owner_references == (owner_reference(wanted),)
@@ -201,7 +201,7 @@ def test_a_volume_of_the_template_gives_way_to_a_claim_of_its_name() -> None:
         volumes=codec.convert(Pod, {"spec": {"volumes": [{"name": "data"}, {"name": "tmp"}]}}).spec.volumes,
     )
     template = structs.replace(wanted.spec.template, spec=spec)
-    made = identity.new_pod(wanted, revisions.Revision("r", template), 0)
+    made = identity.new_pod(wanted, revisions.TemplateRevision("r", template), 0)
     assert [v.name for v in made.spec.volumes] == ["data", "tmp"]
     assert made.spec.volumes[0].persistent_volume_claim is not None
 
@@ -220,8 +220,8 @@ def claim(name: str = "data-web-0", *owners: OwnerReference, going: bool = False
 def test_a_pod_waits_while_its_claim_is_being_deleted() -> None:
     wanted = stateful(volumeClaimTemplates=TEMPLATES)
     steps = list(sts.plan(view(wanted, claims={"data-web-0": claim(going=True)})))
-    assert told(steps) == []
-    (said,) = [s for s in steps if isinstance(s, Say)]
+    assert describe_steps(steps) == []
+    (said,) = [s for s in steps if isinstance(s, RecordEvent)]
     assert said.message == "Create Pod web-0 in StatefulSet web failed error: pvc data-web-0 is being deleted"
 
 
@@ -237,7 +237,7 @@ def test_a_pending_pod_gets_its_missing_claims() -> None:
 
 
 OLD, NEW = stateful(image="a"), stateful(image="b")
-BOTH = [recorded(OLD, 1), recorded(NEW, 2)]
+BOTH = [make_revision(OLD, 1), make_revision(NEW, 2)]
 
 
 def rolling(partition: int | None, kind: str = "RollingUpdate", **spec: Any) -> StatefulSet:
@@ -246,7 +246,7 @@ def rolling(partition: int | None, kind: str = "RollingUpdate", **spec: Any) -> 
         update["rollingUpdate"] = {"partition": partition}
     wanted = stateful(image="b", updateStrategy=update, **spec)
     return structs.replace(
-        wanted, status=StatefulSetStatus(current_revision=recorded(OLD).name, current_replicas=3)
+        wanted, status=StatefulSetStatus(current_revision=make_revision(OLD).name, current_replicas=3)
     )
 
 
@@ -270,13 +270,13 @@ def rolling(partition: int | None, kind: str = "RollingUpdate", **spec: Any) -> 
 def test_updates(wanted: StatefulSet, pods: str, expected: list[str]) -> None:
     present = [pod({"a": OLD, "b": NEW}[which], o) for o, which in enumerate(pods) if which != "."]
     steps = list(sts.plan(view(wanted, *present, revisions=BOTH)))
-    shown = {recorded(OLD).name: "a", recorded(NEW).name: "b"}
+    shown = {make_revision(OLD).name: "a", make_revision(NEW).name: "b"}
     made = {
         s.pod.name: shown[s.pod.metadata.labels[revisions.POD_LABEL]]
         for s in steps
         if isinstance(s, sts.CreatePodWithClaims)
     }
-    assert [word + made.get(f"web-{word[1:]}", "") for word in told(steps)] == expected
+    assert [word + made.get(f"web-{word[1:]}", "") for word in describe_steps(steps)] == expected
     for step in steps:
         if isinstance(step, sts.CreatePodWithClaims):
             image = step.pod.spec.containers[0].image
@@ -286,31 +286,33 @@ def test_updates(wanted: StatefulSet, pods: str, expected: list[str]) -> None:
 def test_an_update_waits_for_the_pod_it_replaced() -> None:
     wanted = rolling(0)
     steps = list(sts.plan(view(wanted, pod(OLD, 0), pod(OLD, 1), pod(NEW, 2, "unready"), revisions=BOTH)))
-    assert told(steps) == []
+    assert describe_steps(steps) == []
     assert Wait(float("inf"), "pod web-2 is not running and ready") in steps
 
 
 def test_a_new_template_is_recorded_before_anything_else() -> None:
-    steps = list(sts.plan(view(rolling(0), pod(OLD, 0), pod(OLD, 1), pod(OLD, 2), revisions=[recorded(OLD)])))
+    steps = list(
+        sts.plan(view(rolling(0), pod(OLD, 0), pod(OLD, 1), pod(OLD, 2), revisions=[make_revision(OLD)]))
+    )
     first = steps[0]
     assert isinstance(first, sts.CreateRevision)
-    assert (first.revision.number, first.revision.name) == (2, recorded(NEW).name)
+    assert (first.revision.number, first.revision.name) == (2, make_revision(NEW).name)
     assert first.revision.data["spec"]["template"]["$patch"] == "replace"
     assert first.revision.metadata.labels["app"] == "web"
-    assert told(steps) == ["-2"]
+    assert describe_steps(steps) == ["-2"]
 
 
 def test_going_back_gives_the_old_revision_the_newest_number() -> None:
-    back = structs.replace(OLD, status=StatefulSetStatus(current_revision=recorded(NEW).name))
+    back = structs.replace(OLD, status=StatefulSetStatus(current_revision=make_revision(NEW).name))
     steps = list(sts.plan(view(back, pod(NEW, 0), pod(NEW, 1), pod(NEW, 2), revisions=BOTH)))
     (renumber,) = [s for s in steps if isinstance(s, sts.SetRevisionNumber)]
-    assert (renumber.revision.name, renumber.number) == (recorded(OLD).name, 3)
-    assert told(steps) == ["-2"]
+    assert (renumber.revision.name, renumber.number) == (make_revision(OLD).name, 3)
+    assert describe_steps(steps) == ["-2"]
 
 
 def test_history_beyond_the_limit_is_forgotten_oldest_first() -> None:
     wanted = stateful(image="z", revisionHistoryLimit=1)
-    past = [recorded(stateful(image=word), n) for n, word in enumerate("abc", 1)]
+    past = [make_revision(stateful(image=word), n) for n, word in enumerate("abc", 1)]
     steps = list(sts.plan(view(wanted, pod(stateful(image="a"), 0), revisions=past)))
     # `a` still runs, `c` is the one that may stay
     assert [s.revision.number for s in steps if isinstance(s, sts.DeleteRevision)] == [2]
@@ -363,7 +365,7 @@ def test_a_claim_that_goes_with_an_earlier_pod_is_not_used_again() -> None:
     wanted = retention("Retain", "Delete")
     earlier = OwnerReference(api_version="v1", kind="Pod", name="web-0", uid="before", controller=True)
     steps = list(sts.plan(view(wanted, claims={"data-web-0": claim("data-web-0", earlier)})))
-    assert told(steps) == []
+    assert describe_steps(steps) == []
     assert [s.why for s in steps if isinstance(s, Wait)] == [
         "claim data-web-0 goes with an earlier pod web-0"
     ]
@@ -378,7 +380,7 @@ def test_a_claim_that_another_controls_is_left_alone() -> None:
     steps = list(sts.plan(view(wanted, pod(wanted, 0), claims={"data-web-0": mixed})))
     (own,) = [s for s in steps if isinstance(s, sts.SetOwnerRefs)]
     assert own.owners == (other,)
-    assert [s.reason for s in steps if isinstance(s, Say)] == ["ConflictingController"]
+    assert [s.reason for s in steps if isinstance(s, RecordEvent)] == ["ConflictingController"]
 
 
 def test_a_new_claim_is_born_with_its_owner() -> None:
@@ -390,12 +392,12 @@ def test_a_new_claim_is_born_with_its_owner() -> None:
 # Adoption
 
 
-def orphaned(made: Pod) -> Pod:
+def make_orphan(made: Pod) -> Pod:
     return structs.replace(made, metadata=structs.replace(made.metadata, owner_references=()))
 
 
 def test_orphans_with_our_name_and_labels_are_adopted_before_anything_is_made() -> None:
-    mine = orphaned(pod(SET, 1))
+    mine = make_orphan(pod(SET, 1))
     foreign = structs.replace(mine, metadata=structs.replace(mine.metadata, name="other-1"))
     unlabelled = structs.replace(mine, metadata=structs.replace(mine.metadata, name="web-2", labels={}))
     steps = list(sts.plan(view(SET, pod(SET, 0), orphans=[mine, foreign, unlabelled])))
@@ -406,7 +408,7 @@ def test_a_pod_that_no_longer_matches_is_let_go() -> None:
     stray = structs.replace(pod(SET, 0), metadata=structs.replace(pod(SET, 0).metadata, labels={"app": "x"}))
     steps = list(sts.plan(view(SET, stray)))
     assert sts.ReleasePod(stray) in steps
-    assert told(steps) == ["+0"]
+    assert describe_steps(steps) == ["+0"]
 
 
 def test_an_adopted_pod_gets_its_labels() -> None:
@@ -427,7 +429,7 @@ def test_a_set_at_rest_reports_once() -> None:
     pods = [pod(SET, o) for o in range(3)]
     (report,) = sts.plan(view(SET, *pods))
     assert isinstance(report, sts.SetStatefulSetStatus)
-    name = recorded(SET).name
+    name = make_revision(SET).name
     assert report.status == StatefulSetStatus(
         observed_generation=2,
         replicas=3,
@@ -447,22 +449,25 @@ def test_a_finished_update_makes_the_new_revision_current() -> None:
     half = list(sts.plan(view(wanted, pod(OLD, 0), pod(NEW, 1), pod(NEW, 2), revisions=BOTH)))
     (report,) = [s for s in half if isinstance(s, sts.SetStatefulSetStatus)]
     status = report.status
-    assert (status.current_revision, status.update_revision) == (recorded(OLD).name, recorded(NEW).name)
+    assert (status.current_revision, status.update_revision) == (
+        make_revision(OLD).name,
+        make_revision(NEW).name,
+    )
     assert (status.current_replicas, status.updated_replicas) == (1, 2)
     done = list(sts.plan(view(wanted, pod(NEW, 0), pod(NEW, 1), pod(NEW, 2), revisions=BOTH)))
     (report,) = [s for s in done if isinstance(s, sts.SetStatefulSetStatus)]
-    assert report.status.current_revision == report.status.update_revision == recorded(NEW).name
+    assert report.status.current_revision == report.status.update_revision == make_revision(NEW).name
     assert report.status.current_replicas == 3
 
 
 def test_min_ready_seconds_hold_the_next_pod_back_and_ring_in_time() -> None:
     wanted = stateful(minReadySeconds=60)
     steps = list(sts.plan(view(wanted, pod(wanted, 0, ago=20))))
-    assert told(steps) == []
+    assert describe_steps(steps) == []
     assert Wait(40.0, "pods must be ready for minReadySeconds") in steps
     (report,) = [s for s in steps if isinstance(s, sts.SetStatefulSetStatus)]
     assert (report.status.ready_replicas, report.status.available_replicas) == (1, 0)
-    assert deeds(wanted, pod(wanted, 0, ago=60)) == ["+1"]
+    assert plan_steps(wanted, pod(wanted, 0, ago=60)) == ["+1"]
 
 
 def test_a_set_on_its_way_out_only_reports() -> None:

@@ -10,7 +10,7 @@ import pytest
 from volplane.api import codec
 from volplane.api.core import Pod, Taint
 from volplane.controllers.tainteviction.plan import EvictPod, TaintView, plan, toleration_seconds
-from volplane.rules.steps import Say, Wait
+from volplane.rules.steps import RecordEvent, Wait
 
 LOST = Taint(key="lost", effect="NoExecute")
 SICK = Taint(key="sick", value="very", effect="NoExecute")
@@ -64,7 +64,7 @@ def test_a_pod_that_goes_already_is_left_alone() -> None:
 def test_a_pod_that_was_to_go_and_may_stay_after_all_is_told_so() -> None:
     which = pod(tolerating("lost", 300))
     (event,) = plan(TaintView(which, [], announced=True))
-    assert isinstance(event, Say)
+    assert isinstance(event, RecordEvent)
     assert (event.reason, event.message) == (
         "TaintManagerEviction",
         f"Cancelling deletion of Pod {which.key}",

@@ -107,7 +107,7 @@ def deployment(replicas: int = 4, image: str = "a", strategy: DeploymentStrategy
     )
 
 
-def made(wanted: Deployment, replicas: int, ready: int, revision: str) -> ReplicaSet:
+def make_set(wanted: Deployment, replicas: int, ready: int, revision: str) -> ReplicaSet:
     held = deploy.new_set(wanted, [])
     return structs.replace(
         held,
@@ -135,16 +135,16 @@ def test_a_new_deployment_makes_one_set_with_all_replicas() -> None:
 
 def test_a_rolling_update_surges_by_a_quarter_and_ends() -> None:
     old, new = deployment(image="a"), deployment(image="b")
-    first = made(old, 4, 4, "1")
+    first = make_set(old, 4, 4, "1")
     (create, *_) = deploy.plan(new, [first], "now")
     assert isinstance(create, deploy.CreateReplicaSet)
     assert create.set.spec.replicas == 1
     assert create.set.metadata.annotations[deploy.REVISION] == "2"
     # The new pod is ready: the old set may fall to what keeps three ready.
-    second = made(new, 1, 1, "2")
+    second = make_set(new, 1, 1, "2")
     assert scales(list(deploy.plan(new, [first, second], "now"))) == {first.name: 2}
     # All new ones are ready: nothing is left of the old set.
-    steps = list(deploy.plan(new, [made(old, 1, 1, "1"), made(new, 4, 4, "2")], "now"))
+    steps = list(deploy.plan(new, [make_set(old, 1, 1, "1"), make_set(new, 4, 4, "2")], "now"))
     assert scales(steps) == {first.name: 0}
 
 
@@ -153,28 +153,28 @@ def test_surge_zero_and_unavailable_zero_still_moves() -> None:
         type="RollingUpdate", rolling_update=RollingUpdateDeployment(max_surge=0, max_unavailable=0)
     )
     old, new = deployment(1, "a", rolling), deployment(1, "b", rolling)
-    steps = list(deploy.plan(new, [made(old, 1, 1, "1"), made(new, 0, 0, "2")], "now"))
-    assert scales(steps) == {made(old, 1, 1, "1").name: 0}
+    steps = list(deploy.plan(new, [make_set(old, 1, 1, "1"), make_set(new, 0, 0, "2")], "now"))
+    assert scales(steps) == {make_set(old, 1, 1, "1").name: 0}
 
 
 def test_recreate_waits_until_the_old_pods_are_gone() -> None:
     recreate = DeploymentStrategy(type="Recreate")
     old, new = deployment(2, "a", recreate), deployment(2, "b", recreate)
-    first, second = made(old, 2, 2, "1"), made(new, 0, 0, "2")
+    first, second = make_set(old, 2, 2, "1"), make_set(new, 0, 0, "2")
     assert scales(list(deploy.plan(new, [first, second], "now"))) == {first.name: 0}
-    assert scales(list(deploy.plan(new, [made(old, 0, 0, "1"), second], "now"))) == {second.name: 2}
+    assert scales(list(deploy.plan(new, [make_set(old, 0, 0, "1"), second], "now"))) == {second.name: 2}
 
 
 def test_going_back_to_an_old_template_reuses_its_set() -> None:
     wanted = deployment(image="a")
-    back = made(wanted, 0, 0, "1")
-    steps = list(deploy.plan(wanted, [back, made(deployment(image="b"), 4, 4, "2")], "now"))
+    back = make_set(wanted, 0, 0, "1")
+    steps = list(deploy.plan(wanted, [back, make_set(deployment(image="b"), 4, 4, "2")], "now"))
     assert [s.revision for s in steps if isinstance(s, deploy.SetRevision)] == [3]
 
 
 def test_a_deployment_at_rest_writes_nothing() -> None:
     wanted = deployment()
-    held = made(wanted, 4, 4, "1")
+    held = make_set(wanted, 4, 4, "1")
     (report,) = deploy.plan(wanted, [held], "now")
     assert isinstance(report, deploy.SetDeploymentStatus)
     assert list(deploy.plan(structs.replace(wanted, status=report.status), [held], "later")) == []
@@ -236,7 +236,7 @@ def test_a_daemon_set_at_rest_reports_once() -> None:
 # --- ready for long enough
 
 
-def aged(pod: Pod, seconds: int) -> Pod:
+def make_aged(pod: Pod, seconds: int) -> Pod:
     """Ready for that long."""
     since = (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
     ready = PodCondition(type="Ready", status="True", last_transition_time=since)
@@ -246,7 +246,7 @@ def aged(pod: Pod, seconds: int) -> Pod:
 def test_a_replica_is_available_when_it_was_ready_for_long_enough() -> None:
     wanted = replicaset()
     wanted = structs.replace(wanted, spec=structs.replace(wanted.spec, min_ready_seconds=30))
-    report, wait = replica.plan(wanted, [aged(pod("a"), 40), aged(pod("b"), 10)], NOW)
+    report, wait = replica.plan(wanted, [make_aged(pod("a"), 40), make_aged(pod("b"), 10)], NOW)
     assert isinstance(report, replica.SetReplicaSetStatus)
     assert (report.status.ready_replicas, report.status.available_replicas) == (2, 1)
     assert wait == Wait(20.0, "pods must be ready for minReadySeconds")
@@ -254,7 +254,7 @@ def test_a_replica_is_available_when_it_was_ready_for_long_enough() -> None:
 
 def test_an_update_waits_until_the_new_pods_are_available() -> None:
     old, new = deployment(image="a"), deployment(image="b")
-    first, second = made(old, 3, 3, "1"), made(new, 2, 2, "2")
+    first, second = make_set(old, 3, 3, "1"), make_set(new, 2, 2, "2")
     young = structs.replace(second, status=structs.replace(second.status, available_replicas=0))
     assert scales(list(deploy.plan(new, [first, young], "now"))) == {}
     assert first.name in scales(list(deploy.plan(new, [first, second], "now")))
@@ -264,7 +264,7 @@ def test_a_daemon_is_available_when_it_was_ready_for_long_enough() -> None:
     wanted = daemonset("b")
     wanted = structs.replace(wanted, spec=structs.replace(wanted.spec, min_ready_seconds=30))
     nodes = [node("a"), node("b")]
-    updated, outdated = aged(on(wanted, "a"), 10), aged(on(daemonset("a"), "b"), 99)
+    updated, outdated = make_aged(on(wanted, "a"), 10), make_aged(on(daemonset("a"), "b"), 99)
     report, wait = daemon.plan(wanted, nodes, [updated, outdated], NOW)  # nothing is replaced meanwhile
     assert isinstance(report, daemon.SetDaemonSetStatus)
     assert (report.status.number_ready, report.status.number_available) == (2, 1)

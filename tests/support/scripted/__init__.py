@@ -11,7 +11,7 @@ publications outlive it; `scripted.process(directory, …)` is the same driver a
 scripted through files in that directory.
 """
 
-from tests.support.scripted.driver import NAME, ZONE, Driver, driver
+from tests.support.scripted.driver import NAME, ZONE, ScriptedDriver, driver
 from tests.support.scripted.outcomes import Break, Delay, Fail, Hold, Lose
 from tests.support.scripted.process import Process, process
 from tests.support.scripted.sockets import Socket, on_socket
@@ -21,11 +21,11 @@ __all__ = [
     "ZONE",
     "Break",
     "Delay",
-    "Driver",
     "Fail",
     "Hold",
     "Lose",
     "Process",
+    "ScriptedDriver",
     "Socket",
     "driver",
     "on_socket",

@@ -28,7 +28,7 @@ NAME = "test.csi.example.com"
 ZONE = "topology.test.csi.example.com/zone"
 
 
-class Driver(sdk.Driver):
+class ScriptedDriver(sdk.Driver):
     """Makes and deletes volumes. `driver(*features)` adds the rest."""
 
     name, version = NAME, "1.0"
@@ -37,7 +37,7 @@ class Driver(sdk.Driver):
         super().__init__(name)
         self.state = State(directory)
         self.calls: list[tuple[str, Any]] = []
-        self._moments: list[tuple[str, float]] = []  # when each of them came
+        self._call_times: list[tuple[str, float]] = []  # when each of them came
         # The loop's clock stands still within a round: right for callers in the same loop, not for others.
         self.clock: Callable[[], float] = clock.now
         self.violations = 0
@@ -64,7 +64,7 @@ class Driver(sdk.Driver):
         return self.state.snapshots
 
     @property
-    def published(self) -> dict[str, set[str]]:
+    def publications(self) -> dict[str, set[str]]:
         return self.state.published
 
     def script(self, method: str, *outcomes: Outcome) -> None:
@@ -78,15 +78,15 @@ class Driver(sdk.Driver):
         else:
             self._always[method] = outcome
 
-    def called(self, method: str) -> list[Any]:
+    def requests_of(self, method: str) -> list[Any]:
         return [request for name, request in self.calls if name == method]
 
     def pauses(self, method: str) -> list[float]:
         """Seconds between one call of the method and the next, by the driver's own clock."""
-        return [later - earlier for earlier, later in pairwise(self.moments(method))]
+        return [later - earlier for earlier, later in pairwise(self.call_times(method))]
 
-    def moments(self, method: str) -> list[float]:
-        return [moment for name, moment in self._moments if name == method]
+    def call_times(self, method: str) -> list[float]:
+        return [moment for name, moment in self._call_times if name == method]
 
     # --- how every call goes
 
@@ -112,7 +112,7 @@ class Driver(sdk.Driver):
 
     def _record(self, method: str, request: Message) -> None:
         self.calls.append((method, request))
-        self._moments.append((method, self.clock()))
+        self._call_times.append((method, self.clock()))
         if self.state.directory is not None:
             line = json.dumps({"method": method, "request": json_format.MessageToDict(request)})
             with (self.state.directory / "calls").open("a") as file:
@@ -135,7 +135,7 @@ class Driver(sdk.Driver):
             volume = self.volumes.get(request.name)
             if volume is None:
                 self._check_source(request)
-                volume = self.volumes[request.name] = self._made(request)
+                volume = self.volumes[request.name] = self._create(request)
                 self.state.asked[request.name] = request
             elif not _same(self.state.asked[request.name], request):
                 raise CallError(Code.ALREADY_EXISTS, f"{request.name} was made from other arguments")
@@ -152,7 +152,7 @@ class Driver(sdk.Driver):
         if kind == "volume" and self.state.by_handle(source.volume.volume_id) is None:
             raise CallError(Code.NOT_FOUND, f"no volume {source.volume.volume_id}")
 
-    def _made(self, request: v1.CreateVolumeRequest) -> v1.Volume:
+    def _create(self, request: v1.CreateVolumeRequest) -> v1.Volume:
         asked = request.capacity_range.required_bytes
         volume = v1.Volume(
             volume_id=f"vol-{request.name}",
@@ -202,7 +202,7 @@ def driver(*features: str, name: str = NAME, directory: Path | None = None) -> A
     """A driver with these features: see `features.FEATURES`."""
     from tests.support.scripted import features as known  # it builds on this file
 
-    return known.made_of(features)(name, directory)
+    return known.driver_class(features)(name, directory)
 
 
 def messages(requests: Iterable[Message]) -> list[dict[str, Any]]:

@@ -6,18 +6,18 @@ from collections.abc import Iterable
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from tests.support.scripted.driver import ZONE, Driver
+from tests.support.scripted.driver import ZONE, ScriptedDriver
 from volplane.base import clock
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
 
 
-class Attach(Driver):
+class Attach(ScriptedDriver):
     async def controller_publish_volume(
         self, request: v1.ControllerPublishVolumeRequest
     ) -> v1.ControllerPublishVolumeResponse:
         def work() -> v1.ControllerPublishVolumeResponse:
-            nodes = self.published[request.volume_id]
+            nodes = self.publications[request.volume_id]
             if nodes - {request.node_id}:
                 self.violations += 1
                 raise CallError(Code.FAILED_PRECONDITION, f"published to {', '.join(sorted(nodes))}")
@@ -31,7 +31,7 @@ class Attach(Driver):
         self, request: v1.ControllerUnpublishVolumeRequest
     ) -> v1.ControllerUnpublishVolumeResponse:
         def work() -> v1.ControllerUnpublishVolumeResponse:
-            self.published[request.volume_id].discard(request.node_id)
+            self.publications[request.volume_id].discard(request.node_id)
             return v1.ControllerUnpublishVolumeResponse()
 
         reply: v1.ControllerUnpublishVolumeResponse = await self._do(
@@ -40,7 +40,7 @@ class Attach(Driver):
         return reply
 
 
-class List(Driver):
+class List(ScriptedDriver):
     async def list_volumes(self, request: v1.ListVolumesRequest) -> v1.ListVolumesResponse:
         def work() -> v1.ListVolumesResponse:
             """One volume a page."""
@@ -57,17 +57,17 @@ class List(Driver):
         return reply
 
     def _status(self, volume: v1.Volume) -> v1.ListVolumesResponse.VolumeStatus:
-        nodes = sorted(self.published[volume.volume_id])
+        nodes = sorted(self.publications[volume.volume_id])
         return v1.ListVolumesResponse.VolumeStatus(published_node_ids=nodes)
 
 
-class GetVolume(Driver):
+class GetVolume(ScriptedDriver):
     async def controller_get_volume(
         self, request: v1.ControllerGetVolumeRequest
     ) -> v1.ControllerGetVolumeResponse:
         def work() -> v1.ControllerGetVolumeResponse:
             volume = self.volume(request.volume_id)
-            nodes = sorted(self.published[request.volume_id])
+            nodes = sorted(self.publications[request.volume_id])
             status = v1.ControllerGetVolumeResponse.VolumeStatus(published_node_ids=nodes)
             return v1.ControllerGetVolumeResponse(volume=volume, status=status)
 
@@ -75,7 +75,7 @@ class GetVolume(Driver):
         return reply
 
 
-class Capacity(Driver):
+class Capacity(ScriptedDriver):
     async def get_capacity(self, request: v1.GetCapacityRequest) -> v1.GetCapacityResponse:
         def work() -> v1.GetCapacityResponse:
             zone = request.accessible_topology.segments.get(ZONE, "")
@@ -87,7 +87,7 @@ class Capacity(Driver):
         return reply
 
 
-class Expand(Driver):
+class Expand(ScriptedDriver):
     async def controller_expand_volume(
         self, request: v1.ControllerExpandVolumeRequest
     ) -> v1.ControllerExpandVolumeResponse:
@@ -102,7 +102,7 @@ class Expand(Driver):
         return reply
 
 
-class NodeExpand(Driver):
+class NodeExpand(ScriptedDriver):
     async def node_expand_volume(self, request: v1.NodeExpandVolumeRequest) -> v1.NodeExpandVolumeResponse:
         def work() -> v1.NodeExpandVolumeResponse:
             return v1.NodeExpandVolumeResponse(capacity_bytes=request.capacity_range.required_bytes)
@@ -114,7 +114,7 @@ class NodeExpand(Driver):
         return v1.NodeGetInfoResponse(node_id="node-1")
 
 
-class Modify(Driver):
+class Modify(ScriptedDriver):
     async def controller_modify_volume(
         self, request: v1.ControllerModifyVolumeRequest
     ) -> v1.ControllerModifyVolumeResponse:
@@ -127,20 +127,22 @@ class Modify(Driver):
         return reply
 
 
-class Snapshots(Driver):
+class Snapshots(ScriptedDriver):
     async def create_snapshot(self, request: v1.CreateSnapshotRequest) -> v1.CreateSnapshotResponse:
         def work() -> v1.CreateSnapshotResponse:
             made = self.snapshots.get(request.name)
             if made is None:
-                made = self.snapshots[request.name] = self._taken(request.name, request.source_volume_id)
+                made = self.snapshots[request.name] = self._create_snapshot(
+                    request.name, request.source_volume_id
+                )
             elif made.source_volume_id != request.source_volume_id:
                 raise CallError(Code.ALREADY_EXISTS, f"{request.name} is of {made.source_volume_id}")
-            return v1.CreateSnapshotResponse(snapshot=self._polled(made))
+            return v1.CreateSnapshotResponse(snapshot=self._count_poll(made))
 
         reply: v1.CreateSnapshotResponse = await self._do("CreateSnapshot", request, work)
         return reply
 
-    def _taken(self, name: str, handle: str) -> v1.Snapshot:
+    def _create_snapshot(self, name: str, handle: str) -> v1.Snapshot:
         now = Timestamp()
         now.FromDatetime(clock.wall())
         size = self.volume(handle).capacity_bytes
@@ -148,7 +150,7 @@ class Snapshots(Driver):
             snapshot_id=f"snap-{name}", source_volume_id=handle, size_bytes=size, creation_time=now
         )
 
-    def _polled(self, snapshot: v1.Snapshot) -> v1.Snapshot:
+    def _count_poll(self, snapshot: v1.Snapshot) -> v1.Snapshot:
         self._polls[snapshot.snapshot_id] += 1
         snapshot.ready_to_use = self._polls[snapshot.snapshot_id] > self.ready_after
         return snapshot
@@ -164,7 +166,7 @@ class Snapshots(Driver):
         return reply
 
 
-class ListSnapshots(Driver):
+class ListSnapshots(ScriptedDriver):
     async def list_snapshots(self, request: v1.ListSnapshotsRequest) -> v1.ListSnapshotsResponse:
         def work() -> v1.ListSnapshotsResponse:
             entry = v1.ListSnapshotsResponse.Entry
@@ -202,7 +204,7 @@ class Groups(Snapshots):
         members = []
         for source in request.source_volume_ids:
             name = f"{request.name}-{source}"
-            member = self.snapshots[name] = self._taken(name, source)
+            member = self.snapshots[name] = self._create_snapshot(name, source)
             member.group_snapshot_id, member.ready_to_use = handle, True
             members.append(member)
         return v1.VolumeGroupSnapshot(
@@ -240,7 +242,7 @@ class Groups(Snapshots):
 
 
 # Feature → the calls that it brings, or the claim that it makes.
-FEATURES: dict[str, type[Driver]] = {
+FEATURES: dict[str, type[ScriptedDriver]] = {
     "attach": Attach,
     "list": List,
     "get-volume": GetVolume,
@@ -263,10 +265,10 @@ CLAIMS: dict[str, str] = {
 }
 
 
-def made_of(features: Iterable[str]) -> type[Driver]:
+def driver_class(features: Iterable[str]) -> type[ScriptedDriver]:
     """A class with these features; unknown ones are a KeyError."""
     chosen = list(dict.fromkeys(features))
     bases = [FEATURES[f] for f in chosen if f not in CLAIMS]
     bases = [b for b in bases if not any(b is not o and issubclass(o, b) for o in bases)]
     claims = frozenset(CLAIMS[f] for f in chosen if f in CLAIMS)
-    return type("Scripted", (*bases, Driver), {"claims": claims})
+    return type("Scripted", (*bases, ScriptedDriver), {"claims": claims})

@@ -48,7 +48,7 @@ class Hold(Struct, tag=True):
             _EVENTS[id(self)] = (asyncio.Event(), asyncio.Event())
 
     @property
-    def reached(self) -> asyncio.Event:
+    def reached_event(self) -> asyncio.Event:
         return _EVENTS[id(self)][0]
 
     def release(self) -> None:
@@ -59,14 +59,14 @@ class Hold(Struct, tag=True):
 
     async def wait(self) -> None:
         if not self.gate:
-            self.reached.set()
+            self.reached_event.set()
             await _EVENTS[id(self)][1].wait()
             return
-        self._note()
+        self._mark_reached()
         while not self._is_open():  # noqa: ASYNC110 (another process opens it)
             await asyncio.sleep(GATE_POLL)
 
-    def _note(self) -> None:
+    def _mark_reached(self) -> None:
         Path(f"{self.gate}.reached").touch()
 
     def _is_open(self) -> bool:
@@ -74,7 +74,7 @@ class Hold(Struct, tag=True):
 
     @property
     def is_reached(self) -> bool:
-        return Path(f"{self.gate}.reached").exists() if self.gate else self.reached.is_set()
+        return Path(f"{self.gate}.reached").exists() if self.gate else self.reached_event.is_set()
 
 
 # Structs that travel as JSON carry no events; those of one process keep theirs here.

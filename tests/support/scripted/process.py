@@ -64,7 +64,7 @@ class Process:
         self._gates += 1
         return Hold(gate=str(self.directory / f"gate-{self._gates}"))
 
-    def called(self, method: str) -> list[dict[str, Any]]:
+    def requests_of(self, method: str) -> list[dict[str, Any]]:
         file = self.directory / "calls"
         lines = file.read_text().splitlines() if file.exists() else []
         return [call["request"] for call in map(json.loads, lines) if call["method"] == method]

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from tests.support.scripted.driver import Driver
+from tests.support.scripted.driver import ScriptedDriver
 from volplane import sdk
 
 
@@ -28,7 +28,7 @@ class Socket:
 
     async def up(self) -> None:
         """Take connections."""
-        self._server = await asyncio.start_unix_server(self._connected, self.path)
+        self._server = await asyncio.start_unix_server(self._serve_connection, self.path)
 
     async def down(self) -> None:
         """Nobody can reach the driver until `up`."""
@@ -51,7 +51,7 @@ class Socket:
             pump.cancel()
         await asyncio.gather(*self._pumps, return_exceptions=True)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there, back = await asyncio.open_unix_connection(self._behind)
         except OSError:
@@ -81,12 +81,12 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @asynccontextmanager
-async def on_socket(driver: Driver, path: str = "") -> AsyncIterator[Socket]:
+async def on_socket(driver: ScriptedDriver, path: str = "") -> AsyncIterator[Socket]:
     """Served until the end of the block. `path`: where, if not in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="s-") as directory:
         behind = str(Path(directory) / "behind.sock")
         socket = Socket(path or str(Path(directory) / "csi.sock"), behind)
-        async with sdk.Server(driver, behind, grace=0.1):
+        async with sdk.DriverServer(driver, behind, grace=0.1):
             await socket.up()
             driver.cut = socket.cut
             try:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from volplane.api.core.refs import TypedLocalObjectReference, TypedObjectReference
 from volplane.api.meta import LabelSelector, ObjectMeta, Resource
-from volplane.api.object import Object, Quantity, Time, kept, merge
+from volplane.api.object import Object, Quantity, Time, merge, no_omitempty
 
 
 class VolumeResourceRequirements(Object):
@@ -31,8 +31,8 @@ class PersistentVolumeClaimTemplate(Object):
 
 
 class PersistentVolumeClaimCondition(Object):
-    type: str = kept(factory=str)
-    status: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
+    status: str = no_omitempty(factory=str)
     last_probe_time: Time = ""
     last_transition_time: Time = ""
     reason: str = ""
@@ -41,7 +41,7 @@ class PersistentVolumeClaimCondition(Object):
 
 class ModifyVolumeStatus(Object):
     target_volume_attributes_class_name: str = ""
-    status: str = kept(factory=str)
+    status: str = no_omitempty(factory=str)
 
 
 class PersistentVolumeClaimStatus(Object):

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from volplane.api.core.refs import LocalObjectReference, ObjectReference
 from volplane.api.meta import Resource
-from volplane.api.object import MicroTime, Object, Quantity, Time, kept, merge
+from volplane.api.object import MicroTime, Object, Quantity, Time, merge, no_omitempty
 
 
 class NamespaceSpec(Object):
@@ -13,8 +13,8 @@ class NamespaceSpec(Object):
 
 
 class NamespaceCondition(Object):
-    type: str = kept(factory=str)
-    status: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
+    status: str = no_omitempty(factory=str)
     last_transition_time: Time = ""
     reason: str = ""
     message: str = ""
@@ -53,8 +53,8 @@ class Event(Resource):
     series: EventSeries | None = None
     action: str = ""
     related: ObjectReference | None = None
-    reporting_component: str = kept(factory=str)
-    reporting_instance: str = kept(factory=str)
+    reporting_component: str = no_omitempty(factory=str)
+    reporting_instance: str = no_omitempty(factory=str)
 
 
 class Secret(Resource):
@@ -77,7 +77,7 @@ class ServiceAccount(Resource):
 
 
 class LimitRangeItem(Object):
-    type: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
     max: Mapping[str, Quantity] = {}
     min: Mapping[str, Quantity] = {}
     default: Mapping[str, Quantity] = {}
@@ -86,7 +86,7 @@ class LimitRangeItem(Object):
 
 
 class LimitRangeSpec(Object):
-    limits: tuple[LimitRangeItem, ...] = kept(factory=tuple)
+    limits: tuple[LimitRangeItem, ...] = no_omitempty(factory=tuple)
 
 
 class LimitRange(Resource):
@@ -94,8 +94,8 @@ class LimitRange(Resource):
 
 
 class ScopedResourceSelectorRequirement(Object):
-    scope_name: str = kept(factory=str)
-    operator: str = kept(factory=str)
+    scope_name: str = no_omitempty(factory=str)
+    operator: str = no_omitempty(factory=str)
     values: tuple[str, ...] = ()
 
 
@@ -121,8 +121,8 @@ class ResourceQuota(Resource):
 
 
 class ComponentCondition(Object):
-    type: str = kept(factory=str)
-    status: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
+    status: str = no_omitempty(factory=str)
     message: str = ""
     error: str = ""
 

@@ -10,13 +10,13 @@ from volplane.api.core.refs import (
     ResourceFieldSelector,
     SecretKeySelector,
 )
-from volplane.api.object import IntOrString, Object, Quantity, field, kept, keyed, merge, unique
+from volplane.api.object import IntOrString, Object, Quantity, field, map_list, merge, no_omitempty, set_list
 
 
 class ContainerPort(Object):
     name: str = ""
     host_port: int = 0
-    container_port: int = kept(factory=int)
+    container_port: int = no_omitempty(factory=int)
     protocol: str = ""
     host_ip: str = field(name="hostIP", default="")
 
@@ -46,30 +46,30 @@ class EnvVarSource(Object):
 
 
 class EnvVar(Object):
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
     value: str = ""
     value_from: EnvVarSource | None = None
 
 
 class ResourceClaim(Object):
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
     request: str = ""
 
 
 class ResourceRequirements(Object):
     limits: Mapping[str, Quantity] = {}
     requests: Mapping[str, Quantity] = {}
-    claims: Annotated[tuple[ResourceClaim, ...], keyed("name")] = ()
+    claims: Annotated[tuple[ResourceClaim, ...], map_list("name")] = ()
 
 
 class ContainerResizePolicy(Object):
-    resource_name: str = kept(factory=str)
-    restart_policy: str = kept(factory=str)
+    resource_name: str = no_omitempty(factory=str)
+    restart_policy: str = no_omitempty(factory=str)
 
 
 class ContainerRestartRuleOnExitCodes(Object):
     operator: str = ""
-    values: Annotated[tuple[int, ...], unique] = ()
+    values: Annotated[tuple[int, ...], set_list] = ()
 
 
 class ContainerRestartRule(Object):
@@ -78,18 +78,18 @@ class ContainerRestartRule(Object):
 
 
 class VolumeMount(Object):
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
     read_only: bool = False
     recursive_read_only: str | None = None
-    mount_path: str = kept(factory=str)
+    mount_path: str = no_omitempty(factory=str)
     sub_path: str = ""
     mount_propagation: str | None = None
     sub_path_expr: str = ""
 
 
 class VolumeDevice(Object):
-    name: str = kept(factory=str)
-    device_path: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
+    device_path: str = no_omitempty(factory=str)
 
 
 class ExecAction(Object):
@@ -97,25 +97,25 @@ class ExecAction(Object):
 
 
 class HTTPHeader(Object):
-    name: str = kept(factory=str)
-    value: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
+    value: str = no_omitempty(factory=str)
 
 
 class HTTPGetAction(Object):
     path: str = ""
-    port: IntOrString = kept(factory=int)
+    port: IntOrString = no_omitempty(factory=int)
     host: str = ""
     scheme: str = ""
     http_headers: tuple[HTTPHeader, ...] = ()
 
 
 class TCPSocketAction(Object):
-    port: IntOrString = kept(factory=int)
+    port: IntOrString = no_omitempty(factory=int)
     host: str = ""
 
 
 class GRPCAction(Object):
-    port: int = kept(factory=int)
+    port: int = no_omitempty(factory=int)
     service: str | None = None
 
 
@@ -133,7 +133,7 @@ class Probe(Object):
 
 
 class SleepAction(Object):
-    seconds: int = kept(factory=int)
+    seconds: int = no_omitempty(factory=int)
 
 
 class LifecycleHandler(Object):
@@ -169,12 +169,12 @@ class WindowsSecurityContextOptions(Object):
 
 
 class SeccompProfile(Object):
-    type: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
     localhost_profile: str | None = None
 
 
 class AppArmorProfile(Object):
-    type: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
     localhost_profile: str | None = None
 
 
@@ -194,7 +194,7 @@ class SecurityContext(Object):
 
 
 class Container(Object):
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
     image: str = ""
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
@@ -224,7 +224,7 @@ class Container(Object):
 
 
 class EphemeralContainer(Object):
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
     image: str = ""
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()

@@ -5,15 +5,15 @@ from typing import Annotated
 
 from volplane.api.core.selectors import Taint
 from volplane.api.meta import Resource
-from volplane.api.object import Object, Quantity, Time, field, kept, merge
+from volplane.api.object import Object, Quantity, Time, field, merge, no_omitempty
 
 
 class ConfigMapNodeConfigSource(Object):
-    namespace: str = kept(factory=str)
-    name: str = kept(factory=str)
+    namespace: str = no_omitempty(factory=str)
+    name: str = no_omitempty(factory=str)
     uid: str = ""
     resource_version: str = ""
-    kubelet_config_key: str = kept(factory=str)
+    kubelet_config_key: str = no_omitempty(factory=str)
 
 
 class NodeConfigSource(Object):
@@ -31,8 +31,8 @@ class NodeSpec(Object):
 
 
 class NodeCondition(Object):
-    type: str = kept(factory=str)
-    status: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
+    status: str = no_omitempty(factory=str)
     last_heartbeat_time: Time = ""
     last_transition_time: Time = ""
     reason: str = ""
@@ -40,12 +40,12 @@ class NodeCondition(Object):
 
 
 class NodeAddress(Object):
-    type: str = kept(factory=str)
-    address: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
+    address: str = no_omitempty(factory=str)
 
 
 class DaemonEndpoint(Object):
-    port: int = kept(factory=int, name="Port")
+    port: int = no_omitempty(factory=int, name="Port")
 
 
 class NodeDaemonEndpoints(Object):
@@ -57,27 +57,27 @@ class NodeSwapStatus(Object):
 
 
 class NodeSystemInfo(Object):
-    machine_id: str = kept(factory=str, name="machineID")
-    system_uuid: str = kept(factory=str, name="systemUUID")
-    boot_id: str = kept(factory=str, name="bootID")
-    kernel_version: str = kept(factory=str)
-    os_image: str = kept(factory=str)
-    container_runtime_version: str = kept(factory=str)
-    kubelet_version: str = kept(factory=str)
-    kube_proxy_version: str = kept(factory=str)
-    operating_system: str = kept(factory=str)
-    architecture: str = kept(factory=str)
+    machine_id: str = no_omitempty(factory=str, name="machineID")
+    system_uuid: str = no_omitempty(factory=str, name="systemUUID")
+    boot_id: str = no_omitempty(factory=str, name="bootID")
+    kernel_version: str = no_omitempty(factory=str)
+    os_image: str = no_omitempty(factory=str)
+    container_runtime_version: str = no_omitempty(factory=str)
+    kubelet_version: str = no_omitempty(factory=str)
+    kube_proxy_version: str = no_omitempty(factory=str)
+    operating_system: str = no_omitempty(factory=str)
+    architecture: str = no_omitempty(factory=str)
     swap: NodeSwapStatus | None = None
 
 
 class ContainerImage(Object):
-    names: tuple[str, ...] = kept(factory=tuple)
+    names: tuple[str, ...] = no_omitempty(factory=tuple)
     size_bytes: int = 0
 
 
 class AttachedVolume(Object):
-    name: str = kept(factory=str)
-    device_path: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
+    device_path: str = no_omitempty(factory=str)
 
 
 class NodeConfigStatus(Object):
@@ -93,7 +93,7 @@ class NodeRuntimeHandlerFeatures(Object):
 
 
 class NodeRuntimeHandler(Object):
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
     features: NodeRuntimeHandlerFeatures | None = None
 
 

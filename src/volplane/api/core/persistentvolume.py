@@ -18,19 +18,19 @@ from volplane.api.core.volume import (
     VsphereVirtualDiskVolumeSource,
 )
 from volplane.api.meta import Resource
-from volplane.api.object import Object, Quantity, Time, field, kept
+from volplane.api.object import Object, Quantity, Time, field, no_omitempty
 
 
 class GlusterfsPersistentVolumeSource(Object):
-    endpoints: str = kept(factory=str)
-    path: str = kept(factory=str)
+    endpoints: str = no_omitempty(factory=str)
+    path: str = no_omitempty(factory=str)
     read_only: bool = False
     endpoints_namespace: str | None = None
 
 
 class RBDPersistentVolumeSource(Object):
-    monitors: tuple[str, ...] = kept(factory=tuple)
-    image: str = kept(factory=str)
+    monitors: tuple[str, ...] = no_omitempty(factory=tuple)
+    image: str = no_omitempty(factory=str)
     fs_type: str = ""
     pool: str = ""
     user: str = ""
@@ -40,9 +40,9 @@ class RBDPersistentVolumeSource(Object):
 
 
 class ISCSIPersistentVolumeSource(Object):
-    target_portal: str = kept(factory=str)
-    iqn: str = kept(factory=str)
-    lun: int = kept(factory=int)
+    target_portal: str = no_omitempty(factory=str)
+    iqn: str = no_omitempty(factory=str)
+    lun: int = no_omitempty(factory=int)
     iscsi_interface: str = ""
     fs_type: str = ""
     read_only: bool = False
@@ -54,14 +54,14 @@ class ISCSIPersistentVolumeSource(Object):
 
 
 class CinderPersistentVolumeSource(Object):
-    volume_id: str = kept(factory=str, name="volumeID")
+    volume_id: str = no_omitempty(factory=str, name="volumeID")
     fs_type: str = ""
     read_only: bool = False
     secret_ref: SecretReference | None = None
 
 
 class CephFSPersistentVolumeSource(Object):
-    monitors: tuple[str, ...] = kept(factory=tuple)
+    monitors: tuple[str, ...] = no_omitempty(factory=tuple)
     path: str = ""
     user: str = ""
     secret_file: str = ""
@@ -70,7 +70,7 @@ class CephFSPersistentVolumeSource(Object):
 
 
 class FlexPersistentVolumeSource(Object):
-    driver: str = kept(factory=str)
+    driver: str = no_omitempty(factory=str)
     fs_type: str = ""
     secret_ref: SecretReference | None = None
     read_only: bool = False
@@ -78,15 +78,15 @@ class FlexPersistentVolumeSource(Object):
 
 
 class AzureFilePersistentVolumeSource(Object):
-    secret_name: str = kept(factory=str)
-    share_name: str = kept(factory=str)
+    secret_name: str = no_omitempty(factory=str)
+    share_name: str = no_omitempty(factory=str)
     read_only: bool = False
     secret_namespace: str | None = None
 
 
 class ScaleIOPersistentVolumeSource(Object):
-    gateway: str = kept(factory=str)
-    system: str = kept(factory=str)
+    gateway: str = no_omitempty(factory=str)
+    system: str = no_omitempty(factory=str)
     secret_ref: SecretReference | None = None
     ssl_enabled: bool = False
     protection_domain: str = ""
@@ -98,7 +98,7 @@ class ScaleIOPersistentVolumeSource(Object):
 
 
 class LocalVolumeSource(Object):
-    path: str = kept(factory=str)
+    path: str = no_omitempty(factory=str)
     fs_type: str | None = None
 
 
@@ -111,8 +111,8 @@ class StorageOSPersistentVolumeSource(Object):
 
 
 class CSIPersistentVolumeSource(Object):
-    driver: str = kept(factory=str)
-    volume_handle: str = kept(factory=str)
+    driver: str = no_omitempty(factory=str)
+    volume_handle: str = no_omitempty(factory=str)
     read_only: bool = False
     fs_type: str = ""
     volume_attributes: Mapping[str, str] = {}

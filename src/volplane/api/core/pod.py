@@ -17,12 +17,12 @@ from volplane.api.core.selectors import Affinity, Toleration, TopologySpreadCons
 from volplane.api.core.status import ContainerStatus
 from volplane.api.core.volume import Volume
 from volplane.api.meta import ObjectMeta, Resource
-from volplane.api.object import Object, Quantity, Time, field, kept, merge
+from volplane.api.object import Object, Quantity, Time, field, merge, no_omitempty
 
 
 class Sysctl(Object):
-    name: str = kept(factory=str)
-    value: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
+    value: str = no_omitempty(factory=str)
 
 
 class PodSecurityContext(Object):
@@ -42,7 +42,7 @@ class PodSecurityContext(Object):
 
 
 class HostAlias(Object):
-    ip: str = kept(factory=str)
+    ip: str = no_omitempty(factory=str)
     hostnames: tuple[str, ...] = ()
 
 
@@ -58,33 +58,33 @@ class PodDNSConfig(Object):
 
 
 class PodReadinessGate(Object):
-    condition_type: str = kept(factory=str)
+    condition_type: str = no_omitempty(factory=str)
 
 
 class PodOS(Object):
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
 
 
 class PodSchedulingGate(Object):
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
 
 
 class PodResourceClaim(Object):
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
     resource_claim_name: str | None = None
     resource_claim_template_name: str | None = None
 
 
 class WorkloadReference(Object):
-    name: str = kept(factory=str)
-    pod_group: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
+    pod_group: str = no_omitempty(factory=str)
     pod_group_replica_key: str = ""
 
 
 class PodSpec(Object):
     volumes: Annotated[tuple[Volume, ...], merge("name", retain=True)] = ()
     init_containers: Annotated[tuple[Container, ...], merge("name")] = ()
-    containers: Annotated[tuple[Container, ...], merge("name")] = kept(factory=tuple)
+    containers: Annotated[tuple[Container, ...], merge("name")] = no_omitempty(factory=tuple)
     ephemeral_containers: Annotated[tuple[EphemeralContainer, ...], merge("name")] = ()
     restart_policy: str = ""
     termination_grace_period_seconds: int | None = None
@@ -129,9 +129,9 @@ class PodSpec(Object):
 
 
 class PodCondition(Object):
-    type: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
     observed_generation: int = 0
-    status: str = kept(factory=str)
+    status: str = no_omitempty(factory=str)
     last_probe_time: Time = ""
     last_transition_time: Time = ""
     reason: str = ""
@@ -139,27 +139,27 @@ class PodCondition(Object):
 
 
 class HostIP(Object):
-    ip: str = kept(factory=str)
+    ip: str = no_omitempty(factory=str)
 
 
 class PodIP(Object):
-    ip: str = kept(factory=str)
+    ip: str = no_omitempty(factory=str)
 
 
 class PodResourceClaimStatus(Object):
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
     resource_claim_name: str | None = None
 
 
 class ContainerExtendedResourceRequest(Object):
-    container_name: str = kept(factory=str)
-    resource_name: str = kept(factory=str)
-    request_name: str = kept(factory=str)
+    container_name: str = no_omitempty(factory=str)
+    resource_name: str = no_omitempty(factory=str)
+    request_name: str = no_omitempty(factory=str)
 
 
 class PodExtendedResourceClaimStatus(Object):
-    request_mappings: tuple[ContainerExtendedResourceRequest, ...] = kept(factory=tuple)
-    resource_claim_name: str = kept(factory=str)
+    request_mappings: tuple[ContainerExtendedResourceRequest, ...] = no_omitempty(factory=tuple)
+    resource_claim_name: str = no_omitempty(factory=str)
 
 
 class PodStatus(Object):
@@ -207,15 +207,15 @@ class ReplicationControllerSpec(Object):
 
 
 class ReplicationControllerCondition(Object):
-    type: str = kept(factory=str)
-    status: str = kept(factory=str)
+    type: str = no_omitempty(factory=str)
+    status: str = no_omitempty(factory=str)
     last_transition_time: Time = ""
     reason: str = ""
     message: str = ""
 
 
 class ReplicationControllerStatus(Object):
-    replicas: int = kept(factory=int)
+    replicas: int = no_omitempty(factory=int)
     fully_labeled_replicas: int = 0
     ready_replicas: int = 0
     available_replicas: int = 0

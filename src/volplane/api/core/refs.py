@@ -2,12 +2,12 @@
 
 from typing import ClassVar
 
-from volplane.api.object import Object, Quantity, kept
+from volplane.api.object import Object, Quantity, no_omitempty
 
 
 class KeyToPath(Object):
-    key: str = kept(factory=str)
-    path: str = kept(factory=str)
+    key: str = no_omitempty(factory=str)
+    path: str = no_omitempty(factory=str)
     mode: int | None = None
 
 
@@ -19,49 +19,49 @@ class LocalObjectReference(Object):
 class ObjectFieldSelector(Object):
     atomic: ClassVar[bool] = True
     api_version: str = ""
-    field_path: str = kept(factory=str)
+    field_path: str = no_omitempty(factory=str)
 
 
 class ResourceFieldSelector(Object):
     atomic: ClassVar[bool] = True
     container_name: str = ""
-    resource: str = kept(factory=str)
+    resource: str = no_omitempty(factory=str)
     divisor: Quantity = ""
 
 
 class TypedLocalObjectReference(Object):
     atomic: ClassVar[bool] = True
     api_group: str | None = None
-    kind: str = kept(factory=str)
-    name: str = kept(factory=str)
+    kind: str = no_omitempty(factory=str)
+    name: str = no_omitempty(factory=str)
 
 
 class TypedObjectReference(Object):
     api_group: str | None = None
-    kind: str = kept(factory=str)
-    name: str = kept(factory=str)
+    kind: str = no_omitempty(factory=str)
+    name: str = no_omitempty(factory=str)
     namespace: str | None = None
 
 
 class ConfigMapKeySelector(Object):
     atomic: ClassVar[bool] = True
     name: str = ""
-    key: str = kept(factory=str)
+    key: str = no_omitempty(factory=str)
     optional: bool | None = None
 
 
 class SecretKeySelector(Object):
     atomic: ClassVar[bool] = True
     name: str = ""
-    key: str = kept(factory=str)
+    key: str = no_omitempty(factory=str)
     optional: bool | None = None
 
 
 class FileKeySelector(Object):
     atomic: ClassVar[bool] = True
-    volume_name: str = kept(factory=str)
-    path: str = kept(factory=str)
-    key: str = kept(factory=str)
+    volume_name: str = no_omitempty(factory=str)
+    path: str = no_omitempty(factory=str)
+    key: str = no_omitempty(factory=str)
     optional: bool | None = None
 
 

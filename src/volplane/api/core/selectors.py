@@ -3,12 +3,12 @@
 from typing import ClassVar
 
 from volplane.api.meta import LabelSelector
-from volplane.api.object import Object, Time, kept
+from volplane.api.object import Object, Time, no_omitempty
 
 
 class NodeSelectorRequirement(Object):
-    key: str = kept(factory=str)
-    operator: str = kept(factory=str)
+    key: str = no_omitempty(factory=str)
+    operator: str = no_omitempty(factory=str)
     values: tuple[str, ...] = ()
 
 
@@ -20,11 +20,11 @@ class NodeSelectorTerm(Object):
 
 class NodeSelector(Object):
     atomic: ClassVar[bool] = True
-    node_selector_terms: tuple[NodeSelectorTerm, ...] = kept(factory=tuple)
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = no_omitempty(factory=tuple)
 
 
 class PreferredSchedulingTerm(Object):
-    weight: int = kept(factory=int)
+    weight: int = no_omitempty(factory=int)
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
@@ -36,14 +36,14 @@ class NodeAffinity(Object):
 class PodAffinityTerm(Object):
     label_selector: LabelSelector | None = None
     namespaces: tuple[str, ...] = ()
-    topology_key: str = kept(factory=str)
+    topology_key: str = no_omitempty(factory=str)
     namespace_selector: LabelSelector | None = None
     match_label_keys: tuple[str, ...] = ()
     mismatch_label_keys: tuple[str, ...] = ()
 
 
 class WeightedPodAffinityTerm(Object):
-    weight: int = kept(factory=int)
+    weight: int = no_omitempty(factory=int)
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
@@ -72,9 +72,9 @@ class Toleration(Object):
 
 
 class TopologySpreadConstraint(Object):
-    max_skew: int = kept(factory=int)
-    topology_key: str = kept(factory=str)
-    when_unsatisfiable: str = kept(factory=str)
+    max_skew: int = no_omitempty(factory=int)
+    topology_key: str = no_omitempty(factory=str)
+    when_unsatisfiable: str = no_omitempty(factory=str)
     label_selector: LabelSelector | None = None
     min_domains: int | None = None
     node_affinity_policy: str | None = None
@@ -83,15 +83,15 @@ class TopologySpreadConstraint(Object):
 
 
 class Taint(Object):
-    key: str = kept(factory=str)
+    key: str = no_omitempty(factory=str)
     value: str = ""
-    effect: str = kept(factory=str)
+    effect: str = no_omitempty(factory=str)
     time_added: Time | None = None
 
 
 class TopologySelectorLabelRequirement(Object):
-    key: str = kept(factory=str)
-    values: tuple[str, ...] = kept(factory=tuple)
+    key: str = no_omitempty(factory=str)
+    values: tuple[str, ...] = no_omitempty(factory=tuple)
 
 
 class TopologySelectorTerm(Object):

@@ -5,14 +5,14 @@ from typing import Annotated, ClassVar
 
 from volplane.api.core.refs import ObjectReference
 from volplane.api.meta import Condition, Resource
-from volplane.api.object import IntOrString, Object, field, kept, merge
+from volplane.api.object import IntOrString, Object, field, merge, no_omitempty
 
 
 class ServicePort(Object):
     name: str = ""
     protocol: str = ""
     app_protocol: str | None = None
-    port: int = kept(factory=int)
+    port: int = no_omitempty(factory=int)
     target_port: IntOrString = 0
     node_port: int = 0
 
@@ -49,8 +49,8 @@ class ServiceSpec(Object):
 
 
 class PortStatus(Object):
-    port: int = kept(factory=int)
-    protocol: str = kept(factory=str)
+    port: int = no_omitempty(factory=int)
+    protocol: str = no_omitempty(factory=str)
     error: str | None = None
 
 
@@ -77,7 +77,7 @@ class Service(Resource):
 
 class EndpointAddress(Object):
     atomic: ClassVar[bool] = True
-    ip: str = kept(factory=str)
+    ip: str = no_omitempty(factory=str)
     hostname: str = ""
     node_name: str | None = None
     target_ref: ObjectReference | None = None
@@ -86,7 +86,7 @@ class EndpointAddress(Object):
 class EndpointPort(Object):
     atomic: ClassVar[bool] = True
     name: str = ""
-    port: int = kept(factory=int)
+    port: int = no_omitempty(factory=int)
     protocol: str = ""
     app_protocol: str | None = None
 

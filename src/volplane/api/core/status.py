@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from volplane.api.core.container import ResourceRequirements
-from volplane.api.object import Object, Quantity, Time, field, kept, keyed, merge
+from volplane.api.object import Object, Quantity, Time, field, map_list, merge, no_omitempty
 
 
 class ContainerStateWaiting(Object):
@@ -17,7 +17,7 @@ class ContainerStateRunning(Object):
 
 
 class ContainerStateTerminated(Object):
-    exit_code: int = kept(factory=int)
+    exit_code: int = no_omitempty(factory=int)
     signal: int = 0
     reason: str = ""
     message: str = ""
@@ -33,15 +33,15 @@ class ContainerState(Object):
 
 
 class VolumeMountStatus(Object):
-    name: str = kept(factory=str)
-    mount_path: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
+    mount_path: str = no_omitempty(factory=str)
     read_only: bool = False
     recursive_read_only: str | None = None
 
 
 class LinuxContainerUser(Object):
-    uid: int = kept(factory=int)
-    gid: int = kept(factory=int)
+    uid: int = no_omitempty(factory=int)
+    gid: int = no_omitempty(factory=int)
     supplemental_groups: tuple[int, ...] = ()
 
 
@@ -50,23 +50,23 @@ class ContainerUser(Object):
 
 
 class ResourceHealth(Object):
-    resource_id: str = kept(factory=str, name="resourceID")
+    resource_id: str = no_omitempty(factory=str, name="resourceID")
     health: str = ""
 
 
 class ResourceStatus(Object):
-    name: str = kept(factory=str)
-    resources: Annotated[tuple[ResourceHealth, ...], keyed("resourceID")] = ()
+    name: str = no_omitempty(factory=str)
+    resources: Annotated[tuple[ResourceHealth, ...], map_list("resourceID")] = ()
 
 
 class ContainerStatus(Object):
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
-    ready: bool = kept(factory=bool)
-    restart_count: int = kept(factory=int)
-    image: str = kept(factory=str)
-    image_id: str = kept(factory=str, name="imageID")
+    ready: bool = no_omitempty(factory=bool)
+    restart_count: int = no_omitempty(factory=int)
+    image: str = no_omitempty(factory=str)
+    image_id: str = no_omitempty(factory=str, name="imageID")
     container_id: str = field(name="containerID", default="")
     started: bool | None = None
     allocated_resources: Mapping[str, Quantity] = {}

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from volplane.api.core.claim import PersistentVolumeClaimTemplate
 from volplane.api.core.refs import KeyToPath, LocalObjectReference, ObjectFieldSelector, ResourceFieldSelector
 from volplane.api.meta import LabelSelector
-from volplane.api.object import Object, Quantity, field, kept
+from volplane.api.object import Object, Quantity, field, no_omitempty
 
 
 class HostPathVolumeSource(Object):
-    path: str = kept(factory=str)
+    path: str = no_omitempty(factory=str)
     type: str | None = None
 
 
@@ -19,21 +19,21 @@ class EmptyDirVolumeSource(Object):
 
 
 class GCEPersistentDiskVolumeSource(Object):
-    pd_name: str = kept(factory=str)
+    pd_name: str = no_omitempty(factory=str)
     fs_type: str = ""
     partition: int = 0
     read_only: bool = False
 
 
 class AWSElasticBlockStoreVolumeSource(Object):
-    volume_id: str = kept(factory=str, name="volumeID")
+    volume_id: str = no_omitempty(factory=str, name="volumeID")
     fs_type: str = ""
     partition: int = 0
     read_only: bool = False
 
 
 class GitRepoVolumeSource(Object):
-    repository: str = kept(factory=str)
+    repository: str = no_omitempty(factory=str)
     revision: str = ""
     directory: str = ""
 
@@ -46,15 +46,15 @@ class SecretVolumeSource(Object):
 
 
 class NFSVolumeSource(Object):
-    server: str = kept(factory=str)
-    path: str = kept(factory=str)
+    server: str = no_omitempty(factory=str)
+    path: str = no_omitempty(factory=str)
     read_only: bool = False
 
 
 class ISCSIVolumeSource(Object):
-    target_portal: str = kept(factory=str)
-    iqn: str = kept(factory=str)
-    lun: int = kept(factory=int)
+    target_portal: str = no_omitempty(factory=str)
+    iqn: str = no_omitempty(factory=str)
+    lun: int = no_omitempty(factory=int)
     iscsi_interface: str = ""
     fs_type: str = ""
     read_only: bool = False
@@ -66,19 +66,19 @@ class ISCSIVolumeSource(Object):
 
 
 class GlusterfsVolumeSource(Object):
-    endpoints: str = kept(factory=str)
-    path: str = kept(factory=str)
+    endpoints: str = no_omitempty(factory=str)
+    path: str = no_omitempty(factory=str)
     read_only: bool = False
 
 
 class PersistentVolumeClaimVolumeSource(Object):
-    claim_name: str = kept(factory=str)
+    claim_name: str = no_omitempty(factory=str)
     read_only: bool = False
 
 
 class RBDVolumeSource(Object):
-    monitors: tuple[str, ...] = kept(factory=tuple)
-    image: str = kept(factory=str)
+    monitors: tuple[str, ...] = no_omitempty(factory=tuple)
+    image: str = no_omitempty(factory=str)
     fs_type: str = ""
     pool: str = ""
     user: str = ""
@@ -88,7 +88,7 @@ class RBDVolumeSource(Object):
 
 
 class FlexVolumeSource(Object):
-    driver: str = kept(factory=str)
+    driver: str = no_omitempty(factory=str)
     fs_type: str = ""
     secret_ref: LocalObjectReference | None = None
     read_only: bool = False
@@ -96,14 +96,14 @@ class FlexVolumeSource(Object):
 
 
 class CinderVolumeSource(Object):
-    volume_id: str = kept(factory=str, name="volumeID")
+    volume_id: str = no_omitempty(factory=str, name="volumeID")
     fs_type: str = ""
     read_only: bool = False
     secret_ref: LocalObjectReference | None = None
 
 
 class CephFSVolumeSource(Object):
-    monitors: tuple[str, ...] = kept(factory=tuple)
+    monitors: tuple[str, ...] = no_omitempty(factory=tuple)
     path: str = ""
     user: str = ""
     secret_file: str = ""
@@ -117,7 +117,7 @@ class FlockerVolumeSource(Object):
 
 
 class DownwardAPIVolumeFile(Object):
-    path: str = kept(factory=str)
+    path: str = no_omitempty(factory=str)
     field_ref: ObjectFieldSelector | None = None
     resource_field_ref: ResourceFieldSelector | None = None
     mode: int | None = None
@@ -137,8 +137,8 @@ class FCVolumeSource(Object):
 
 
 class AzureFileVolumeSource(Object):
-    secret_name: str = kept(factory=str)
-    share_name: str = kept(factory=str)
+    secret_name: str = no_omitempty(factory=str)
+    share_name: str = no_omitempty(factory=str)
     read_only: bool = False
 
 
@@ -150,15 +150,15 @@ class ConfigMapVolumeSource(Object):
 
 
 class VsphereVirtualDiskVolumeSource(Object):
-    volume_path: str = kept(factory=str)
+    volume_path: str = no_omitempty(factory=str)
     fs_type: str = ""
     storage_policy_name: str = ""
     storage_policy_id: str = field(name="storagePolicyID", default="")
 
 
 class QuobyteVolumeSource(Object):
-    registry: str = kept(factory=str)
-    volume: str = kept(factory=str)
+    registry: str = no_omitempty(factory=str)
+    volume: str = no_omitempty(factory=str)
     read_only: bool = False
     user: str = ""
     group: str = ""
@@ -166,8 +166,8 @@ class QuobyteVolumeSource(Object):
 
 
 class AzureDiskVolumeSource(Object):
-    disk_name: str = kept(factory=str)
-    disk_uri: str = kept(factory=str, name="diskURI")
+    disk_name: str = no_omitempty(factory=str)
+    disk_uri: str = no_omitempty(factory=str, name="diskURI")
     caching_mode: str | None = None
     fs_type: str | None = None
     read_only: bool | None = None
@@ -175,7 +175,7 @@ class AzureDiskVolumeSource(Object):
 
 
 class PhotonPersistentDiskVolumeSource(Object):
-    pd_id: str = kept(factory=str, name="pdID")
+    pd_id: str = no_omitempty(factory=str, name="pdID")
     fs_type: str = ""
 
 
@@ -198,7 +198,7 @@ class ConfigMapProjection(Object):
 class ServiceAccountTokenProjection(Object):
     audience: str = ""
     expiration_seconds: int | None = None
-    path: str = kept(factory=str)
+    path: str = no_omitempty(factory=str)
 
 
 class ClusterTrustBundleProjection(Object):
@@ -206,7 +206,7 @@ class ClusterTrustBundleProjection(Object):
     signer_name: str | None = None
     label_selector: LabelSelector | None = None
     optional: bool | None = None
-    path: str = kept(factory=str)
+    path: str = no_omitempty(factory=str)
 
 
 class PodCertificateProjection(Object):
@@ -229,19 +229,19 @@ class VolumeProjection(Object):
 
 
 class ProjectedVolumeSource(Object):
-    sources: tuple[VolumeProjection, ...] = kept(factory=tuple)
+    sources: tuple[VolumeProjection, ...] = no_omitempty(factory=tuple)
     default_mode: int | None = None
 
 
 class PortworxVolumeSource(Object):
-    volume_id: str = kept(factory=str, name="volumeID")
+    volume_id: str = no_omitempty(factory=str, name="volumeID")
     fs_type: str = ""
     read_only: bool = False
 
 
 class ScaleIOVolumeSource(Object):
-    gateway: str = kept(factory=str)
-    system: str = kept(factory=str)
+    gateway: str = no_omitempty(factory=str)
+    system: str = no_omitempty(factory=str)
     secret_ref: LocalObjectReference | None = None
     ssl_enabled: bool = False
     protection_domain: str = ""
@@ -261,7 +261,7 @@ class StorageOSVolumeSource(Object):
 
 
 class CSIVolumeSource(Object):
-    driver: str = kept(factory=str)
+    driver: str = no_omitempty(factory=str)
     read_only: bool | None = None
     fs_type: str | None = None
     volume_attributes: Mapping[str, str] = {}
@@ -278,7 +278,7 @@ class ImageVolumeSource(Object):
 
 
 class Volume(Object):
-    name: str = kept(factory=str)
+    name: str = no_omitempty(factory=str)
     host_path: HostPathVolumeSource | None = None
     empty_dir: EmptyDirVolumeSource | None = None
     gce_persistent_disk: GCEPersistentDiskVolumeSource | None = None

@@ -22,16 +22,16 @@ from volplane.api.meta import ObjectMeta, Resource
 from volplane.api.object import Field, Object, schema
 from volplane.apiserver.apply import fields
 from volplane.apiserver.apply.fields import SELF, Fields
-from volplane.apiserver.apply.types import is_leaf, is_whole, key_default
+from volplane.apiserver.apply.types import is_atomic, is_leaf, key_default
 
-Whole = Callable[[Any], Fields]  # all there is below a part that appears or vanishes, as plain data
+FieldCollector = Callable[[Any], Fields]  # all there is below a part that appears or vanishes, as plain data
 Differ = Callable[[Any, Any], tuple[Fields, Fields]]  # changed or added, and gone, between two Structs
 
 _WHEN_SET, _WHEN_NOT_NONE, _ALWAYS = range(3)
 _VALUES = frozenset({"date-time", "micro-time", "quantity", "int-or-string"})  # structs in Go
 _LISTS = frozenset({("PodSpec", "containers"), ("CSINodeSpec", "drivers")})  # there even when empty
 # Never owned by anybody: who an object is, and what the server writes into it.
-UNOWNED = frozenset(
+UNOWNED_METADATA = frozenset(
     {
         "name",
         "namespace",
@@ -46,67 +46,67 @@ UNOWNED = frozenset(
 
 
 LEAF: Fields = {}  # one for all: sets are never changed
-_NOBODYS = ("", False, None)  # what is not among the members
+_NOT_A_MEMBER = ("", False, None)  # what is not among the members
 
 
-class Ways(NamedTuple):
+class FieldComparer(NamedTuple):
     """How to take a value apart; None: it is owned whole."""
 
-    whole: Whole
-    fresh: Whole  # what a value has more than an empty one that was there before
+    whole: FieldCollector
+    fresh: FieldCollector  # what a value has more than an empty one that was there before
     differ: Differ
 
 
-class Member(NamedTuple):
+class StructMember(NamedTuple):
     attribute: str
     name: str
     key: str
-    there: int
-    ways: Ways | None
+    presence: int
+    ways: FieldComparer | None
 
 
 @cache
-def of_type(of: type[Resource]) -> Ways:
+def comparer_of(of: type[Resource]) -> FieldComparer:
     """The ways of a whole object; the sets they make never name what nobody can own."""
     return _struct(_members(of, root=True))
 
 
-def fresh(ways: Ways, obj: Resource) -> Fields:
+def fields_of_new_object(ways: FieldComparer, obj: Resource) -> Fields:
     """The same as comparing with an empty object, in a third of the time."""
     return ways.fresh(_plain(obj))
 
 
-_COMPILED: dict[type[Object], Ways] = {}  # also those whose members are still being compiled
+_COMPILED: dict[type[Object], FieldComparer] = {}  # also those whose members are still being compiled
 
 
-def _of_struct(of: type[Object]) -> Ways:
+def _of_struct(of: type[Object]) -> FieldComparer:
     made = _COMPILED.get(of)
     if made is None:
-        members: list[Member] = []
+        members: list[StructMember] = []
         made = _COMPILED[of] = _struct(members)
         members += _members(of)
     return made
 
 
-def _members(of: type[Object], *, root: bool = False) -> list[Member]:
+def _members(of: type[Object], *, root: bool = False) -> list[StructMember]:
     made = []
     for name, info in sorted(schema(of).items()):
-        ways = _ways(of.__name__, info)
+        ways = _comparer_of_field(of.__name__, info)
         if root and info.type is ObjectMeta:
-            ways = _struct([m for m in _members(ObjectMeta) if m.name not in UNOWNED])
-        made.append(Member(info.attribute, name, f"f:{name}", _there(of.__name__, info), ways))
+            ways = _struct([m for m in _members(ObjectMeta) if m.name not in UNOWNED_METADATA])
+        made.append(StructMember(info.attribute, name, f"f:{name}", _presence(of.__name__, info), ways))
     return made
 
 
-def _there(owner: str, info: Field) -> int:
+def _presence(owner: str, info: Field) -> int:
     if info.pointer:
         return _WHEN_NOT_NONE
-    if info.shape == "object" or info.always or (owner, info.name) in _LISTS:
+    if info.shape == "object" or info.always_written or (owner, info.name) in _LISTS:
         return _ALWAYS
     return _ALWAYS if info.format in _VALUES and info.name != "creationTimestamp" else _WHEN_SET
 
 
-def _ways(owner: str, info: Field) -> Ways | None:
+def _comparer_of_field(owner: str, info: Field) -> FieldComparer | None:
     if is_leaf(owner, info):
         return None
     if info.shape == "object":
@@ -114,13 +114,13 @@ def _ways(owner: str, info: Field) -> Ways | None:
         return _of_struct(info.type)
     assert info.item is not None
     if info.shape == "map":
-        return _map(_ways("", info.item))
+        return _map(_comparer_of_field("", info.item))
     if info.list_type == "set":
-        return _items(fields.value, fields.value, None)
+        return _items(fields.value_key, fields.value_key, None)
     assert info.item.type is not None
     of = info.item.type
     typed, plain = _item_keys(of, info.list_keys)
-    return _items(typed, plain, None if is_whole(of) else _of_struct(of))
+    return _items(typed, plain, None if is_atomic(of) else _of_struct(of))
 
 
 def _item_keys(of: type[Object], names: Iterable[str]) -> tuple[Callable[[Any], str], Callable[[Any], str]]:
@@ -142,24 +142,24 @@ def _item_keys(of: type[Object], names: Iterable[str]) -> tuple[Callable[[Any], 
 
 @lru_cache(maxsize=512)  # containers, ports and conditions have the same names everywhere; addresses have not
 def _key(names: tuple[str, ...], values: tuple[Any, ...]) -> str:
-    return fields.item({n: value for n, value in zip(names, values, strict=True) if value is not None})
+    return fields.item_key({n: value for n, value in zip(names, values, strict=True) if value is not None})
 
 
 def _plain(value: Any) -> Any:
-    return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=codec.unraw)
+    return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=codec.decode_raw)
 
 
 # Objects
 
 
-def _struct(members: Sequence[Member]) -> Ways:
-    known: dict[str, tuple[str, bool, Ways | None]] = {}
+def _struct(members: Sequence[StructMember]) -> FieldComparer:
+    known: dict[str, tuple[str, bool, FieldComparer | None]] = {}
     always: Fields = {SELF: LEAF}
 
     def learn() -> None:
         """At first use: the members may not have been known before."""
-        known.update({m.name: (m.key, m.there == _ALWAYS, m.ways) for m in members})
-        always.update({m.key: LEAF for m in members if m.there == _ALWAYS})
+        known.update({m.name: (m.key, m.presence == _ALWAYS, m.ways) for m in members})
+        always.update({m.key: LEAF for m in members if m.presence == _ALWAYS})
 
     def whole(data: Mapping[str, Any]) -> Fields:
         if not known:
@@ -175,7 +175,7 @@ def _struct(members: Sequence[Member]) -> Ways:
             learn()
         out: Fields = {}
         for name, part in data.items():
-            key, stays, ways = known.get(name, _NOBODYS)
+            key, stays, ways = known.get(name, _NOT_A_MEMBER)
             if ways is None:
                 if part or not stays:
                     out[key] = LEAF
@@ -195,13 +195,15 @@ def _struct(members: Sequence[Member]) -> Ways:
                 continue
             before = was or (was is not None if there == _WHEN_NOT_NONE else there == _ALWAYS)
             after = now or (now is not None if there == _WHEN_NOT_NONE else there == _ALWAYS)
-            _sort_out(key, ways, was if before else None, now if after else None, changed, removed)
+            _add_difference(key, ways, was if before else None, now if after else None, changed, removed)
         return changed, removed
 
-    return Ways(whole, fresh, differ)
+    return FieldComparer(whole, fresh, differ)
 
 
-def _sort_out(key: str, ways: Ways | None, was: Any, now: Any, changed: Fields, removed: Fields) -> None:
+def _add_difference(
+    key: str, ways: FieldComparer | None, was: Any, now: Any, changed: Fields, removed: Fields
+) -> None:
     """Put the difference of one part (None: not there) where it belongs."""
     if was is None:
         if now is not None:
@@ -221,7 +223,7 @@ def _sort_out(key: str, ways: Ways | None, was: Any, now: Any, changed: Fields, 
 # Maps and lists
 
 
-def _map(ways: Ways | None) -> Ways:
+def _map(ways: FieldComparer | None) -> FieldComparer:
     def whole(data: Mapping[str, Any]) -> Fields:
         if not data:
             return LEAF
@@ -236,13 +238,15 @@ def _map(ways: Ways | None) -> Ways:
         for name in sorted(old.keys() | new.keys()):
             was, now = old.get(name), new.get(name)
             if was != now:
-                _sort_out(f"f:{name}", ways, was, now, changed, removed)
+                _add_difference(f"f:{name}", ways, was, now, changed, removed)
         return changed, removed
 
-    return Ways(whole, lambda data: _beside_self(whole(data)), differ)
+    return FieldComparer(whole, lambda data: _without_self(whole(data)), differ)
 
 
-def _items(typed: Callable[[Any], str], plain: Callable[[Any], str], ways: Ways | None) -> Ways:
+def _items(
+    typed: Callable[[Any], str], plain: Callable[[Any], str], ways: FieldComparer | None
+) -> FieldComparer:
     """A list whose items have keys. One that comes twice cannot be taken apart: it is owned whole."""
 
     def whole(data: Sequence[Any]) -> Fields:
@@ -257,7 +261,7 @@ def _items(typed: Callable[[Any], str], plain: Callable[[Any], str], ways: Ways 
     def differ(old: Any, new: Any) -> tuple[Fields, Fields]:
         changed: Fields = {}
         removed: Fields = {}
-        before, after = _indexed(typed, old), _indexed(typed, new)
+        before, after = _index_items(typed, old), _index_items(typed, new)
         for key in sorted(before.keys() | after.keys()):
             was, now = before.get(key, ()), after.get(key, ())
             if was == now:
@@ -266,21 +270,21 @@ def _items(typed: Callable[[Any], str], plain: Callable[[Any], str], ways: Ways 
                 changed[key] = {}
                 continue
             one, other = was[0] if len(was) == 1 else None, now[0] if len(now) == 1 else None
-            _sort_out(key, ways, one, other, changed, removed)
+            _add_difference(key, ways, one, other, changed, removed)
             if len(was) > 1:
                 removed[key] = {}
             elif len(now) > 1:
                 changed[key] = {}
         return changed, removed
 
-    return Ways(whole, lambda data: _beside_self(whole(data)), differ)
+    return FieldComparer(whole, lambda data: _without_self(whole(data)), differ)
 
 
-def _beside_self(found: Fields) -> Fields:
+def _without_self(found: Fields) -> Fields:
     return {key: below for key, below in found.items() if key != SELF}
 
 
-def _indexed(key_of: Callable[[Any], str], items: Sequence[Any]) -> dict[str, list[Any]]:
+def _index_items(key_of: Callable[[Any], str], items: Sequence[Any]) -> dict[str, list[Any]]:
     out: dict[str, list[Any]] = {}
     for item in items:
         out.setdefault(key_of(item), []).append(item)

@@ -10,41 +10,41 @@ from typing import Any
 
 from volplane.apiserver.apply import fields
 from volplane.apiserver.apply.fields import SELF, Fields
-from volplane.apiserver.apply.types import FIELDS, ITEMS, LEAF, MAP, SET, Type
+from volplane.apiserver.apply.types import FIELDS, ITEMS, LEAF, MAP, SET, ApplyType
 
 ABSENT: Any = object()
 
 
-class Untypable(ValueError):
+class UntypableItem(ValueError):
     """An item that nothing tells apart from others."""
 
 
-def parts(of: Type, value: Any) -> list[tuple[str, Any]] | None:
+def split_parts(of: ApplyType, value: Any) -> list[tuple[str, Any]] | None:
     """The parts of a value with their keys; None when it is owned whole."""
     if of.form in (FIELDS, MAP):
         return [(f"f:{k}", v) for k, v in value.items()] if isinstance(value, dict) else None
     if of.form == SET and isinstance(value, list | tuple):
-        return [(fields.value(v), v) for v in value]
+        return [(fields.value_key(v), v) for v in value]
     if of.form == ITEMS and isinstance(value, list | tuple):
         return [(_item_key(of, v), v) for v in value]
     return None
 
 
-def _item_key(of: Type, value: Any) -> str:
+def _item_key(of: ApplyType, value: Any) -> str:
     if not isinstance(value, dict):
-        raise Untypable("associative list with keys may not have non-map elements")
+        raise UntypableItem("associative list with keys may not have non-map elements")
     keys = {name: value.get(name, default) for name, default in of.keys.items()}
     keys = {name: found for name, found in keys.items() if found is not None}
     if not keys:
         named = " ".join(f'"{name}"' for name in of.keys)
-        raise Untypable(
+        raise UntypableItem(
             f"associative list with keys has an element that omits all key fields [{named}] "
             "(and doesn't have default values for any key fields)"
         )
-    return fields.item(keys)
+    return fields.item_key(keys)
 
 
-def once(given: Iterable[tuple[str, Any]]) -> tuple[dict[str, Any], set[str]]:
+def index_parts(given: Iterable[tuple[str, Any]]) -> tuple[dict[str, Any], set[str]]:
     """The parts by key, and the keys that came more than once."""
     found: dict[str, Any] = {}
     twice: set[str] = set()
@@ -58,12 +58,12 @@ def once(given: Iterable[tuple[str, Any]]) -> tuple[dict[str, Any], set[str]]:
 # Sets
 
 
-def collect(of: Type, value: Any) -> Fields:
+def collect(of: ApplyType, value: Any) -> Fields:
     """The fields an applied value has: its leaves, its items, and the entries of its maps."""
-    found = parts(of, value)
+    found = split_parts(of, value)
     if found is None:
         return {}
-    single, twice = once(found)
+    single, twice = index_parts(found)
     out: Fields = {}
     for key in sorted(single):
         inner, part = of.inner(key), single[key]
@@ -79,37 +79,37 @@ def collect(of: Type, value: Any) -> Fields:
     return out
 
 
-def named(of: Type, given: Fields) -> Fields:
+def with_declared_members(of: ApplyType, given: Fields) -> Fields:
     """The set with every field that has a name of its own as a member, not only what is below it."""
     out: Fields = {}
     for key, below in given.items():
         if key == SELF or not below:
             out[key] = below
             continue
-        inner = named(of.inner(key), {k: v for k, v in below.items() if k != SELF})
+        inner = with_declared_members(of.inner(key), {k: v for k, v in below.items() if k != SELF})
         out[key] = {SELF: {}, **inner} if SELF in below or of.declares(key) else inner
     return out
 
 
-def differ(of: Type, old: Any, new: Any) -> tuple[Fields, Fields]:
+def differ(of: ApplyType, old: Any, new: Any) -> tuple[Fields, Fields]:
     """What is added or changed, and what is gone, between two values of which both are there."""
-    before, after = parts(of, old), parts(of, new)
+    before, after = split_parts(of, old), split_parts(of, new)
     changed: Fields = {}
     removed: Fields = {}
     if before is None or after is None:
         return changed, removed
-    (was, were_twice), (now, are_twice) = once(before), once(after)
+    (was, were_twice), (now, are_twice) = index_parts(before), index_parts(after)
     for key in sorted(was.keys() | now.keys()):
         if key in were_twice or key in are_twice:
             if before != after:
                 changed[key] = {}
         elif key not in was:
-            changed[key] = whole(of.inner(key), now[key])
+            changed[key] = collect_all(of.inner(key), now[key])
         elif key not in now:
-            removed[key] = whole(of.inner(key), was[key])
+            removed[key] = collect_all(of.inner(key), was[key])
         elif was[key] != now[key]:
             inner = of.inner(key)
-            if parts(inner, was[key]) is None or parts(inner, now[key]) is None:
+            if split_parts(inner, was[key]) is None or split_parts(inner, now[key]) is None:
                 changed[key] = {}
                 continue
             more, less = differ(inner, was[key], now[key])
@@ -120,20 +120,20 @@ def differ(of: Type, old: Any, new: Any) -> tuple[Fields, Fields]:
     return changed, removed
 
 
-def whole(of: Type, value: Any) -> Fields:
+def collect_all(of: ApplyType, value: Any) -> Fields:
     """Everything in a value that appears or vanishes, itself included."""
-    found = parts(of, value)
+    found = split_parts(of, value)
     if not found:
         return {}
-    single, twice = once(found)
-    inner = {key: {} if key in twice else whole(of.inner(key), single[key]) for key in sorted(single)}
+    single, twice = index_parts(found)
+    inner = {key: {} if key in twice else collect_all(of.inner(key), single[key]) for key in sorted(single)}
     return {SELF: {}, **inner}
 
 
 # Merging
 
 
-def merge(of: Type, live: Any, applied: Any) -> Any:
+def merge(of: ApplyType, live: Any, applied: Any) -> Any:
     """The live value with the applied one put into it."""
     if of.form in (FIELDS, MAP) and isinstance(live, dict) and isinstance(applied, dict):
         out = dict(live)
@@ -145,10 +145,10 @@ def merge(of: Type, live: Any, applied: Any) -> Any:
     return applied
 
 
-def _merge_items(of: Type, live: Any, applied: list[Any]) -> list[Any]:
+def _merge_items(of: ApplyType, live: Any, applied: list[Any]) -> list[Any]:
     """Applied items stand in their own order; a live one keeps its place before what it stood before."""
-    held, given = parts(of, live) or [], parts(of, applied) or []
-    mine, twice = once(held)
+    held, given = split_parts(of, live) or [], split_parts(of, applied) or []
+    mine, twice = index_parts(held)
     wanted = {key for key, _ in given}
     shared = [key for key, _ in given if key in mine]
     done: set[str] = set()
@@ -178,9 +178,9 @@ def _merge_items(of: Type, live: Any, applied: list[Any]) -> list[Any]:
     return out
 
 
-def without(of: Type, value: Any, gone: Fields) -> Any:
+def remove_fields(of: ApplyType, value: Any, gone: Fields) -> Any:
     """The value without the members of a set; what has lost all that it held is gone as well (ABSENT)."""
-    held = parts(of, value)
+    held = split_parts(of, value)
     if held is None:
         return ABSENT if isinstance(value, dict | list | tuple) else value
     left = []
@@ -189,7 +189,7 @@ def without(of: Type, value: Any, gone: Fields) -> Any:
         if below is None:
             left.append((key, part))
         elif not fields.is_member(below):
-            rest = without(of.inner(key), part, below)
+            rest = remove_fields(of.inner(key), part, below)
             if rest is not ABSENT:
                 left.append((key, rest))
     if not left:
@@ -197,27 +197,27 @@ def without(of: Type, value: Any, gone: Fields) -> Any:
     return {key[2:]: part for key, part in left} if isinstance(value, dict) else [part for _, part in left]
 
 
-def cut(of: Type, value: dict[str, Any], gone: Fields) -> dict[str, Any]:
+def remove_from_object(of: ApplyType, value: dict[str, Any], gone: Fields) -> dict[str, Any]:
     """The same for a whole object, of which at least something empty is left."""
-    left = without(of, value, gone)
+    left = remove_fields(of, value, gone)
     return {} if left is ABSENT else left
 
 
-def faults(of: Type, value: Any, path: str = "") -> list[str]:
+def find_faults(of: ApplyType, value: Any, path: str = "") -> list[str]:
     """Fields that do not exist, and items that cannot be told apart, with their paths."""
     try:
-        found = parts(of, value)
-    except Untypable as error:
+        found = split_parts(of, value)
+    except UntypableItem as error:
         return [f"{path}: {error}"]
     out: list[str] = []
     seen: set[str] = set()
     for key, part in found or ():
-        step = fields.step(key)
+        step = fields.format_step(key)
         if key in seen:
             out.append(f"{path}: duplicate entries for key {step}")
         elif of.form == FIELDS and not of.declares(key) and not of.open:
             out.append(f"{path}{step}: field not declared in schema")
         else:
-            out += faults(of.inner(key), part, path + step)
+            out += find_faults(of.inner(key), part, path + step)
         seen.add(key)
     return out

@@ -24,7 +24,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder().decode
 
 
-class Unreadable(ValueError):
+class InvalidFieldSet(ValueError):
     """Not a set of fields."""
 
 
@@ -32,12 +32,12 @@ def field(name: str) -> str:
     return f"f:{name}"
 
 
-def item(keys: dict[str, Any]) -> str:
+def item_key(keys: dict[str, Any]) -> str:
     """An item of a list that is known by some of its fields."""
     return f"k:{_encode(keys).decode()}"
 
 
-def value(of: Any) -> str:
+def value_key(of: Any) -> str:
     return f"v:{_encode(of).decode()}"
 
 
@@ -45,7 +45,7 @@ def is_member(below: Fields) -> bool:
     return not below or SELF in below
 
 
-def _made(member: bool, inner: Fields) -> Fields | None:
+def _make_branch(member: bool, inner: Fields) -> Fields | None:
     """The branch below a part; None when there is no reason for one."""
     if not inner:
         return {} if member else None
@@ -71,7 +71,7 @@ def union(one: Fields, other: Fields) -> Fields:
             out[key] = a
         else:
             inner = union(_inner(a), _inner(b))
-            out[key] = _made(is_member(a) or is_member(b), inner) or {}
+            out[key] = _make_branch(is_member(a) or is_member(b), inner) or {}
     return out
 
 
@@ -85,7 +85,7 @@ def difference(one: Fields, other: Fields) -> Fields:
         if b is None:
             out[key] = a
             continue
-        kept = _made(is_member(a) and not is_member(b), difference(_inner(a), _inner(b)))
+        kept = _make_branch(is_member(a) and not is_member(b), difference(_inner(a), _inner(b)))
         if kept is not None:
             out[key] = kept
     return out
@@ -97,19 +97,19 @@ def intersection(one: Fields, other: Fields) -> Fields:
         b = other.get(key)
         if b is None:
             continue
-        kept = _made(is_member(a) and is_member(b), intersection(_inner(a), _inner(b)))
+        kept = _make_branch(is_member(a) and is_member(b), intersection(_inner(a), _inner(b)))
         if kept is not None:
             out[key] = kept
     return out
 
 
-def within(one: Fields, other: Fields) -> bool:
+def is_subset(one: Fields, other: Fields) -> bool:
     """Is every member of `one` a member of `other`?"""
     for key, a in one.items():
         b = other.get(key)
         if b is None or (is_member(a) and not is_member(b)):
             return False
-        if a and not within(_inner(a), _inner(b)):
+        if a and not is_subset(_inner(a), _inner(b)):
             return False
     return True
 
@@ -117,28 +117,28 @@ def within(one: Fields, other: Fields) -> bool:
 # Paths
 
 
-def paths(of: Fields, above: str = "") -> Iterator[str]:
+def member_paths(of: Fields, above: str = "") -> Iterator[str]:
     """The members as text (`.spec.ports[port=80]`): those of a level before those below it."""
     for key, below in of.items():
         if key != SELF and is_member(below):
-            yield above + step(key)
+            yield above + format_step(key)
     for key, below in of.items():
         if key != SELF and below:
-            yield from paths(_inner(below), above + step(key))
+            yield from member_paths(_inner(below), above + format_step(key))
 
 
-def step(key: str) -> str:
+def format_step(key: str) -> str:
     """One key as text."""
     kind, rest = key[:2], key[2:]
     if kind == "f:":
         return f".{rest}"
     if kind == "k:":
         keys = _decode(rest)
-        return f"[{','.join(f'{name}={_shown(keys[name])}' for name in sorted(keys))}]"
-    return f"[={_shown(_decode(rest))}]" if kind == "v:" else f"[{rest}]"
+        return f"[{','.join(f'{name}={_format_value(keys[name])}' for name in sorted(keys))}]"
+    return f"[={_format_value(_decode(rest))}]" if kind == "v:" else f"[{rest}]"
 
 
-def _shown(of: Any) -> str:
+def _format_value(of: Any) -> str:
     return msgspec.json.encode(of).decode()
 
 
@@ -147,11 +147,11 @@ def _shown(of: Any) -> str:
 
 def read(data: bytes | msgspec.Raw) -> Fields:
     """A set from our own hand."""
-    return _known(bytes(data))
+    return _decode_cached(bytes(data))
 
 
 @lru_cache(maxsize=256)  # objects that are written alike have the same sets
-def _known(data: bytes) -> Fields:
+def _decode_cached(data: bytes) -> Fields:
     made: Fields = _decode(data)
     return made
 
@@ -164,36 +164,36 @@ def read_foreign(data: bytes | msgspec.Raw) -> Fields:
     """A set from somebody else's hand, in our spelling and order. Raises Unreadable."""
     try:
         made = _decode(data) if bytes(data) else {}
-        return _spelled(made)
+        return _canonicalize(made)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Unreadable(str(error)) from error
+        raise InvalidFieldSet(str(error)) from error
 
 
-def _spelled(given: Any) -> Fields:
+def _canonicalize(given: Any) -> Fields:
     if not isinstance(given, dict):
-        raise Unreadable("a set of fields is an object")
+        raise InvalidFieldSet("a set of fields is an object")
     out = {}
     for key, below in given.items():
         spelled = key if key == SELF else _key(key)
         if spelled:
-            out[spelled] = _spelled(below)
+            out[spelled] = _canonicalize(below)
     return dict(sorted(out.items()))
 
 
 def _key(text: str) -> str:
     kind, rest = text[:2], text[2:]
     if len(text) < 2 or kind[1] != ":":
-        raise Unreadable(f"missing colon: {text}")
+        raise InvalidFieldSet(f"missing colon: {text}")
     match kind:
         case "f:":
             return text
         case "k:":
             keys = _decode(rest)
             if not isinstance(keys, dict):
-                raise Unreadable(f"the keys of an item are an object: {text}")
-            return item(keys)
+                raise InvalidFieldSet(f"the keys of an item are an object: {text}")
+            return item_key(keys)
         case "v:":
-            return value(_decode(rest))
+            return value_key(_decode(rest))
         case "i:":
             return f"i:{int(rest)}" if rest.isdecimal() and len(rest) < 19 else ""
     return ""  # of a later time: dropped

@@ -13,7 +13,7 @@ import msgspec
 
 from volplane.apiserver.apply import document, fields
 from volplane.apiserver.apply.fields import Fields
-from volplane.apiserver.apply.types import Type
+from volplane.apiserver.apply.types import ApplyType
 
 MANAGER = "kubectl"
 ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
@@ -28,7 +28,7 @@ def annotation_of(data: Map) -> str:
     return text if isinstance(text, str) else ""
 
 
-def allowed(of: Type, version: str, live: Map) -> Fields:
+def fields_still_applied(of: ApplyType, version: str, live: Map) -> Fields:
     """The fields that client-side apply set and nobody has changed since."""
     try:
         last = msgspec.json.decode(annotation_of(live) or b"null")
@@ -40,12 +40,12 @@ def allowed(of: Type, version: str, live: Map) -> Fields:
     try:
         changed, removed = document.differ(of, mine, live)
         owned = document.collect(of, mine)
-    except document.Untypable:
+    except document.UntypableItem:
         return {}
     return fields.difference(owned, fields.union(changed, removed))
 
 
-def renewed(result: Map, config: Map) -> Map:
+def update_annotation(result: Map, config: Map) -> Map:
     """The object with its annotation saying what was applied now; as it is where there is none."""
     if not annotation_of(result):
         return result

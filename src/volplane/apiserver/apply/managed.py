@@ -19,7 +19,7 @@ from msgspec import Raw, Struct, structs
 
 from volplane.api.meta import ManagedFieldsEntry
 from volplane.apiserver.apply import fields
-from volplane.apiserver.apply.fields import Fields, Unreadable
+from volplane.apiserver.apply.fields import Fields, InvalidFieldSet
 from volplane.base import clock
 
 APPLY, UPDATE = "Apply", "Update"
@@ -32,7 +32,7 @@ MANAGER_LENGTH = 128
 Entries = tuple[ManagedFieldsEntry, ...]
 
 
-class Owner(Struct, frozen=True, rename={"version": "apiVersion"}, omit_defaults=True):
+class FieldOwner(Struct, frozen=True, rename={"version": "apiVersion"}, omit_defaults=True):
     """What tells entries apart. Appliers are the same in all versions."""
 
     manager: str
@@ -41,11 +41,11 @@ class Owner(Struct, frozen=True, rename={"version": "apiVersion"}, omit_defaults
     subresource: str = ""
 
     @property
-    def order(self) -> bytes:
+    def sort_key(self) -> bytes:
         """Owners are told in the order of their JSON."""
         return msgspec.json.encode(self)
 
-    def shown(self) -> str:
+    def describe(self) -> str:
         """As conflicts name it."""
         text = f'"{self.manager}"'
         if self.subresource:
@@ -53,7 +53,7 @@ class Owner(Struct, frozen=True, rename={"version": "apiVersion"}, omit_defaults
         return f"{text} using {self.version}" if self.operation == UPDATE else text
 
 
-class Holding(Struct, frozen=True):
+class OwnedFields(Struct, frozen=True):
     """What an owner has. Read when somebody needs to know: most entries are of no concern to a write."""
 
     version: str
@@ -72,19 +72,19 @@ class Holding(Struct, frozen=True):
         return any(f'"{part}"'.encode() in data for part in parts)
 
 
-Managed = dict[Owner, Holding]
+Managed = dict[FieldOwner, OwnedFields]
 
 
-def holding(version: str, time: str | None, of: Fields) -> Holding:
-    return Holding(version, time, Raw(), of)
+def owned_fields(version: str, time: str | None, of: Fields) -> OwnedFields:
+    return OwnedFields(version, time, Raw(), of)
 
 
-def updater(manager: str, version: str, subresource: str = "") -> Owner:
-    return Owner(manager or UNKNOWN, UPDATE, version, subresource)
+def updater(manager: str, version: str, subresource: str = "") -> FieldOwner:
+    return FieldOwner(manager or UNKNOWN, UPDATE, version, subresource)
 
 
-def applier(manager: str, subresource: str = "") -> Owner:
-    return Owner(manager, APPLY, subresource=subresource)
+def applier(manager: str, subresource: str = "") -> FieldOwner:
+    return FieldOwner(manager, APPLY, subresource=subresource)
 
 
 # Entries
@@ -92,20 +92,20 @@ def applier(manager: str, subresource: str = "") -> Owner:
 
 def read(entries: Sequence[ManagedFieldsEntry]) -> Managed:
     """The entries of a stored object, which are ours."""
-    return {_owner(e): Holding(e.api_version, e.time, e.fields_v1) for e in entries}
+    return {_owner(e): OwnedFields(e.api_version, e.time, e.fields_v1) for e in entries}
 
 
-def _owner(entry: ManagedFieldsEntry) -> Owner:
+def _owner(entry: ManagedFieldsEntry) -> FieldOwner:
     version = "" if entry.operation == APPLY else entry.api_version
-    return Owner(entry.manager, entry.operation, version, entry.subresource)
+    return FieldOwner(entry.manager, entry.operation, version, entry.subresource)
 
 
 def read_foreign(entries: Sequence[ManagedFieldsEntry]) -> Entries:
     """The entries that a client sent, in our spelling and one for each owner. Raises Unreadable."""
-    made: dict[Owner, ManagedFieldsEntry] = {}
+    made: dict[FieldOwner, ManagedFieldsEntry] = {}
     for entry in entries:
         if entry.operation not in (APPLY, UPDATE) or not entry.api_version or entry.fields_type != "FieldsV1":
-            raise Unreadable("an entry needs an operation, an apiVersion and the type of its fields")
+            raise InvalidFieldSet("an entry needs an operation, an apiVersion and the type of its fields")
         owned = fields.read_foreign(entry.fields_v1)
         made[_owner(entry)] = structs.replace(entry, fields_v1=fields.write(owned))
     return tuple(sorted(made.values(), key=_order))
@@ -123,7 +123,7 @@ def write(managed: Managed, live: Entries = ()) -> Entries:
     return tuple(sorted(made, key=_order))
 
 
-def _entry(owner: Owner, held: Holding, before: ManagedFieldsEntry | None) -> ManagedFieldsEntry:
+def _entry(owner: FieldOwner, held: OwnedFields, before: ManagedFieldsEntry | None) -> ManagedFieldsEntry:
     raw = held.raw if held.known is None else fields.write(held.known)
     if before is not None and (raw is before.fields_v1 or raw == before.fields_v1):
         if held.time == before.time and held.version == before.api_version:
@@ -147,12 +147,12 @@ def _order(entry: ManagedFieldsEntry) -> tuple[str, str, str, str, str]:
 # Writes
 
 
-def created(owner: Owner, now: datetime, owned: Fields) -> Entries:
+def first_entries(owner: FieldOwner, now: datetime, owned: Fields) -> Entries:
     """The first entry of an object."""
     return (_new(owner, now, fields.write(owned)),) if owned else ()
 
 
-def _new(owner: Owner, now: datetime, raw: Raw) -> ManagedFieldsEntry:
+def _new(owner: FieldOwner, now: datetime, raw: Raw) -> ManagedFieldsEntry:
     return ManagedFieldsEntry(
         manager=owner.manager,
         operation=owner.operation,
@@ -164,7 +164,9 @@ def _new(owner: Owner, now: datetime, raw: Raw) -> ManagedFieldsEntry:
     )
 
 
-def updated(live: Entries, owner: Owner, now: datetime, changed: Fields, removed: Fields) -> Entries:
+def update_entries(
+    live: Entries, owner: FieldOwner, now: datetime, changed: Fields, removed: Fields
+) -> Entries:
     """The entries after a write that changed and removed these fields."""
     if not changed and not removed:
         return live
@@ -173,17 +175,17 @@ def updated(live: Entries, owner: Owner, now: datetime, changed: Fields, removed
     out: list[ManagedFieldsEntry] = []
     mine: ManagedFieldsEntry | None = None
     for entry in live:
-        if _owner_is(entry, owner):
+        if _is_owned_by(entry, owner):
             mine = entry
-        elif (left := _left(entry, gone, parts)) is not None:
+        elif (left := _remove_fields(entry, gone, parts)) is not None:
             out.append(left)
-    own = _own(mine, owner, now, changed, removed)
+    own = _writer_entry(mine, owner, now, changed, removed)
     if own is not None:
         out.append(own)
-    return tuple(sorted(_capped(out), key=_order))
+    return tuple(sorted(_cap_updates(out), key=_order))
 
 
-def _owner_is(entry: ManagedFieldsEntry, owner: Owner) -> bool:
+def _is_owned_by(entry: ManagedFieldsEntry, owner: FieldOwner) -> bool:
     return (
         entry.manager == owner.manager
         and entry.operation == owner.operation
@@ -192,7 +194,7 @@ def _owner_is(entry: ManagedFieldsEntry, owner: Owner) -> bool:
     )
 
 
-def _left(entry: ManagedFieldsEntry, gone: Fields, parts: list[bytes]) -> ManagedFieldsEntry | None:
+def _remove_fields(entry: ManagedFieldsEntry, gone: Fields, parts: list[bytes]) -> ManagedFieldsEntry | None:
     """An entry without these fields; most have nothing to do with them, which is seen without reading."""
     data = bytes(entry.fields_v1)
     if not any(part in data for part in parts):
@@ -204,21 +206,21 @@ def _left(entry: ManagedFieldsEntry, gone: Fields, parts: list[bytes]) -> Manage
     return structs.replace(entry, fields_v1=fields.write(left)) if left else None
 
 
-def _own(
-    mine: ManagedFieldsEntry | None, owner: Owner, now: datetime, changed: Fields, removed: Fields
+def _writer_entry(
+    mine: ManagedFieldsEntry | None, owner: FieldOwner, now: datetime, changed: Fields, removed: Fields
 ) -> ManagedFieldsEntry | None:
     """The writer's entry: what it had and still is there, and what it has changed."""
     if mine is None:
         return _new(owner, now, fields.write(changed)) if changed else None
     was = fields.read(mine.fields_v1)
     time = clock.stamp(now) if changed else mine.time
-    if not removed and fields.within(changed, was):  # who writes the same fields again, as most do
+    if not removed and fields.is_subset(changed, was):  # who writes the same fields again, as most do
         return structs.replace(mine, time=time)
     owned = fields.union(fields.difference(was, removed), changed)
     return structs.replace(mine, fields_v1=fields.write(owned), time=time) if owned else None
 
 
-def lost(managed: Managed, gone: Fields) -> Managed:
+def remove_from_owners(managed: Managed, gone: Fields) -> Managed:
     """The owners without these fields; who has none left is no owner any more."""
     out: Managed = {}
     for owner, held in managed.items():
@@ -228,25 +230,25 @@ def lost(managed: Managed, gone: Fields) -> Managed:
         was = held.fields()
         left = fields.difference(was, gone)
         if left:
-            out[owner] = held if left == was else holding(held.version, held.time, left)
+            out[owner] = held if left == was else owned_fields(held.version, held.time, left)
     return out
 
 
-def _capped(entries: list[ManagedFieldsEntry]) -> list[ManagedFieldsEntry]:
+def _cap_updates(entries: list[ManagedFieldsEntry]) -> list[ManagedFieldsEntry]:
     """At most so many entries of updates: the oldest of a version become one."""
     if len(entries) <= LIMIT:
         return entries
     updates = sorted(
-        (e for e in entries if e.operation == UPDATE), key=lambda e: (e.time or "", _owner(e).order)
+        (e for e in entries if e.operation == UPDATE), key=lambda e: (e.time or "", _owner(e).sort_key)
     )
     excess = len(updates) - LIMIT
     if excess <= 0:
         return entries
     kept = {_owner(e): e for e in entries}
-    first: dict[str, Owner] = {}
+    first: dict[str, FieldOwner] = {}
     for entry in updates:
         owner = _owner(entry)
-        bucket = Owner(ANCIENT, UPDATE, entry.api_version)
+        bucket = FieldOwner(ANCIENT, UPDATE, entry.api_version)
         if entry.api_version not in first:
             first[entry.api_version] = owner
             continue

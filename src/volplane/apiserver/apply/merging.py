@@ -17,45 +17,47 @@ from msgspec import Struct
 from volplane.api.errors import Conflict
 from volplane.apiserver.apply import document, fields, managed
 from volplane.apiserver.apply.fields import Fields
-from volplane.apiserver.apply.managed import Managed, Owner
+from volplane.apiserver.apply.managed import FieldOwner, Managed
 from volplane.apiserver.apply.ownership import Ownership, without_identity
-from volplane.apiserver.apply.types import Type
+from volplane.apiserver.apply.types import ApplyType
 from volplane.base import clock
 
 Map = dict[str, Any]
-Typed = Callable[[Map], Any]  # plain data as an object of the kind
+ToTyped = Callable[[Map], Any]  # plain data as an object of the kind
 
 
-class Asked(Struct, frozen=True):
+class ApplyRequest(Struct, frozen=True):
     """One apply request."""
 
     config: Map
-    owner: Owner
+    owner: FieldOwner
     version: str
     now: datetime
     force: bool = False
 
 
-class Outcome(Struct):
+class ApplyResult(Struct):
     document: Map  # without managedFields
     obj: Any  # the same, typed
     managed: Managed
 
 
-class Clash(Exception):
+class ApplyConflict(Exception):
     """Fields that others own and the configuration would change."""
 
-    def __init__(self, found: Mapping[Owner, Fields]) -> None:
+    def __init__(self, found: Mapping[FieldOwner, Fields]) -> None:
         super().__init__("apply conflict")
         self.found = dict(found)
 
-    def besides(self, allowed: Fields) -> Clash:
+    def without_fields(self, allowed: Fields) -> ApplyConflict:
         left = {owner: fields.difference(owned, allowed) for owner, owned in self.found.items()}
-        return Clash({owner: owned for owner, owned in left.items() if owned})
+        return ApplyConflict({owner: owned for owner, owned in left.items() if owned})
 
-    def told(self) -> Conflict:
-        owners = sorted(self.found, key=lambda owner: owner.order)
-        conflicts = [(owner.shown(), path) for owner in owners for path in fields.paths(self.found[owner])]
+    def to_conflict(self) -> Conflict:
+        owners = sorted(self.found, key=lambda owner: owner.sort_key)
+        conflicts = [
+            (owner.describe(), path) for owner in owners for path in fields.member_paths(self.found[owner])
+        ]
         causes = [
             {"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": path}
             for who, path in conflicts
@@ -64,11 +66,11 @@ class Clash(Exception):
             who, path = conflicts[0]
             told = f"Apply failed with 1 conflict: conflict with {who}: {path}"
         else:
-            told = f"Apply failed with {len(conflicts)} conflicts: {_listed(conflicts)}"
+            told = f"Apply failed with {len(conflicts)} conflicts: {_format_conflicts(conflicts)}"
         return Conflict(told, details={"causes": causes})
 
 
-def _listed(conflicts: list[tuple[str, str]]) -> str:
+def _format_conflicts(conflicts: list[tuple[str, str]]) -> str:
     lines = []
     for at, (who, path) in enumerate(conflicts):
         if at == 0 or conflicts[at - 1][0] != who:
@@ -77,32 +79,34 @@ def _listed(conflicts: list[tuple[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def apply(kind: Ownership, typed: Typed, live: Map, live_obj: Any, held: Managed, asked: Asked) -> Outcome:
+def apply(
+    kind: Ownership, typed: ToTyped, live: Map, live_obj: Any, held: Managed, asked: ApplyRequest
+) -> ApplyResult:
     """Raises Clash. `live` and `live_obj` are the same object, plain and typed, without managedFields."""
     below = asked.owner.subresource
-    given = kind.owned(document.collect(kind.type, asked.config), below)
+    given = kind.filter_ownable(document.collect(kind.type, asked.config), below)
     owned = without_identity(given)
     merged = document.merge(kind.type, live, asked.config)
     others = {o: h for o, h in held.items() if o != asked.owner and h.version == asked.version}
     last = held.get(asked.owner)
     if last is not None:
-        merged = pruned(kind.type, merged, last.fields(), given, others)
+        merged = prune_removed(kind.type, merged, last.fields(), given, others)
     obj = typed(merged)
-    changed, removed = (kind.owned(found, below) for found in kind.differ(live_obj, obj))
+    changed, removed = (kind.filter_ownable(found, below) for found in kind.differ(live_obj, obj))
     # A field that is applied as zero has not gone, even if a Struct cannot tell the two apart.
     zeroed = fields.intersection(removed, owned)
     changed, removed = fields.union(changed, zeroed), fields.difference(removed, zeroed)
-    clashes = _clashes(others, changed)
+    clashes = _find_conflicts(others, changed)
     if clashes and not asked.force:
-        raise Clash(clashes)
-    out = managed.lost(others, fields.union(changed, removed))
+        raise ApplyConflict(clashes)
+    out = managed.remove_from_owners(others, fields.union(changed, removed))
     if owned:
         time = clock.stamp(asked.now) if obj != live_obj else last.time if last else None
-        out[asked.owner] = managed.holding(asked.version, time, owned)
-    return Outcome(merged, obj, out)
+        out[asked.owner] = managed.owned_fields(asked.version, time, owned)
+    return ApplyResult(merged, obj, out)
 
 
-def _clashes(others: Managed, changed: Fields) -> dict[Owner, Fields]:
+def _find_conflicts(others: Managed, changed: Fields) -> dict[FieldOwner, Fields]:
     found = {
         owner: fields.intersection(held.fields(), changed)
         for owner, held in others.items()
@@ -111,19 +115,23 @@ def _clashes(others: Managed, changed: Fields) -> dict[Owner, Fields]:
     return {owner: both for owner, both in found.items() if both}
 
 
-def pruned(of: Type, merged: Map, last: Fields, given: Fields, others: Managed) -> Map:
+def prune_removed(of: ApplyType, merged: Map, last: Fields, given: Fields, others: Managed) -> Map:
     """The merged object without what this manager has stopped to apply and nobody else owns."""
-    last = document.named(of, last)
-    if fields.within(last, document.named(of, given)):
+    last = document.with_declared_members(of, last)
+    if fields.is_subset(last, document.with_declared_members(of, given)):
         return merged
     kept = given
     for held in others.values():
         kept = fields.union(kept, held.fields())
-    everything = document.named(of, document.collect(of, merged))
-    left = document.named(of, document.collect(of, document.cut(of, merged, last)))
+    everything = document.with_declared_members(of, document.collect(of, merged))
+    left = document.with_declared_members(
+        of, document.collect(of, document.remove_from_object(of, merged, last))
+    )
     # What is below something that went comes back when it has an owner, and so does what holds it.
-    back = fields.union(left, document.named(of, kept))
-    smaller = document.cut(of, merged, fields.difference(everything, back))
-    remains = document.named(of, document.collect(of, smaller))
+    back = fields.union(left, document.with_declared_members(of, kept))
+    smaller = document.remove_from_object(of, merged, fields.difference(everything, back))
+    remains = document.with_declared_members(of, document.collect(of, smaller))
     # Only what was applied before may go; what nobody owned stays.
-    return document.cut(of, merged, fields.intersection(fields.difference(everything, remains), last))
+    return document.remove_from_object(
+        of, merged, fields.intersection(fields.difference(everything, remains), last)
+    )

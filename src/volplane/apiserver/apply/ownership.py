@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from volplane.api.kinds import Kind
 from volplane.apiserver.apply import compare, document, types
 from volplane.apiserver.apply.fields import SELF, Fields
-from volplane.apiserver.apply.types import Type
+from volplane.apiserver.apply.types import ApplyType
 
 _STATUS, _METADATA = "f:status", "f:metadata"
 _TYPE_META = frozenset({"f:apiVersion", "f:kind"})
@@ -20,13 +20,13 @@ _PARTS = {"ephemeralcontainers": frozenset({"f:spec"}), "finalize": frozenset({"
 
 
 class Ownership(Protocol):
-    type: Type
+    type: ApplyType
 
     def empty(self) -> Any:
         """What an object is before it is created."""
         ...
 
-    def fresh(self, obj: Any) -> Fields:
+    def fields_of_new(self, obj: Any) -> Fields:
         """What a new object has."""
         ...
 
@@ -34,17 +34,17 @@ class Ownership(Protocol):
         """Changed or added, and removed."""
         ...
 
-    def owned(self, given: Fields, subresource: str = "") -> Fields:
+    def filter_ownable(self, given: Fields, subresource: str = "") -> Fields:
         """Of these fields those that a writer of this endpoint owns."""
         ...
 
 
-class _Endpoints:
+class _EndpointFields:
     def __init__(self, *, status: bool, status_metadata: bool) -> None:
         self._status = status
         self._status_parts = frozenset({_STATUS, _METADATA} if status_metadata else {_STATUS})
 
-    def owned(self, given: Fields, subresource: str = "") -> Fields:
+    def filter_ownable(self, given: Fields, subresource: str = "") -> Fields:
         if subresource == "status":
             parts = self._status_parts
         elif subresource in _PARTS:
@@ -56,7 +56,7 @@ class _Endpoints:
         return {key: below for key, below in given.items() if key in parts}
 
 
-class StructOwnership(_Endpoints):
+class StructOwnership(_EndpointFields):
     """Built-in kinds."""
 
     def __init__(self, kind: Kind, *, status: bool, status_metadata: bool) -> None:
@@ -64,19 +64,19 @@ class StructOwnership(_Endpoints):
         assert kind.type is not None
         self._of = kind.type
         self.type = types.of_struct(kind.type)
-        self._ways = compare.of_type(kind.type)
+        self._ways = compare.comparer_of(kind.type)
 
     def empty(self) -> Any:
         return self._of()
 
-    def fresh(self, obj: Any) -> Fields:
-        return compare.fresh(self._ways, obj)
+    def fields_of_new(self, obj: Any) -> Fields:
+        return compare.fields_of_new_object(self._ways, obj)
 
     def differ(self, old: Any, new: Any) -> tuple[Fields, Fields]:
         return self._ways.differ(old, new)
 
 
-class PlainOwnership(_Endpoints):
+class PlainOwnership(_EndpointFields):
     """Custom resources, with their schema if they have one."""
 
     def __init__(self, schema: Mapping[str, Any] | None, *, status: bool, status_metadata: bool) -> None:
@@ -86,7 +86,7 @@ class PlainOwnership(_Endpoints):
     def empty(self) -> Any:
         return {}
 
-    def fresh(self, obj: Any) -> Fields:
+    def fields_of_new(self, obj: Any) -> Fields:
         return self.differ({}, obj)[0]
 
     def differ(self, old: Any, new: Any) -> tuple[Fields, Fields]:
@@ -101,7 +101,7 @@ def without_identity(given: Fields) -> Fields:
         owned = {
             key: below
             for key, below in out.pop(_METADATA).items()
-            if key != SELF and key[2:] not in compare.UNOWNED
+            if key != SELF and key[2:] not in compare.UNOWNED_METADATA
         }
         if owned:
             out[_METADATA] = owned

@@ -13,74 +13,74 @@ from msgspec import structs
 
 from volplane.api.kinds import Kind
 from volplane.apiserver.apply import managed
-from volplane.apiserver.apply.fields import Unreadable
+from volplane.apiserver.apply.fields import InvalidFieldSet
 from volplane.apiserver.apply.managed import Entries
 from volplane.apiserver.apply.ownership import Ownership
-from volplane.apiserver.shape import Shape
-from volplane.apiserver.strategy import Call
+from volplane.apiserver.object_access import ObjectAccess
+from volplane.apiserver.strategy import ApiCall
 
 
-class Tracked(Protocol):
+class TrackedResource(Protocol):
     """What this needs of an entry of the registry."""
 
     kind: Kind
-    shape: Shape[Any]
+    access: ObjectAccess[Any]
 
     @property
     def ownership(self) -> Ownership: ...
 
 
-def begun(entry: Tracked, call: Call, obj: Any) -> Entries:
+def initial_owners(entry: TrackedResource, call: ApiCall, obj: Any) -> Entries:
     """The owners of a new object."""
     if not call.manager:
         return ()
-    owned = entry.ownership.owned(entry.ownership.fresh(obj))
-    return managed.created(managed.updater(call.manager, entry.kind.api_version), call.now, owned)
+    owned = entry.ownership.filter_ownable(entry.ownership.fields_of_new(obj))
+    return managed.first_entries(managed.updater(call.manager, entry.kind.api_version), call.now, owned)
 
 
-def moved(entry: Tracked, call: Call, old: Any, new: Any, sent: Entries) -> Entries:
+def updated_owners(entry: TrackedResource, call: ApiCall, old: Any, new: Any, sent: Entries) -> Entries:
     """The owners after a write; `sent`: what the writer's object says about them."""
-    live = entry.shape.metadata(old).managed_fields
+    live = entry.access.metadata(old).managed_fields
     if not live and not sent:
         return live
     if managed.is_reset(sent) and not call.subresource:
         return ()
-    held = _held(call, live, sent)
+    held = _owners_before(call, live, sent)
     if not held:
         return ()
     kind = entry.ownership
-    changed, removed = (kind.owned(found, call.subresource) for found in kind.differ(old, new))
+    changed, removed = (kind.filter_ownable(found, call.subresource) for found in kind.differ(old, new))
     owner = managed.updater(call.manager, entry.kind.api_version, call.subresource)
-    return managed.updated(held, owner, call.now, changed, removed)
+    return managed.update_entries(held, owner, call.now, changed, removed)
 
 
-def _held(call: Call, live: Entries, sent: Entries) -> Entries:
+def _owners_before(call: ApiCall, live: Entries, sent: Entries) -> Entries:
     """The owners before a write. A client may rewrite them; who sends none, or nonsense, leaves them."""
     if sent and sent != live and not call.subresource:
         try:
             return managed.read_foreign(sent)
-        except Unreadable:
+        except InvalidFieldSet:
             pass
     return live
 
 
-def kept(entry: Tracked, call: Call, old: Any, new: Any, sent: Entries) -> Entries:
+def unchanged_owners(entry: TrackedResource, call: ApiCall, old: Any, new: Any, sent: Entries) -> Entries:
     """A write of the server's own has no owner."""
-    return entry.shape.metadata(old).managed_fields
+    return entry.access.metadata(old).managed_fields
 
 
-def given(entry: Tracked, call: Call, old: Any, new: Any, sent: Entries) -> Entries:
+def given_owners(entry: TrackedResource, call: ApiCall, old: Any, new: Any, sent: Entries) -> Entries:
     """An apply has worked them out already."""
     return sent
 
 
-def settled(entry: Tracked, old: Any, new: Any) -> Any:
+def drop_time_only_change(entry: TrackedResource, old: Any, new: Any) -> Any:
     """The object to store: the old one if all that changed is when somebody owned something."""
-    was, now = entry.shape.metadata(old), entry.shape.metadata(new)
+    was, now = entry.access.metadata(old), entry.access.metadata(new)
     before, after = was.managed_fields, now.managed_fields
     if before is after or len(before) != len(after) or before == after:
         return new
     if any(structs.replace(a, time=b.time) != b for a, b in zip(after, before, strict=True)):
         return new
-    same = entry.shape.with_metadata(new, structs.replace(now, managed_fields=before))
+    same = entry.access.with_metadata(new, structs.replace(now, managed_fields=before))
     return old if same == old else new

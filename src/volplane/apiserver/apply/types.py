@@ -20,20 +20,20 @@ from volplane.api.object import Field, Object, schema
 LEAF, FIELDS, MAP, ITEMS, SET = "leaf", "fields", "map", "items", "set"
 
 
-def _atomic() -> Type:
+def _atomic() -> ApplyType:
     return ATOMIC
 
 
-class Type(Struct):
+class ApplyType(Struct):
     """The inner types are asked for by functions: schemas contain themselves."""
 
     form: str
-    field: Callable[[str], Type | None] = lambda name: None  # FIELDS: a named field
-    item: Callable[[], Type] = _atomic  # MAP, ITEMS: what is inside
+    field: Callable[[str], ApplyType | None] = lambda name: None  # FIELDS: a named field
+    item: Callable[[], ApplyType] = _atomic  # MAP, ITEMS: what is inside
     keys: Mapping[str, Any] = {}  # ITEMS: the fields that tell items apart, with their defaults (None: none)
     open: bool = False  # FIELDS: may have others; they are taken as they come
 
-    def inner(self, key: str) -> Type:
+    def inner(self, key: str) -> ApplyType:
         """The type of the part that a key of a field set names."""
         if self.form == FIELDS:
             return self.field(key[2:]) or (FREE if self.open else ATOMIC)
@@ -44,19 +44,19 @@ class Type(Struct):
         return self.form == FIELDS and self.field(key[2:]) is not None
 
 
-ATOMIC = Type(LEAF)
-_SET = Type(SET)
+ATOMIC = ApplyType(LEAF)
+_SET = ApplyType(SET)
 
 
-def _free() -> Type:
+def _free() -> ApplyType:
     return FREE
 
 
-FREE = Type(MAP, item=_free)  # nothing is known; only meant where the value is a map
+FREE = ApplyType(MAP, item=_free)  # nothing is known; only meant where the value is a map
 
 # What the published schema says against the rule: maps that are replaced whole, and an object that is
 # merged although its type is atomic elsewhere.
-WHOLE_MAPS = frozenset(
+ATOMIC_MAPS = frozenset(
     {
         ("PodSpec", "nodeSelector"),
         ("ReplicationControllerSpec", "selector"),
@@ -74,13 +74,13 @@ def is_leaf(owner: str, info: Field) -> bool:
         case "list":
             return info.list_type == "atomic"
         case "map":
-            return (owner, info.name) in WHOLE_MAPS
+            return (owner, info.name) in ATOMIC_MAPS
         case "object":
-            return is_whole(info.type) and (owner, info.name) not in MERGED_OBJECTS
+            return is_atomic(info.type) and (owner, info.name) not in MERGED_OBJECTS
     return True
 
 
-def is_whole(of: type[Object] | None) -> bool:
+def is_atomic(of: type[Object] | None) -> bool:
     """Are objects of this type owned whole?"""
     return bool(getattr(of, "atomic", False))
 
@@ -90,22 +90,22 @@ def key_default(info: Field) -> Any:
     if info.name in _KEY_DEFAULTS:
         return _KEY_DEFAULTS[info.name]
     if info.shape == "string":
-        return "" if info.always or info.name == "name" else None
-    return 0 if info.always else None
+        return "" if info.always_written or info.name == "name" else None
+    return 0 if info.always_written else None
 
 
 @cache
-def of_struct(of: type[Object]) -> Type:
+def of_struct(of: type[Object]) -> ApplyType:
     known = schema(of)
 
-    def look(name: str) -> Type | None:
+    def look(name: str) -> ApplyType | None:
         info = known.get(name)
         return None if info is None else _of_field(of.__name__, info)
 
-    return Type(FIELDS, field=cache(look))
+    return ApplyType(FIELDS, field=cache(look))
 
 
-def _of_field(owner: str, info: Field) -> Type:
+def _of_field(owner: str, info: Field) -> ApplyType:
     if is_leaf(owner, info):
         return ATOMIC
     match info.shape:
@@ -114,24 +114,26 @@ def _of_field(owner: str, info: Field) -> Type:
             return of_struct(info.type)
         case "map":
             assert info.item is not None
-            return Type(MAP, item=_given(_of_field("", info.item)))
+            return ApplyType(MAP, item=_constant(_of_field("", info.item)))
     if info.list_type == "set":
         return _SET
     assert info.item is not None
     assert info.item.type is not None
     inner = info.item.type
     keys = {name: key_default(schema(inner)[name]) for name in sorted(info.list_keys)}
-    return Type(ITEMS, item=_given(ATOMIC) if is_whole(inner) else lambda: of_struct(inner), keys=keys)
+    return ApplyType(
+        ITEMS, item=_constant(ATOMIC) if is_atomic(inner) else lambda: of_struct(inner), keys=keys
+    )
 
 
-def _given(made: Type) -> Callable[[], Type]:
+def _constant(made: ApplyType) -> Callable[[], ApplyType]:
     return lambda: made
 
 
 # Custom resources
 
 
-def of_openapi(given: Mapping[str, Any]) -> Type:
+def of_openapi(given: Mapping[str, Any]) -> ApplyType:
     """From the structural schema of a custom resource's version."""
     kind = given.get("type")
     if given.get("x-kubernetes-int-or-string"):
@@ -143,7 +145,7 @@ def of_openapi(given: Mapping[str, Any]) -> Type:
     return ATOMIC
 
 
-def _of_object(given: Mapping[str, Any]) -> Type:
+def _of_object(given: Mapping[str, Any]) -> ApplyType:
     if given.get("x-kubernetes-map-type") == "atomic":
         return ATOMIC
     properties: Mapping[str, Any] = given.get("properties") or {}
@@ -151,17 +153,17 @@ def _of_object(given: Mapping[str, Any]) -> Type:
     loose = bool(given.get("x-kubernetes-preserve-unknown-fields"))
     if not properties:
         if isinstance(extra, Mapping):
-            return Type(MAP, item=cache(lambda: of_openapi(extra)))
-        return FREE if loose or extra is True else Type(FIELDS)
+            return ApplyType(MAP, item=cache(lambda: of_openapi(extra)))
+        return FREE if loose or extra is True else ApplyType(FIELDS)
 
-    def look(name: str) -> Type | None:
+    def look(name: str) -> ApplyType | None:
         inner = properties.get(name)
         return None if inner is None else of_openapi(inner)
 
-    return Type(FIELDS, field=cache(look), open=loose)
+    return ApplyType(FIELDS, field=cache(look), open=loose)
 
 
-def _of_array(given: Mapping[str, Any]) -> Type:
+def _of_array(given: Mapping[str, Any]) -> ApplyType:
     inner = given.get("items") or {}
     match given.get("x-kubernetes-list-type"):
         case "set":
@@ -170,19 +172,19 @@ def _of_array(given: Mapping[str, Any]) -> Type:
             properties = inner.get("properties") or {}
             names = sorted(given.get("x-kubernetes-list-map-keys") or ())
             keys = {name: (properties.get(name) or {}).get("default") for name in names}
-            return Type(ITEMS, item=cache(lambda: of_openapi(inner)), keys=keys)
+            return ApplyType(ITEMS, item=cache(lambda: of_openapi(inner)), keys=keys)
     return ATOMIC
 
 
-def of_custom(given: Mapping[str, Any] | None) -> Type:
+def of_custom(given: Mapping[str, Any] | None) -> ApplyType:
     """A whole custom resource: its own schema (or none) below the metadata that all objects have."""
     inner = FREE if given is None else of_openapi(given)
 
-    def look(name: str) -> Type | None:
+    def look(name: str) -> ApplyType | None:
         if name == "metadata":
             return of_struct(ObjectMeta)
         if name in ("apiVersion", "kind"):
             return ATOMIC
         return inner.field(name) if inner.form == FIELDS else FREE
 
-    return Type(FIELDS, field=cache(look), open=inner.form != FIELDS or inner.open)
+    return ApplyType(FIELDS, field=cache(look), open=inner.form != FIELDS or inner.open)

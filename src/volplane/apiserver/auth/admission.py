@@ -9,53 +9,55 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from volplane.apiserver.strategy import Call
+from volplane.apiserver.strategy import ApiCall
 
 
-class Judge(Protocol):
-    async def create(self, call: Call, obj: Any) -> None: ...
+class AdmissionPlugin(Protocol):
+    async def create(self, call: ApiCall, obj: Any) -> None: ...
 
-    async def update(self, call: Call, old: Any, new: Any) -> None:
+    async def update(self, call: ApiCall, old: Any, new: Any) -> None:
         """Also for /status and other parts: `call.subresource` tells."""
 
-    async def delete(self, call: Call, obj: Any) -> None: ...
+    async def delete(self, call: ApiCall, obj: Any) -> None: ...
 
-    async def post(self, call: Call, obj: Any) -> None:
+    async def post(self, call: ApiCall, obj: Any) -> None:
         """An object posted below another: a token request, an eviction, a binding."""
 
 
-class Validator(Protocol):
-    async def validate_create(self, call: Call, obj: Any) -> None: ...
+class ValidatingPlugin(Protocol):
+    async def validate_create(self, call: ApiCall, obj: Any) -> None: ...
 
-    async def validate_update(self, call: Call, old: Any, new: Any) -> None:
+    async def validate_update(self, call: ApiCall, old: Any, new: Any) -> None:
         """Also for /status and other parts: `call.subresource` tells."""
 
 
-class Admission:
-    def __init__(self, judges: Sequence[Judge] = (), validators: Sequence[Validator] = ()) -> None:
+class AdmissionChain:
+    def __init__(
+        self, judges: Sequence[AdmissionPlugin] = (), validators: Sequence[ValidatingPlugin] = ()
+    ) -> None:
         self.judges = judges
         self.validators = validators
 
-    async def create(self, call: Call, obj: Any) -> None:
+    async def create(self, call: ApiCall, obj: Any) -> None:
         for judge in self.judges:
             await judge.create(call, obj)
 
-    async def update(self, call: Call, old: Any, new: Any) -> None:
+    async def update(self, call: ApiCall, old: Any, new: Any) -> None:
         for judge in self.judges:
             await judge.update(call, old, new)
 
-    async def delete(self, call: Call, obj: Any) -> None:
+    async def delete(self, call: ApiCall, obj: Any) -> None:
         for judge in self.judges:
             await judge.delete(call, obj)
 
-    async def post(self, call: Call, obj: Any) -> None:
+    async def post(self, call: ApiCall, obj: Any) -> None:
         for judge in self.judges:
             await judge.post(call, obj)
 
-    async def validate_create(self, call: Call, obj: Any) -> None:
+    async def validate_create(self, call: ApiCall, obj: Any) -> None:
         for validator in self.validators:
             await validator.validate_create(call, obj)
 
-    async def validate_update(self, call: Call, old: Any, new: Any) -> None:
+    async def validate_update(self, call: ApiCall, old: Any, new: Any) -> None:
         for validator in self.validators:
             await validator.validate_update(call, old, new)

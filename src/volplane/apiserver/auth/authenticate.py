@@ -16,10 +16,10 @@ from typing import NamedTuple
 from msgspec import structs
 
 from volplane.api.errors import Unauthorized
+from volplane.apiserver.auth.go_format import aggregate_errors
 from volplane.apiserver.auth.issuer import ISSUER
-from volplane.apiserver.auth.texts import aggregate
-from volplane.apiserver.auth.users import ANONYMOUS, AUTHENTICATED
-from volplane.apiserver.strategy import User
+from volplane.apiserver.auth.well_known_users import ANONYMOUS, AUTHENTICATED
+from volplane.apiserver.strategy import RequestUser
 from volplane.web import Peer, Request
 
 EXTRA = "authentication.kubernetes.io/"
@@ -27,41 +27,41 @@ WEBSOCKET_TOKEN = "base64url.bearer.authorization.k8s.io."
 AUDIENCES = (ISSUER,)  # those whose tokens are for us
 
 
-class Checked(NamedTuple):
+class TokenResult(NamedTuple):
     """What became of a token: a user and the audiences it is good for, or why not."""
 
-    user: User | None = None
+    user: RequestUser | None = None
     audiences: tuple[str, ...] = ()
     error: str = ""
 
 
-TokenCheck = Callable[[str, tuple[str, ...]], Checked | None]
+TokenCheck = Callable[[str, tuple[str, ...]], TokenResult | None]
 
 
-class Tokens:
+class StaticTokens:
     """Fixed tokens. They are kept hashed: looking one up tells nothing by its timing."""
 
     def __init__(self) -> None:
-        self._users: dict[bytes, User] = {}
+        self._users: dict[bytes, RequestUser] = {}
 
-    def add(self, token: str, user: User) -> None:
+    def add(self, token: str, user: RequestUser) -> None:
         self._users[_digest(token)] = user
 
-    def __call__(self, token: str, audiences: tuple[str, ...]) -> Checked | None:
+    def __call__(self, token: str, audiences: tuple[str, ...]) -> TokenResult | None:
         user = self._users.get(_digest(token))
         ours = tuple(audience for audience in AUDIENCES if audience in audiences)
-        return Checked(user, ours) if user is not None and ours else None
+        return TokenResult(user, ours) if user is not None and ours else None
 
 
 class Authenticator:
     def __init__(self, checks: Sequence[TokenCheck]) -> None:
         self.checks = list(checks)
 
-    def __call__(self, request: Request) -> User:
+    def __call__(self, request: Request) -> RequestUser:
         peer = request.peer
         if peer is not None and peer.common_name:
-            return _certified(peer)
-        token = bearer(request)
+            return _certificate_user(peer)
+        token = bearer_token(request)
         if token is None:
             return ANONYMOUS
         user = self.check(token).user
@@ -69,38 +69,38 @@ class Authenticator:
             raise Unauthorized()
         return user
 
-    def check(self, token: str, audiences: tuple[str, ...] = AUDIENCES) -> Checked:
+    def check(self, token: str, audiences: tuple[str, ...] = AUDIENCES) -> TokenResult:
         errors = ["invalid bearer token"]
         for check in self.checks:
             checked = check(token, audiences)
             if checked is None:
                 continue
             if checked.user is not None:
-                return checked._replace(user=known(checked.user))
+                return checked._replace(user=with_authenticated_group(checked.user))
             errors.append(checked.error)
-        return Checked(error=aggregate(errors))
+        return TokenResult(error=aggregate_errors(errors))
 
 
 @lru_cache(maxsize=1024)  # one for each certificate that is shown: connections come and go, users stay
-def _certified(peer: Peer) -> User:
+def _certificate_user(peer: Peer) -> RequestUser:
     extra = {f"{EXTRA}credential-id": (f"X509SHA256={peer.fingerprint}",)} if peer.fingerprint else {}
-    return known(User(peer.common_name, tuple(peer.organizations), extra=extra))
+    return with_authenticated_group(RequestUser(peer.common_name, tuple(peer.organizations), extra=extra))
 
 
-def known(user: User) -> User:
+def with_authenticated_group(user: RequestUser) -> RequestUser:
     """Everybody who is somebody is in the group of the authenticated."""
     if AUTHENTICATED in user.groups:
         return user
     return structs.replace(user, groups=(*user.groups, AUTHENTICATED))
 
 
-def bearer(request: Request) -> str | None:
+def bearer_token(request: Request) -> str | None:
     """The token of a request: in the header, or for browsers' WebSockets among the subprotocols."""
     kind, _, token = request.headers.get("authorization").strip().partition(" ")
     if kind.lower() == "bearer" and token and not token.startswith(" "):
         return token.partition(" ")[0]
     if WEBSOCKET_TOKEN in request.headers.get("sec-websocket-protocol") and _is_websocket(request):
-        return _offered(request)
+        return _websocket_token(request)
     return None
 
 
@@ -109,17 +109,17 @@ def _is_websocket(request: Request) -> bool:
     return "upgrade" in headers.tokens("connection") and "websocket" in headers.tokens("upgrade")
 
 
-def _offered(request: Request) -> str:
+def _websocket_token(request: Request) -> str:
     """Raises Unauthorized unless there is one token, and another protocol that both sides can agree on."""
     values = request.headers.all("sec-websocket-protocol")
     protocols = [word.strip() for value in values for word in value.split(",")]
     tokens = [word for word in protocols if word.startswith(WEBSOCKET_TOKEN)]
     if len(tokens) != 1 or len(protocols) == 1:
         raise Unauthorized()
-    return _decoded(tokens[0].removeprefix(WEBSOCKET_TOKEN))
+    return _decode_token(tokens[0].removeprefix(WEBSOCKET_TOKEN))
 
 
-def _decoded(text: str) -> str:
+def _decode_token(text: str) -> str:
     try:
         raw = text.encode("ascii") + b"=" * (-len(text) % 4)
         return base64.b64decode(raw, altchars=b"-_", validate=True).decode()

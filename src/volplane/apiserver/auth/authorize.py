@@ -13,11 +13,11 @@ from msgspec import Struct
 
 from volplane.api.errors import Forbidden
 from volplane.api.rbac import PolicyRule
-from volplane.apiserver.auth.users import MASTERS
-from volplane.apiserver.strategy import User
+from volplane.apiserver.auth.well_known_users import MASTERS
+from volplane.apiserver.strategy import RequestUser
 
 
-class Act(Struct, frozen=True):
+class AuthorizationAttributes(Struct, frozen=True):
     """What somebody wants to do: a verb on a resource, or on a bare path."""
 
     verb: str
@@ -34,16 +34,16 @@ class Act(Struct, frozen=True):
         return f"{self.plural}/{self.subresource}" if self.subresource else self.plural
 
 
-class Verdict(NamedTuple):
+class AuthorizationDecision(NamedTuple):
     allowed: bool
     reason: str = ""
 
 
-ALLOWED = Verdict(True)
-NO_OPINION = Verdict(False)
+ALLOWED = AuthorizationDecision(True)
+NO_OPINION = AuthorizationDecision(False)
 
 
-class Known(NamedTuple):
+class ResolvedRules(NamedTuple):
     """The rules that an authorizer can tell in advance."""
 
     rules: Sequence[PolicyRule] = ()
@@ -52,56 +52,56 @@ class Known(NamedTuple):
 
 
 class Authorizer(Protocol):
-    def judge(self, user: User, act: Act) -> Verdict: ...
+    def authorize(self, user: RequestUser, act: AuthorizationAttributes) -> AuthorizationDecision: ...
 
-    def known(self, user: User, namespace: str) -> Known: ...
+    def rules_for(self, user: RequestUser, namespace: str) -> ResolvedRules: ...
 
 
-class Masters:
-    def judge(self, user: User, act: Act) -> Verdict:
+class SystemMasters:
+    def authorize(self, user: RequestUser, act: AuthorizationAttributes) -> AuthorizationDecision:
         return ALLOWED if MASTERS in user.groups else NO_OPINION
 
-    def known(self, user: User, namespace: str) -> Known:
-        return Known()
+    def rules_for(self, user: RequestUser, namespace: str) -> ResolvedRules:
+        return ResolvedRules()
 
 
-class Authority:
+class AuthorizerChain:
     """All authorizers, asked as one."""
 
     def __init__(self, authorizers: Sequence[Authorizer]) -> None:
         self._authorizers = tuple(authorizers)
 
-    def judge(self, user: User, act: Act) -> Verdict:
+    def authorize(self, user: RequestUser, act: AuthorizationAttributes) -> AuthorizationDecision:
         reasons = []
         for authorizer in self._authorizers:
-            verdict = authorizer.judge(user, act)
+            verdict = authorizer.authorize(user, act)
             if verdict.allowed:
                 return verdict
             if verdict.reason:
                 reasons.append(verdict.reason)
-        return Verdict(False, "\n".join(reasons)) if reasons else NO_OPINION
+        return AuthorizationDecision(False, "\n".join(reasons)) if reasons else NO_OPINION
 
-    def allows(self, user: User, act: Act) -> bool:
-        return self.judge(user, act).allowed
+    def allows(self, user: RequestUser, act: AuthorizationAttributes) -> bool:
+        return self.authorize(user, act).allowed
 
-    def require(self, user: User, act: Act) -> Verdict:
+    def require(self, user: RequestUser, act: AuthorizationAttributes) -> AuthorizationDecision:
         """Raises Forbidden unless somebody says yes."""
-        verdict = self.judge(user, act)
+        verdict = self.authorize(user, act)
         if verdict.allowed:
             return verdict
-        raise refusal(user, act, verdict.reason)
+        raise forbidden_error(user, act, verdict.reason)
 
-    def known(self, user: User, namespace: str) -> Known:
-        told = [authorizer.known(user, namespace) for authorizer in self._authorizers]
-        return Known(
+    def rules_for(self, user: RequestUser, namespace: str) -> ResolvedRules:
+        told = [authorizer.rules_for(user, namespace) for authorizer in self._authorizers]
+        return ResolvedRules(
             [rule for known in told for rule in known.rules],
             any(known.incomplete for known in told),
             [error for known in told for error in known.errors],
         )
 
 
-def refusal(user: User, act: Act, reason: str) -> Forbidden:
-    why = _harmless(_denied(user, act))
+def forbidden_error(user: RequestUser, act: AuthorizationAttributes, reason: str) -> Forbidden:
+    why = _escape_html(_describe_denial(user, act))
     if reason:
         why = f"{why}: {reason}"
     if not act.plural:
@@ -112,7 +112,7 @@ def refusal(user: User, act: Act, reason: str) -> Forbidden:
     return Forbidden(f"{subject} is forbidden: {why}", details={key: value for key, value in about if value})
 
 
-def _denied(user: User, act: Act) -> str:
+def _describe_denial(user: RequestUser, act: AuthorizationAttributes) -> str:
     if not act.plural:
         return f'User "{user.name}" cannot {act.verb} path "{act.path}"'
     where = f'in the namespace "{act.namespace}"' if act.namespace else "at the cluster scope"
@@ -121,6 +121,6 @@ def _denied(user: User, act: Act) -> str:
     )
 
 
-def _harmless(text: str) -> str:
+def _escape_html(text: str) -> str:
     """A browser that sniffs must not find HTML in what we repeat."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -50,7 +50,7 @@ def _first_sentence(why: object) -> str:
     return str(why).partition(". ")[0].rstrip(".")
 
 
-class Pair(Struct, frozen=True):
+class CertificateFiles(Struct, frozen=True):
     """A certificate and its key, as PEM and as files."""
 
     cert_path: Path
@@ -65,7 +65,7 @@ class Pair(Struct, frozen=True):
         return self.key_path.read_bytes()
 
 
-class Authority:
+class CertificateAuthority:
     """The CA of one data directory."""
 
     def __init__(self, directory: Path) -> None:
@@ -73,28 +73,32 @@ class Authority:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.pair = _pair(directory, "ca")
-        self._key, self.certificate = _authority(self.pair)
+        self._key, self.certificate = _load_or_create_ca(self.pair)
 
-    def server(self, name: str, hosts: Sequence[str]) -> Pair:
+    def server(self, name: str, hosts: Sequence[str]) -> CertificateFiles:
         """The certificate of an HTTPS server, made anew when it is to answer to other names."""
         pair = _pair(self.directory, name)
-        if not _usable(pair, self.certificate) or not _covers(pair, hosts):
-            alternatives = x509.SubjectAlternativeName([_alternative(host) for host in hosts])
+        if not _is_usable(pair, self.certificate) or not _covers(pair, hosts):
+            alternatives = x509.SubjectAlternativeName([_alternative_name(host) for host in hosts])
             self._sign(pair, _name(name), ExtendedKeyUsageOID.SERVER_AUTH, [alternatives])
         return pair
 
-    def client(self, name: str, user: str, groups: Iterable[str] = ()) -> Pair:
+    def client(self, name: str, user: str, groups: Iterable[str] = ()) -> CertificateFiles:
         """A client certificate: the common name is the user, the organizations are the groups.
 
         One that names somebody else, or other groups, is made anew: what a user may do can change.
         """
         pair, subject = _pair(self.directory, name), _name(user, groups)
-        if not _usable(pair, self.certificate) or _subject(pair) != subject:
+        if not _is_usable(pair, self.certificate) or _subject(pair) != subject:
             self._sign(pair, subject, ExtendedKeyUsageOID.CLIENT_AUTH, [])
         return pair
 
     def _sign(
-        self, pair: Pair, subject: x509.Name, usage: x509.ObjectIdentifier, more: list[x509.ExtensionType]
+        self,
+        pair: CertificateFiles,
+        subject: x509.Name,
+        usage: x509.ObjectIdentifier,
+        more: list[x509.ExtensionType],
     ) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(subject, self.certificate.subject, key.public_key())
@@ -107,7 +111,7 @@ class Authority:
         _write(pair, builder.sign(self._key, hashes.SHA256()), key)
 
 
-def _authority(pair: Pair) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+def _load_or_create_ca(pair: CertificateFiles) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     """The key is what counts: a certificate that is lost or damaged is made again for the same key, and who
     trusts the old one trusts what is signed. Nothing can replace the key.
     """
@@ -133,14 +137,14 @@ def _authority(pair: Pair) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate
 
 
 def _write_root(
-    pair: Pair, key: ec.EllipticCurvePrivateKey
+    pair: CertificateFiles, key: ec.EllipticCurvePrivateKey
 ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    certificate = _root(key)
+    certificate = _sign_root(key)
     _write(pair, certificate, key)
     return key, certificate
 
 
-def _root(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+def _sign_root(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
     name = _name("volplane-ca")
     builder = _builder(name, name, key.public_key())
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
@@ -181,18 +185,18 @@ def _name(common: str, organizations: Iterable[str] = ()) -> x509.Name:
     return x509.Name([*groups, x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
-def _alternative(host: str) -> x509.GeneralName:
+def _alternative_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
 
 
-def _pair(directory: Path, name: str) -> Pair:
-    return Pair(directory / f"{name}.crt", directory / f"{name}.key")
+def _pair(directory: Path, name: str) -> CertificateFiles:
+    return CertificateFiles(directory / f"{name}.crt", directory / f"{name}.key")
 
 
-def _usable(pair: Pair, issuer: x509.Certificate) -> bool:
+def _is_usable(pair: CertificateFiles, issuer: x509.Certificate) -> bool:
     """Anything that is wrong with a pair is mended by a new one."""
     certificate = _read_certificate(pair)
     if certificate is None or _ends_soon(certificate) or not _is_signed_by(certificate, issuer):
@@ -203,7 +207,7 @@ def _usable(pair: Pair, issuer: x509.Certificate) -> bool:
         return False
 
 
-def _read_certificate(pair: Pair) -> x509.Certificate | None:
+def _read_certificate(pair: CertificateFiles) -> x509.Certificate | None:
     try:
         return x509.load_pem_x509_certificate(pair.cert)
     except (OSError, ValueError):
@@ -223,17 +227,17 @@ def _is_signed_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bo
     return True
 
 
-def _subject(pair: Pair) -> x509.Name:
+def _subject(pair: CertificateFiles) -> x509.Name:
     return x509.load_pem_x509_certificate(pair.cert).subject
 
 
-def _covers(pair: Pair, hosts: Sequence[str]) -> bool:
+def _covers(pair: CertificateFiles, hosts: Sequence[str]) -> bool:
     certificate = x509.load_pem_x509_certificate(pair.cert)
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
         return False
-    return set(names) >= {_alternative(host) for host in hosts}
+    return set(names) >= {_alternative_name(host) for host in hosts}
 
 
 def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -249,7 +253,7 @@ def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _write(pair: Pair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+def _write(pair: CertificateFiles, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
     # The key first: a certificate without its key would look usable to nobody, but a crash between the two
     # must not leave an old certificate with a new key.
     pair.cert_path.unlink(missing_ok=True)

@@ -12,15 +12,15 @@ from urllib.parse import unquote
 
 from volplane.api import names
 from volplane.api.errors import BadRequest
-from volplane.apiserver.auth.authorize import Act, Authority
-from volplane.apiserver.auth.users import (
+from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
+from volplane.apiserver.auth.well_known_users import (
     ACCOUNT_PREFIX,
     ANONYMOUS,
     AUTHENTICATED,
     UNAUTHENTICATED,
     account_groups,
 )
-from volplane.apiserver.strategy import User
+from volplane.apiserver.strategy import RequestUser
 from volplane.web import Headers
 
 VERB = "impersonate"
@@ -28,7 +28,7 @@ GROUP = "authentication.k8s.io"
 _PREFIX, _EXTRA = "impersonate-", "impersonate-extra-"
 
 
-class _Wanted(NamedTuple):
+class _ImpersonatedIdentity(NamedTuple):
     """One thing to be, as authorization and a refusal of nonsense see it."""
 
     kind: str
@@ -38,56 +38,56 @@ class _Wanted(NamedTuple):
     group: str = ""
     key: str = ""
 
-    def act(self) -> Act:
-        return Act(VERB, self.group, self.plural, self.namespace, self.name, self.key)
+    def attributes(self) -> AuthorizationAttributes:
+        return AuthorizationAttributes(VERB, self.group, self.plural, self.namespace, self.name, self.key)
 
     def __str__(self) -> str:
         version = f"{GROUP}/v1" if self.group else ""
         return f"{{{self.kind} {self.namespace} {self.name}  {version}  {self.key}}}"
 
 
-def impersonated(authority: Authority, user: User, headers: Headers) -> User:
+def resolve_impersonation(authority: AuthorizerChain, user: RequestUser, headers: Headers) -> RequestUser:
     """Who the request is made as: the user, unless the headers name another. Raises Forbidden, BadRequest."""
     if not any(name.startswith(_PREFIX) for name in headers.names()):
         return user
-    wanted = _wanted(headers)
+    wanted = _requested_identities(headers)
     if not wanted:
         return user
     if wanted[0].plural not in ("users", "serviceaccounts"):
         told = " ".join(str(one) for one in wanted)
         raise BadRequest(f"requested [{told}] without impersonating a user")
     for one in wanted:
-        authority.require(user, one.act())
+        authority.require(user, one.attributes())
     return _user(wanted)
 
 
-def _wanted(headers: Headers) -> list[_Wanted]:
-    found: list[_Wanted] = []
+def _requested_identities(headers: Headers) -> list[_ImpersonatedIdentity]:
+    found: list[_ImpersonatedIdentity] = []
     if name := headers.get("impersonate-user"):
-        found.append(_account(name) or _Wanted("User", "users", name))
-    found += [_Wanted("Group", "groups", group) for group in headers.all("impersonate-group")]
+        found.append(_account(name) or _ImpersonatedIdentity("User", "users", name))
+    found += [_ImpersonatedIdentity("Group", "groups", group) for group in headers.all("impersonate-group")]
     for header in headers.names():
         if header.startswith(_EXTRA):
             key = unquote(header.removeprefix(_EXTRA))
             found += [
-                _Wanted("UserExtra", "userextras", value, group=GROUP, key=key)
+                _ImpersonatedIdentity("UserExtra", "userextras", value, group=GROUP, key=key)
                 for value in headers.all(header)
             ]
     if uid := headers.get("impersonate-uid"):
-        found.append(_Wanted("UID", "uids", uid, group=GROUP))
+        found.append(_ImpersonatedIdentity("UID", "uids", uid, group=GROUP))
     return found
 
 
-def _account(name: str) -> _Wanted | None:
+def _account(name: str) -> _ImpersonatedIdentity | None:
     space, colon, account = name.removeprefix(ACCOUNT_PREFIX).partition(":")
     if not name.startswith(ACCOUNT_PREFIX) or not colon:
         return None
     if not names.is_label(space) or not names.is_subdomain(account):
         return None
-    return _Wanted("ServiceAccount", "serviceaccounts", account, space)
+    return _ImpersonatedIdentity("ServiceAccount", "serviceaccounts", account, space)
 
 
-def _user(wanted: list[_Wanted]) -> User:
+def _user(wanted: list[_ImpersonatedIdentity]) -> RequestUser:
     first = wanted[0]
     name = f"{ACCOUNT_PREFIX}{first.namespace}:{first.name}" if first.namespace else first.name
     groups = [one.name for one in wanted if one.plural == "groups"]
@@ -98,10 +98,10 @@ def _user(wanted: list[_Wanted]) -> User:
         if one.plural == "userextras":
             extra[one.key] = (*extra.get(one.key, ()), one.name)
     uid = next((one.name for one in wanted if one.plural == "uids"), "")
-    return User(name, _with_everybody(name, groups), uid, extra)
+    return RequestUser(name, _with_default_group(name, groups), uid, extra)
 
 
-def _with_everybody(name: str, groups: list[str]) -> tuple[str, ...]:
+def _with_default_group(name: str, groups: list[str]) -> tuple[str, ...]:
     """The group that everybody is in: the known ones, or the unknown one."""
     if name == ANONYMOUS.name:
         return tuple(groups) if UNAUTHENTICATED in groups else (*groups, UNAUTHENTICATED)

@@ -28,14 +28,14 @@ LONGEST_TOKEN = 64 * 1024  # characters: as much as the head of a request may ho
 _ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
-class Read(NamedTuple):
+class ParsedToken(NamedTuple):
     """What a token says, and why it must not be believed."""
 
     claims: Mapping[str, Any]
     error: str = ""
 
 
-class Issuer:
+class TokenIssuer:
     """The key that signs tokens, and what others need to check them."""
 
     def __init__(self, key: ec.EllipticCurvePrivateKey | None = None) -> None:
@@ -46,7 +46,7 @@ class Issuer:
         self._public = public
 
     @classmethod
-    def load(cls, path: Path) -> Issuer:
+    def load(cls, path: Path) -> TokenIssuer:
         """The key of a data directory, made once: tokens survive a restart. Raises UnusableKey."""
         if not path.exists():
             key = ec.generate_private_key(ec.SECP256R1())
@@ -62,7 +62,7 @@ class Issuer:
         r, s = decode_dss_signature(self._key.sign(head.encode(), _ALGORITHM))
         return f"{head}.{_text(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
 
-    def read(self, token: str) -> Read | None:
+    def parse(self, token: str) -> ParsedToken | None:
         """What a token says, and whether it was signed here; None for what is no token at all."""
         if len(token) > LONGEST_TOKEN:
             return None
@@ -74,11 +74,11 @@ class Issuer:
         except (ValueError, RecursionError, binascii.Error, msgspec.MsgspecError):
             return None
         if head.get("kid") not in (None, "", self.key_id):
-            return Read(said, "invalid signature, no keys found")
-        signed = head.get("alg") == "ES256" and self._is_ours(f"{header}.{claims}".encode(), raw)
-        return Read(said, "" if signed else "go-jose/go-jose: error in cryptographic primitive")
+            return ParsedToken(said, "invalid signature, no keys found")
+        signed = head.get("alg") == "ES256" and self._has_valid_signature(f"{header}.{claims}".encode(), raw)
+        return ParsedToken(said, "" if signed else "go-jose/go-jose: error in cryptographic primitive")
 
-    def _is_ours(self, text: bytes, raw: bytes) -> bool:
+    def _has_valid_signature(self, text: bytes, raw: bytes) -> bool:
         if len(raw) != 64:
             return False
         r, s = int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:], "big")
@@ -105,7 +105,7 @@ class Issuer:
         }
 
 
-def metadata() -> dict[str, Any]:
+def openid_configuration() -> dict[str, Any]:
     return {
         "issuer": ISSUER,
         "jwks_uri": f"{ISSUER}/openid/v1/jwks",

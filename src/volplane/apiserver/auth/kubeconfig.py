@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from volplane.apiserver.auth.certificates import Pair, write_private
+from volplane.apiserver.auth.certificates import CertificateFiles, write_private
 
 
 def write(
-    path: Path, *, server: str, ca: bytes, user: str, pair: Pair | None = None, token: str = ""
+    path: Path, *, server: str, ca: bytes, user: str, pair: CertificateFiles | None = None, token: str = ""
 ) -> None:
     """One cluster, one user, one context. The file is JSON, which every reader of YAML reads."""
     login: dict[str, str] = {}

@@ -13,12 +13,12 @@ from volplane.api import kinds
 from volplane.api.errors import BadRequest, Cause, Invalid, UnsupportedMediaType
 from volplane.api.kinds import Kind
 from volplane.api.object import Object
-from volplane.apiserver import effort
+from volplane.apiserver import cpu_offload
 from volplane.apiserver.decode import protobuf
-from volplane.apiserver.decode.limits import Malformed
+from volplane.apiserver.decode.canonicalize import TypeMismatch, walker
+from volplane.apiserver.decode.go_errors import type_error
+from volplane.apiserver.decode.limits import MalformedBody
 from volplane.apiserver.decode.parse import parse_json
-from volplane.apiserver.decode.walk import Mismatch, walker
-from volplane.apiserver.decode.words import type_error
 from volplane.apiserver.decode.yaml_text import parse_yaml
 from volplane.web import Request
 
@@ -29,7 +29,7 @@ TEXTS = (JSON, YAML)
 ACCEPTED = (*TEXTS, PROTOBUF)
 STRICT, WARN, IGNORE = "Strict", "Warn", "Ignore"
 
-OTHERS_COST = 8  # times what reading JSON of the same length takes
+NON_JSON_COST = 8  # times what reading JSON of the same length takes
 
 _SCHEME = "pkg/api/legacyscheme/scheme.go:30"
 # Upstream takes this one to this day: it has the same fields, and kubectl up to 1.21 drains with it.
@@ -45,46 +45,46 @@ class Undecodable(Exception):
 def decode_body(kind: Kind, body: bytes, content_type: str, validation: str = WARN) -> tuple[Any, list[str]]:
     """The object in a request body (a dict for custom resources), and warnings. Raises BadRequest."""
     if protobuf.is_protobuf(content_type) and kind.type is not None:
-        return _by_number(kind, kind.type, body), []  # numbers leave nothing to be strict about
+        return _decode_protobuf(kind, kind.type, body), []  # numbers leave nothing to be strict about
     document, findings = _document(kind, body, content_type)
     _check_type(kind, document)
     try:
-        obj, more = typed(kind, document)
+        obj, more = convert_object(kind, document)
     except Undecodable as error:
-        raise _refused(kind, str(error)) from error
+        raise _cannot_handle(kind, str(error)) from error
     findings += more
     if findings and validation == STRICT:
-        raise _refused(kind, f"strict decoding error: {', '.join(findings[:_MAX_FINDINGS])}")
+        raise _cannot_handle(kind, f"strict decoding error: {', '.join(findings[:_MAX_FINDINGS])}")
     return obj, findings if validation == WARN else []
 
 
 async def decode_request(kind: Kind, request: Request, validation: str = WARN) -> tuple[Any, list[str]]:
     """`decode_body` of a request, beside the loop if the body is large."""
     body, content_type = request.body, request.headers.get("content-type")
-    size = len(body) if _media(content_type) in ("", JSON) else len(body) * OTHERS_COST
-    return await effort.run(size, [], decode_body, kind, body, content_type, validation)
+    size = len(body) if _media(content_type) in ("", JSON) else len(body) * NON_JSON_COST
+    return await cpu_offload.run(size, [], decode_body, kind, body, content_type, validation)
 
 
-def _by_number(kind: Kind, of: type[Object], body: bytes) -> Any:
+def _decode_protobuf(kind: Kind, of: type[Object], body: bytes) -> Any:
     """The object in a protobuf body."""
     try:
         envelope = protobuf.open_body(body)
-    except protobuf.Broken as error:
-        raise _unrecognized(kind, str(error), body) from error
+    except protobuf.InvalidProtobuf as error:
+        raise _unrecognized_object(kind, str(error), body) from error
     _check_type(kind, {"apiVersion": envelope.api_version, "kind": envelope.kind})
     try:
-        return plain(of, protobuf.read(of, envelope.data))[0]
-    except (protobuf.Broken, Undecodable) as error:
-        raise _refused(kind, str(error)) from error
+        return convert_struct(of, protobuf.read(of, envelope.data))[0]
+    except (protobuf.InvalidProtobuf, Undecodable) as error:
+        raise _cannot_handle(kind, str(error)) from error
 
 
-def canonical(
+def convert_patched(
     kind: Kind, data: dict[str, Any], validation: str = WARN, *, findings: list[str] | None = None
 ) -> tuple[Any, list[str]]:
     """A patch's result as an object; `findings` were found in the patch itself. Raises Invalid."""
     shown = msgspec.json.encode(data).decode() if validation == STRICT else ""
     try:
-        obj, more = typed(kind, data)
+        obj, more = convert_object(kind, data)
     except Undecodable as error:
         raise _invalid_patch(shown or msgspec.json.encode(data).decode(), str(error)) from error
     found = [*(findings or ()), *more]
@@ -93,23 +93,23 @@ def canonical(
     return obj, found if validation == WARN else []
 
 
-def typed(kind: Kind, data: dict[str, Any]) -> tuple[Any, list[str]]:
+def convert_object(kind: Kind, data: dict[str, Any]) -> tuple[Any, list[str]]:
     """The object of a kind from plain data (changed on the way), and what is wrong with its fields."""
     metadata = data.get("metadata")
     if type(metadata) is dict and metadata.get("managedFields") == []:
         metadata["managedFields"] = [{}]  # also says: forget all owners; an empty list would say nothing
     if kind.type is None:
-        found = kind.clean(data) if kind.clean is not None else []
+        found = kind.prune(data) if kind.prune is not None else []
         return data, [f'unknown field "{path}"' for path in found]
-    return plain(kind.type, data)
+    return convert_struct(kind.type, data)
 
 
-def plain(of: type[Object], data: dict[str, Any]) -> tuple[Any, list[str]]:
+def convert_struct(of: type[Object], data: dict[str, Any]) -> tuple[Any, list[str]]:
     """The same for any type, such as DeleteOptions."""
     try:
         found = walker(of)(data)
         obj = msgspec.convert(data, of)
-    except Mismatch as error:
+    except TypeMismatch as error:
         raise Undecodable(str(error)) from error
     except msgspec.ValidationError as error:
         raise Undecodable(type_error(of, error)) from error
@@ -118,23 +118,23 @@ def plain(of: type[Object], data: dict[str, Any]) -> tuple[Any, list[str]]:
     return obj, [f'unknown field "{path}"' for path in found or ()]
 
 
-def options(of: type[Object], body: bytes, content_type: str) -> Any:
+def decode_options(of: type[Object], body: bytes, content_type: str) -> Any:
     """The options that a body holds, whatever group's they say they are. Raises BadRequest."""
     try:
         if protobuf.is_protobuf(content_type):
             envelope = protobuf.open_body(body)
             _check_options(of, envelope.kind)
-            return plain(of, protobuf.read(of, envelope.data))[0]
+            return convert_struct(of, protobuf.read(of, envelope.data))[0]
         try:
-            data, _ = read(body, content_type)
-        except Malformed as error:
+            data, _ = parse_body(body, content_type)
+        except MalformedBody as error:
             raise BadRequest(f"couldn't get version/kind; json parse error: {error}") from error
         if not isinstance(data, dict):
             raise BadRequest(f"the body of the request must be {of.__name__}")
         data.pop("apiVersion", None)
         _check_options(of, data.pop("kind", None))
-        return plain(of, data)[0]
-    except (Malformed, protobuf.Broken, Undecodable) as error:
+        return convert_struct(of, data)[0]
+    except (MalformedBody, protobuf.InvalidProtobuf, Undecodable) as error:
         raise BadRequest(str(error)) from error
 
 
@@ -143,7 +143,9 @@ def _check_options(of: type[Object], kind: Any) -> None:
         raise BadRequest(f'decoded object cannot be converted to {of.__name__}: kind "{kind}"')
 
 
-def read(body: bytes, content_type: str, *, accepted: tuple[str, ...] = ACCEPTED) -> tuple[Any, list[str]]:
+def parse_body(
+    body: bytes, content_type: str, *, accepted: tuple[str, ...] = ACCEPTED
+) -> tuple[Any, list[str]]:
     """A body of text as plain data, and its duplicate fields. Raises Malformed or UnsupportedMediaType."""
     name = _media(content_type)
     if name in ("", JSON):
@@ -167,15 +169,19 @@ def _document(kind: Kind, body: bytes, content_type: str) -> tuple[dict[str, Any
     # The fields of a custom resource have no numbers.
     accepted = TEXTS if kind.type is None else ACCEPTED
     try:
-        document, findings = read(body, content_type, accepted=accepted)
+        document, findings = parse_body(body, content_type, accepted=accepted)
         if not isinstance(document, dict):
-            raise Malformed(f"json: cannot unmarshal {_word_for(document)} into Go value of type v1.TypeMeta")
-    except Malformed as error:
-        raise _unrecognized(kind, f"couldn't get version/kind; json parse error: {error}", body) from error
+            raise MalformedBody(
+                f"json: cannot unmarshal {_word_for(document)} into Go value of type v1.TypeMeta"
+            )
+    except MalformedBody as error:
+        raise _unrecognized_object(
+            kind, f"couldn't get version/kind; json parse error: {error}", body
+        ) from error
     return document, findings
 
 
-def _unrecognized(kind: Kind, why: str, body: bytes) -> BadRequest:
+def _unrecognized_object(kind: Kind, why: str, body: bytes) -> BadRequest:
     return BadRequest(
         f"the object provided is unrecognized (must be of type {kind.kind}): {why} ({_summary(body)})"
     )
@@ -214,10 +220,10 @@ def _check_type(kind: Kind, document: dict[str, Any]) -> None:
     else:
         home = kind.group.partition(".")[0] or "core"
         why = f"converting (v1.{name}) to ({home}.{kind.kind}): unknown conversion"
-    raise _refused(kind, why, name=name)
+    raise _cannot_handle(kind, why, name=name)
 
 
-def _refused(kind: Kind, why: str, *, name: str = "") -> BadRequest:
+def _cannot_handle(kind: Kind, why: str, *, name: str = "") -> BadRequest:
     return BadRequest(
         f'{name or kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {why}'
     )

@@ -12,7 +12,7 @@ _SHORTEST = 2  # bytes that a value takes
 _CHUNK = 64 * 1024
 
 
-class Malformed(ValueError):
+class MalformedBody(ValueError):
     """The body is neither JSON nor YAML, whichever it claims to be."""
 
 
@@ -22,23 +22,23 @@ def too_many_values() -> TooLarge:
 
 def check_values(body: bytes) -> None:
     """Refuse JSON with too many values, before anything is made of it. Raises TooLarge."""
-    if len(body) < MAX_VALUES * _SHORTEST or _signs(body) <= MAX_VALUES:
+    if len(body) < MAX_VALUES * _SHORTEST or _count_separators(body) <= MAX_VALUES:
         return
-    if _values(body) > MAX_VALUES:
+    if _count_values(body) > MAX_VALUES:
         raise too_many_values()
 
 
-def _signs(text: bytes) -> int:
+def _count_separators(text: bytes) -> int:
     """There is one of these signs before each value but the first, and perhaps more of them in strings."""
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
-def _values(body: bytes) -> int:
+def _count_values(body: bytes) -> int:
     """The same count without what stands in strings, piece by piece, so that others get their turn."""
     found, inside = 0, False
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     for at in range(0, len(plain), _CHUNK):
         pieces = plain[at : at + _CHUNK].split(b'"')
-        found += sum(_signs(piece) for piece in pieces[inside::2])
+        found += sum(_count_separators(piece) for piece in pieces[inside::2])
         inside ^= len(pieces) % 2 == 0
     return found

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from volplane.apiserver.decode.limits import Malformed, check_values
+from volplane.apiserver.decode.limits import MalformedBody, check_values
 
 # A quote that is not escaped, then a colon: the end of a member's name.
 _KEY_END = re.compile(rb'(?<!\\)"[ \t\r\n]*:')
@@ -28,7 +28,7 @@ def parse_json(body: bytes) -> tuple[Any, list[str]]:
             return document, []
         return document, _json_duplicates(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(_json_words(body, error)) from error
+        raise MalformedBody(_go_json_error(body, error)) from error
 
 
 def _members(value: Any) -> int:
@@ -39,7 +39,7 @@ def _members(value: Any) -> int:
     return 0
 
 
-_GO_WORDS = {
+_GO_MESSAGES = {
     "Expecting value": "looking for beginning of value",
     "Expecting property name enclosed in double quotes": "looking for beginning of object key string",
     "Illegal trailing comma before end of object": "looking for beginning of object key string",
@@ -50,14 +50,14 @@ _GO_WORDS = {
 }
 
 
-def _json_words(body: bytes, error: Exception) -> str:
+def _go_json_error(body: bytes, error: Exception) -> str:
     """The complaint in the API's words where they are well known."""
     try:
         json.loads(body)
     except json.JSONDecodeError as found:
         if found.pos >= len(found.doc.rstrip()) or found.msg.startswith("Unterminated string"):
             return "unexpected end of JSON input"
-        where = _GO_WORDS.get(found.msg, "looking for beginning of value")
+        where = _GO_MESSAGES.get(found.msg, "looking for beginning of value")
         return f"invalid character {found.doc[found.pos]!r} {where}"
     except (ValueError, RecursionError):
         pass

@@ -14,7 +14,7 @@ import yaml
 from msgspec import Struct
 from yaml.nodes import ScalarNode
 
-from volplane.apiserver.decode.limits import MAX_DEPTH, MAX_VALUES, Malformed, too_many_values
+from volplane.apiserver.decode.limits import MAX_DEPTH, MAX_VALUES, MalformedBody, too_many_values
 
 MAX_REPEATED = 3 * 1024 * 1024  # bytes that aliases may stand for, all together
 
@@ -27,7 +27,7 @@ class _Loader(yaml.CSafeLoader):
     """Gives events, and says what plain words mean."""
 
 
-class _Open(Struct):
+class _OpenCollection(Struct):
     """A list or an object that has not ended."""
 
     made: list[Any] | dict[str, Any]
@@ -39,7 +39,7 @@ class _Open(Struct):
     merged: list[dict[str, Any]] = []  # what `<<` names, the most important first
 
 
-class _Merge:
+class _MergeKey:
     """The key `<<`."""
 
 
@@ -47,22 +47,22 @@ def parse_yaml(body: bytes) -> tuple[Any, list[str]]:
     """Raises Malformed and TooLarge."""
     loader = _Loader(body)
     try:
-        reader = _Reader(loader)
+        reader = _YamlReader(loader)
         return reader.read(), reader.duplicates
     except yaml.YAMLError as error:
-        raise Malformed(f"error converting YAML to JSON: yaml: {_words(error)}") from error
-    except Malformed:
+        raise MalformedBody(f"error converting YAML to JSON: yaml: {_yaml_error(error)}") from error
+    except MalformedBody:
         raise
     except (ValueError, OverflowError) as error:
-        raise Malformed(f"error converting YAML to JSON: {error}") from error
+        raise MalformedBody(f"error converting YAML to JSON: {error}") from error
     finally:
         loader.dispose()
 
 
-class _Reader:
+class _YamlReader:
     def __init__(self, loader: _Loader) -> None:
         self._loader = loader
-        self._open: list[_Open] = []
+        self._open: list[_OpenCollection] = []
         self._anchors: dict[str, tuple[Any, int] | None] = {}  # None: it has not ended
         self._repeated = 0
         self._document: Any = None
@@ -106,26 +106,26 @@ class _Reader:
         if tag in (_TEXT, _TIMESTAMP):
             return event.value
         if tag == _MERGE:
-            return _Merge
+            return _MergeKey
         if tag not in _KNOWN:
             raise self._wrong(f"cannot read tag {tag!r}")
         node = ScalarNode(tag, event.value)
         value = self._loader.construct_object(node)
         self._loader.constructed_objects.clear()  # nobody asks for this node again
         if isinstance(value, float) and not math.isfinite(value):
-            raise Malformed(f"error converting YAML to JSON: json: unsupported value: {event.value}")
+            raise MalformedBody(f"error converting YAML to JSON: json: unsupported value: {event.value}")
         return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def _begin(self, event: yaml.MappingStartEvent | yaml.SequenceStartEvent) -> None:
         if len(self._open) >= MAX_DEPTH:
-            raise Malformed("error converting YAML to JSON: exceeded max depth")
+            raise MalformedBody("error converting YAML to JSON: exceeded max depth")
         is_map = isinstance(event, yaml.MappingStartEvent)
         wanted = self._loader.DEFAULT_MAPPING_TAG if is_map else self._loader.DEFAULT_SEQUENCE_TAG
         if event.tag not in (None, "!", wanted):
             raise self._wrong(f"cannot read tag {event.tag!r}")
         if event.anchor is not None:
             self._anchors[event.anchor] = None
-        self._open.append(_Open({} if is_map else [], event.anchor))
+        self._open.append(_OpenCollection({} if is_map else [], event.anchor))
 
     def _end(self) -> None:
         ended = self._open.pop()
@@ -140,14 +140,14 @@ class _Reader:
 
     def _alias(self, name: str) -> None:
         if name not in self._anchors:
-            raise Malformed(f"error converting YAML to JSON: yaml: unknown anchor '{name}' referenced")
+            raise MalformedBody(f"error converting YAML to JSON: yaml: unknown anchor '{name}' referenced")
         known = self._anchors[name]
         if known is None:
-            raise Malformed(f"error converting YAML to JSON: yaml: anchor '{name}' value contains itself")
+            raise MalformedBody(f"error converting YAML to JSON: yaml: anchor '{name}' value contains itself")
         value, weight = known
         self._repeated += weight
         if self._repeated > MAX_REPEATED:
-            raise Malformed("error converting YAML to JSON: yaml: document contains excessive aliasing")
+            raise MalformedBody("error converting YAML to JSON: yaml: document contains excessive aliasing")
         self._put(value, weight, None)
 
     def _put(self, value: Any, weight: int, anchor: str | None) -> None:
@@ -160,16 +160,16 @@ class _Reader:
         holder = self._open[-1]
         holder.weight += weight
         if isinstance(holder.made, list):
-            holder.made.append("<<" if value is _Merge else value)
+            holder.made.append("<<" if value is _MergeKey else value)
         elif not holder.has_key:
-            holder.key, holder.has_key = value if value is _Merge else _key(value), True
+            holder.key, holder.has_key = value if value is _MergeKey else _key(value), True
             holder.key_line = self._line
         else:
-            self._member(holder, holder.made, "<<" if value is _Merge else value)
+            self._member(holder, holder.made, "<<" if value is _MergeKey else value)
             holder.has_key = False
 
-    def _member(self, holder: _Open, made: dict[str, Any], value: Any) -> None:
-        if holder.key is _Merge:
+    def _member(self, holder: _OpenCollection, made: dict[str, Any], value: Any) -> None:
+        if holder.key is _MergeKey:
             others = value if isinstance(value, list) else [value]
             if not all(isinstance(other, dict) for other in others):
                 raise self._wrong("map merge requires map or sequence of maps as the value")
@@ -179,8 +179,8 @@ class _Reader:
             self.duplicates.append(f'line {holder.key_line}: key "{holder.key}" already set in map')
         made[holder.key] = value
 
-    def _wrong(self, words: str) -> Malformed:
-        return Malformed(f"error converting YAML to JSON: yaml: line {self._line}: {words}")
+    def _wrong(self, words: str) -> MalformedBody:
+        return MalformedBody(f"error converting YAML to JSON: yaml: line {self._line}: {words}")
 
 
 def _key(value: Any) -> str:
@@ -191,10 +191,10 @@ def _key(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
-    raise Malformed(f"error converting YAML to JSON: unsupported map key of type: {type(value).__name__}")
+    raise MalformedBody(f"error converting YAML to JSON: unsupported map key of type: {type(value).__name__}")
 
 
-def _words(error: yaml.YAMLError) -> str:
+def _yaml_error(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error)
     return f"line {mark.line + 1}: {problem}" if mark is not None else problem

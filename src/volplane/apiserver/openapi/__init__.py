@@ -21,9 +21,9 @@ from msgspec import Struct
 from volplane.api.errors import MethodNotAllowed, NotFound
 from volplane.api.kinds import Kind
 from volplane.api.meta import ObjectMeta
-from volplane.apiserver import effort
-from volplane.apiserver.crd.custom.publish import model
-from volplane.apiserver.discovery import grouped
+from volplane.apiserver import cpu_offload
+from volplane.apiserver.crd.custom.publish import published_model
+from volplane.apiserver.discovery import group_kinds
 from volplane.apiserver.openapi import gnostic, v2, v3
 from volplane.apiserver.openapi.schemas import Custom, name_of
 from volplane.apiserver.registry import Registry
@@ -36,38 +36,38 @@ _PROTOBUF_NAMES = (PROTOBUF, "application/com.github.proto-openapi.spec.v2@v1.0+
 YEAR = timedelta(days=365)
 
 
-class Document(Struct, frozen=True):
+class OpenApiDocument(Struct, frozen=True):
     body: bytes
     hash: str
     media: str = JSON
 
 
-class Documents:
+class OpenApiDocuments:
     """The rendered documents for one state of the registry, each made when it is first needed."""
 
-    def __init__(self, registry: Registry, before: Documents | None = None) -> None:
+    def __init__(self, registry: Registry, before: OpenApiDocuments | None = None) -> None:
         self.version = registry.version
         self._registry = registry
         self._kinds = registry.kinds()  # now: documents are made beside the loop, where kinds come and go
         self.group_versions = _group_versions(registry)
-        self._made: dict[str, Document] = {}
+        self._made: dict[str, OpenApiDocument] = {}
         if before is not None:
             # What is rendered of kinds that have not changed is still right.
             kept = (gv for gv, kinds in self.group_versions.items() if before.group_versions.get(gv) == kinds)
             self._made = {gv: before._made[gv] for gv in kept if gv in before._made}
 
-    def get(self, name: str, make: Callable[[], bytes], media: str = JSON) -> Document:
+    def get(self, name: str, make: Callable[[], bytes], media: str = JSON) -> OpenApiDocument:
         if name not in self._made:
             body = make()
-            self._made[name] = Document(body, hashlib.sha512(body).hexdigest().upper(), media)
+            self._made[name] = OpenApiDocument(body, hashlib.sha512(body).hexdigest().upper(), media)
         return self._made[name]
 
-    async def beside(self, name: str, make: Callable[[], Document]) -> Document:
+    async def render_in_thread(self, name: str, make: Callable[[], OpenApiDocument]) -> OpenApiDocument:
         """One that is made beside the loop: with large definitions it takes its time."""
         made = self._made.get(name)
-        return made if made is not None else await effort.run(effort.LARGE + 1, [], make)
+        return made if made is not None else await cpu_offload.run(cpu_offload.LARGE + 1, [], make)
 
-    def v3(self, group_version: str) -> Document:
+    def v3(self, group_version: str) -> OpenApiDocument:
         kinds = self.group_versions.get(group_version)
         if kinds is None:
             raise NotFound.path()
@@ -75,14 +75,14 @@ class Documents:
             group_version, lambda: msgspec.json.encode(v3.document(kinds, self._custom(v2=False)))
         )
 
-    def root(self) -> Document:
+    def root(self) -> OpenApiDocument:
         return self.get("root", self._root)
 
     def _root(self) -> bytes:
         paths = {gv: {"serverRelativeURL": address(gv, self.v3(gv))} for gv in self.group_versions}
         return msgspec.json.encode({"paths": paths})
 
-    def v2(self, *, protobuf: bool) -> Document:
+    def v2(self, *, protobuf: bool) -> OpenApiDocument:
         if protobuf:
             return self.get("v2.pb", lambda: gnostic.encode(self._v2()), PROTOBUF)
         return self.get("v2", lambda: msgspec.json.encode(self._v2()))
@@ -96,18 +96,18 @@ class Documents:
 
         def published(kind: Kind) -> Mapping[str, Any]:
             entry = self._registry.find(kind.group, kind.version, kind.plural)
-            return model(entry.strategy.schema if entry is not None else None, meta, v2=v2)
+            return published_model(entry.strategy.schema if entry is not None else None, meta, v2=v2)
 
         return published
 
 
-_rendered: WeakKeyDictionary[Registry, Documents] = WeakKeyDictionary()
+_documents_by_registry: WeakKeyDictionary[Registry, OpenApiDocuments] = WeakKeyDictionary()
 
 
-def documents(registry: Registry) -> Documents:
-    found = _rendered.get(registry)
+def documents_of(registry: Registry) -> OpenApiDocuments:
+    found = _documents_by_registry.get(registry)
     if found is None or found.version != registry.version:
-        found = _rendered[registry] = Documents(registry, found)
+        found = _documents_by_registry[registry] = OpenApiDocuments(registry, found)
     return found
 
 
@@ -115,29 +115,29 @@ def _group_versions(registry: Registry) -> dict[str, list[Kind]]:
     """`api/v1`, `apis/apps/v1`, … with their kinds."""
     return {
         (f"apis/{group}/{version}" if group else f"api/{version}"): kinds
-        for group, versions in grouped(registry.kinds()).items()
+        for group, versions in group_kinds(registry.kinds()).items()
         for version, kinds in versions.items()
     }
 
 
-def address(group_version: str, document: Document) -> str:
+def address(group_version: str, document: OpenApiDocument) -> str:
     return f"/openapi/v3/{group_version}?hash={document.hash}"
 
 
 async def handle(registry: Registry, request: Request) -> Response:
     if request.method not in ("GET", "HEAD"):
         raise MethodNotAllowed(f"{request.method.lower()} is not supported on schemas")
-    known = documents(registry)
+    known = documents_of(registry)
     match request.path.rstrip("/"):
         case "/openapi/v2":
             protobuf = _wants_protobuf(request.headers.get("accept"))
             name = "v2.pb" if protobuf else "v2"
-            return _answer(await known.beside(name, partial(known.v2, protobuf=protobuf)), request)
+            return _answer(await known.render_in_thread(name, partial(known.v2, protobuf=protobuf)), request)
         case "/openapi/v3":
-            return _answer(await known.beside("root", known.root), request)
+            return _answer(await known.render_in_thread("root", known.root), request)
         case path if path.startswith("/openapi/v3/"):
             name = path.removeprefix("/openapi/v3/")
-            return _group_version(name, await known.beside(name, partial(known.v3, name)), request)
+            return _group_version(name, await known.render_in_thread(name, partial(known.v3, name)), request)
     raise NotFound.path()
 
 
@@ -151,7 +151,7 @@ def _wants_protobuf(accept: str) -> bool:
     return False
 
 
-def _group_version(group_version: str, document: Document, request: Request) -> Response:
+def _group_version(group_version: str, document: OpenApiDocument, request: Request) -> Response:
     given = request.query.get("hash")
     if not given:
         return _answer(document, request)
@@ -161,7 +161,9 @@ def _group_version(group_version: str, document: Document, request: Request) -> 
     return _answer(document, request, [("Cache-Control", "public, immutable"), ("Expires", expires)])
 
 
-def _answer(document: Document, request: Request, extra: list[tuple[str, str]] | None = None) -> Response:
+def _answer(
+    document: OpenApiDocument, request: Request, extra: list[tuple[str, str]] | None = None
+) -> Response:
     tag = f'"{document.hash}"'
     headers = [("ETag", tag), ("Vary", "Accept"), *(extra or ())]
     if tag in (t.strip() for t in request.headers.get("if-none-match").split(",")):

@@ -17,7 +17,8 @@ def encode(document: Mapping[str, Any]) -> bytes:
         _text(1, document["swagger"])
         + _field(2, _info(document["info"]))
         + _field(
-            8, b"".join(_field(2, _named(path, _path(body))) for path, body in document["paths"].items())
+            8,
+            b"".join(_field(2, _named_value(path, _path(body))) for path, body in document["paths"].items()),
         )
         + _field(9, _schemas(document["definitions"]))
     )
@@ -40,7 +41,7 @@ def _text(number: int, text: str) -> bytes:
     return _field(number, text.encode())
 
 
-def _named(name: str, value: bytes) -> bytes:
+def _named_value(name: str, value: bytes) -> bytes:
     return _text(1, name) + _field(2, value)
 
 
@@ -60,7 +61,8 @@ def _operation(operation: Mapping[str, Any]) -> bytes:
     out += b"".join(_text(7, media) for media in operation["consumes"])
     out += b"".join(_field(8, _parameter(p)) for p in operation["parameters"])
     answers = (
-        _named(code, _field(1, _text(1, r["description"]))) for code, r in operation["responses"].items()
+        _named_value(code, _field(1, _text(1, r["description"])))
+        for code, r in operation["responses"].items()
     )
     out += _field(9, b"".join(_field(1, answer) for answer in answers))
     return out + _extensions(13, operation)
@@ -76,7 +78,7 @@ def _parameter(parameter: Mapping[str, str]) -> bytes:
 
 
 def _schemas(named: Mapping[str, Any]) -> bytes:
-    return b"".join(_field(1, _named(name, _schema(body))) for name, body in named.items())
+    return b"".join(_field(1, _named_value(name, _schema(body))) for name, body in named.items())
 
 
 def _schema(schema: Mapping[str, Any]) -> bytes:
@@ -102,7 +104,7 @@ def _schema(schema: Mapping[str, Any]) -> bytes:
 def _extensions(number: int, holder: Mapping[str, Any]) -> bytes:
     """Extension values are YAML text, and JSON is YAML."""
     return b"".join(
-        _field(number, _named(key, _field(2, json.encode(value) + b"\n")))
+        _field(number, _named_value(key, _field(2, json.encode(value) + b"\n")))
         for key, value in holder.items()
         if key.startswith("x-")
     )

@@ -14,7 +14,7 @@ from volplane.api import kinds
 from volplane.api.kinds import Kind
 from volplane.api.meta import DeleteOptions, ListMeta, ObjectMeta, Resource, Status
 from volplane.api.object import Field, Object, schema
-from volplane.apiserver.decode.numbers import width
+from volplane.apiserver.decode.int_widths import width
 from volplane.apiserver.openapi import descriptions
 from volplane.apiserver.openapi.required import LESS, MORE
 
@@ -65,15 +65,19 @@ def name_of(of: type[Object]) -> str:
 
 
 def list_name(kind: Kind) -> str:
-    return f"{name_of(kind.type)}List" if kind.type is not None else f"{_reversed(kind)}.{kind.list_kind}"
+    return (
+        f"{name_of(kind.type)}List"
+        if kind.type is not None
+        else f"{_reversed_group_version(kind)}.{kind.list_kind}"
+    )
 
 
 def model_name(kind: Kind) -> str:
     """The definition of a kind; a custom one is named after its group, version and kind."""
-    return name_of(kind.type) if kind.type is not None else f"{_reversed(kind)}.{kind.kind}"
+    return name_of(kind.type) if kind.type is not None else f"{_reversed_group_version(kind)}.{kind.kind}"
 
 
-def _reversed(kind: Kind) -> str:
+def _reversed_group_version(kind: Kind) -> str:
     return f"{'.'.join(reversed(kind.group.split('.')))}.{kind.version}"
 
 
@@ -121,13 +125,13 @@ _WITH_TYPE_META = (DeleteOptions, Status)
 @cache
 def definition(of: type[Object]) -> dict[str, Any]:
     made: dict[str, Any] = {"type": "object"}
-    if text := descriptions.of_type(_row(of)):
+    if text := descriptions.of_type(_type_key(of)):
         made["description"] = text
     top = issubclass(of, Resource) or of in _WITH_TYPE_META
     properties = {name: _property(field, of.__name__) for name, field in schema(of).items()}
     together = sorted({**(_TYPE_META if top else {}), **properties}.items())
-    made["properties"] = {name: _described(_row(of), name, body) for name, body in together}
-    if needed := required(of):
+    made["properties"] = {name: _add_description(_type_key(of), name, body) for name, body in together}
+    if needed := required_fields(of):
         made["required"] = needed
     if getattr(of, "atomic", False):
         made["x-kubernetes-map-type"] = "atomic"
@@ -139,19 +143,19 @@ def definition(of: type[Object]) -> dict[str, Any]:
     return made
 
 
-def _row(of: type[Object]) -> str:
+def _type_key(of: type[Object]) -> str:
     """A type by its group's short name, as the tables beside this file call it."""
     return f"{package(of).split('.')[-2]}.{of.__name__}"
 
 
-def _described(row: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
+def _add_description(row: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
     text = descriptions.of_field(row, name)
     return {"description": text, **body} if text else body
 
 
-def required(of: type[Object]) -> list[str]:
-    key = _row(of)
-    always = {name for name, field in schema(of).items() if field.always}
+def required_fields(of: type[Object]) -> list[str]:
+    key = _type_key(of)
+    always = {name for name, field in schema(of).items() if field.always_written}
     return sorted((always | set(MORE.get(key, ()))) - set(LESS.get(key, ())))
 
 
@@ -172,7 +176,7 @@ def _property(field: Field, owner: str) -> dict[str, Any]:
 def _strategy(field: Field) -> str:
     words = [
         ("merge", field.merge_key is not None),
-        ("replace", field.replaced),
+        ("replace", field.is_replaced),
         ("retainKeys", field.retain_keys),
     ]
     return ",".join(word for word, holds in words if holds)

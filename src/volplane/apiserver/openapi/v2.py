@@ -8,7 +8,7 @@ from typing import Any
 from volplane.api.kinds import Kind
 from volplane.apiserver import patch
 from volplane.apiserver.openapi.schemas import Custom, definitions, gvk
-from volplane.apiserver.openapi.v3 import item_path, operation_id, prefixed
+from volplane.apiserver.openapi.v3 import item_path, operation_id, prefix_refs
 
 _PREFIX = "#/definitions/"
 
@@ -19,7 +19,9 @@ def document(served: Iterable[Kind], custom: Custom) -> dict[str, Any]:
         "swagger": "2.0",
         "info": {"title": "Kubernetes", "version": "v1.35.8"},
         "paths": {item_path(k): {"patch": _patch(k)} for k in kinds if "patch" in k.verbs},
-        "definitions": {name: prefixed(body, _PREFIX) for name, body in definitions(kinds, custom).items()},
+        "definitions": {
+            name: prefix_refs(body, _PREFIX) for name, body in definitions(kinds, custom).items()
+        },
     }
 
 
@@ -27,7 +29,7 @@ def _patch(kind: Kind) -> dict[str, Any]:
     names = ("dryRun", "fieldManager", "fieldValidation", "force")
     return {
         "operationId": operation_id(kind, "patch"),
-        "consumes": list(patch.accepted(kind)),
+        "consumes": list(patch.accepted_media_types(kind)),
         "parameters": [{"in": "query", "name": name, "type": "string"} for name in names],
         "responses": {"200": {"description": "OK"}},
         "x-kubernetes-group-version-kind": gvk(kind),

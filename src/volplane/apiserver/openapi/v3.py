@@ -45,30 +45,30 @@ def document(served: Iterable[Kind], custom: Custom) -> dict[str, Any]:
 
 def _schema(plain: dict[str, Any]) -> dict[str, Any]:
     """In this version nothing stands beside a reference: what is said about it goes around it."""
-    body: dict[str, Any] = prefixed(plain, _PREFIX)
+    body: dict[str, Any] = prefix_refs(plain, _PREFIX)
     properties = body.get("properties")
     if not properties:
         return body
-    return {**body, "properties": {name: _around(value) for name, value in properties.items()}}
+    return {**body, "properties": {name: _wrap_ref(value) for name, value in properties.items()}}
 
 
-def _around(value: dict[str, Any]) -> dict[str, Any]:
+def _wrap_ref(value: dict[str, Any]) -> dict[str, Any]:
     if "$ref" not in value or "description" not in value:
         return value
     rest = {k: v for k, v in value.items() if k != "$ref"}
     return {**rest, "allOf": [{"$ref": value["$ref"]}]}
 
 
-def prefixed(value: Any, prefix: str) -> Any:
+def prefix_refs(value: Any, prefix: str) -> Any:
     """References with the prefix of their document's version."""
     if isinstance(value, Mapping):
         # A schema of schemas has a property named "$ref", whose value is no reference.
         return {
-            k: prefix + v if k == "$ref" and isinstance(v, str) else prefixed(v, prefix)
+            k: prefix + v if k == "$ref" and isinstance(v, str) else prefix_refs(v, prefix)
             for k, v in value.items()
         }
     if isinstance(value, list):
-        return [prefixed(v, prefix) for v in value]
+        return [prefix_refs(v, prefix) for v in value]
     return value
 
 
@@ -183,7 +183,7 @@ def _write(kind: Kind, action: str) -> dict[str, Any]:
 def _patch(kind: Kind) -> dict[str, Any]:
     made = _operation(kind, "patch", model_name(kind), (*_WRITE_QUERY, "force"))
     body = {"schema": {"$ref": f"{_PREFIX}{PATCH}"}}
-    content = {media: body for media in patch.accepted(kind)}
+    content = {media: body for media in patch.accepted_media_types(kind)}
     return {**made, "requestBody": {"required": True, "content": content}}
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct, json, to_builtins
 
 from volplane.api.errors import BadRequest, Invalid, TooLarge, UnsupportedMediaType
 from volplane.api.kinds import Kind
-from volplane.apiserver.decode.limits import Malformed
+from volplane.apiserver.decode.limits import MalformedBody
 from volplane.apiserver.decode.parse import parse_json
 from volplane.apiserver.patch import jsonpatch, merge, strategic
 
@@ -24,11 +24,11 @@ APPLY = "application/apply-patch+yaml"
 Map = dict[str, Any]
 
 
-class Own(bytes):
+class TrustedBody(bytes):
     """A body that was written here, from a mapping: it is well-formed, and has no member twice."""
 
 
-def accepted(kind: Kind) -> tuple[str, ...]:
+def accepted_media_types(kind: Kind) -> tuple[str, ...]:
     """The patch types of a kind; custom resources have no schema for strategic merge patch."""
     return (JSON, MERGE, STRATEGIC, APPLY) if kind.type is not None else (JSON, MERGE, APPLY)
 
@@ -36,15 +36,15 @@ def accepted(kind: Kind) -> tuple[str, ...]:
 def media_type(kind: Kind, content_type: str) -> str:
     """The patch type a Content-Type names. Raises UnsupportedMediaType."""
     name = content_type.partition(";")[0].strip().lower()
-    if name not in accepted(kind):
-        listed = ", ".join(accepted(kind))
+    if name not in accepted_media_types(kind):
+        listed = ", ".join(accepted_media_types(kind))
         raise UnsupportedMediaType(
             f"the body of the request was in an unknown format - accepted media types include: {listed}"
         )
     return name
 
 
-class Reading(Struct):
+class ParsedPatch(Struct):
     """A patch that was read: applied as often as another writer was faster."""
 
     kind: Kind
@@ -53,7 +53,7 @@ class Reading(Struct):
     findings: list[str]  # what a strict reader objects to
     members: Map | None = None  # what it says about members of the object; None: it may change any of them
 
-    def applied_to(self, current: Map) -> Map:
+    def apply_to(self, current: Map) -> Map:
         """The object (wire form) after the patch. `current` is left as it is, and so is the patch: what
         comes out holds pieces of a copy, and is changed by whoever gets it.
         """
@@ -63,22 +63,22 @@ class Reading(Struct):
             raise BadRequest("exceeded max depth") from error
 
 
-def read_patch(kind: Kind, content_type: str, body: bytes) -> Reading:
+def read_patch(kind: Kind, content_type: str, body: bytes) -> ParsedPatch:
     style = media_type(kind, content_type)
     if style == APPLY:
         # Apply merges by owners, which a document without its stored object does not have.
-        listed = ", ".join(a for a in accepted(kind) if a != APPLY)
+        listed = ", ".join(a for a in accepted_media_types(kind) if a != APPLY)
         raise UnsupportedMediaType(f"{APPLY} is not accepted here, only {listed}")
     try:
         document, duplicates = _read(body)
     except RecursionError as error:
         raise BadRequest("exceeded max depth") from error
     if style == JSON:
-        return Reading(kind, style, *_operations(document, duplicates))
+        return ParsedPatch(kind, style, *_operations(document, duplicates))
     if not isinstance(document, dict):
         raise BadRequest(_NO_DOCUMENT[style])
     members = None if "$" in "".join(document) else document
-    return Reading(kind, style, document, [f'duplicate field "{path}"' for path in duplicates], members)
+    return ParsedPatch(kind, style, document, [f'duplicate field "{path}"' for path in duplicates], members)
 
 
 _NO_DOCUMENT = {
@@ -94,7 +94,7 @@ def apply_patch(
     reading = read_patch(kind, content_type, body)
     if findings is not None:
         findings += reading.findings
-    return reading.applied_to(current)
+    return reading.apply_to(current)
 
 
 def _operations(operations: Any, duplicates: list[str]) -> tuple[list[Any], list[str]]:
@@ -117,9 +117,9 @@ def _json(kind: Kind, current: Map, operations: Any) -> Map:
     try:
         # Operations work in place, and on lists: what comes from an object has tuples.
         result = jsonpatch.apply(json.decode(json.encode(current)), operations)
-    except jsonpatch.CopiedTooMuch as error:
+    except jsonpatch.CopyLimitExceeded as error:
         raise TooLarge(f"Request entity too large: {error}") from error
-    except jsonpatch.PatchFailed as error:
+    except jsonpatch.JSONPatchFailed as error:
         raise _unprocessable() from error
     if not isinstance(result, dict):
         raise _unprocessable()
@@ -134,7 +134,7 @@ def _strategic(kind: Kind, current: Map, document: Any) -> Map:
     assert kind.type is not None  # media_type() refused custom resources
     try:
         return strategic.apply(kind.type, current, document)
-    except strategic.BadPatch as error:
+    except strategic.InvalidStrategicPatch as error:
         # Upstream answers some of these with 500; nothing a client sends shall be our internal error.
         raise (_unprocessable() if error.unprocessable else BadRequest(str(error))) from error
 
@@ -143,11 +143,11 @@ _PATCHES: dict[str, Callable[[Kind, Map, Any], Map]] = {JSON: _json, MERGE: _mer
 
 
 def _read(body: bytes) -> tuple[Any, list[str]]:
-    if isinstance(body, Own):
+    if isinstance(body, TrustedBody):
         return json.decode(body), []
     try:
         return parse_json(body)
-    except Malformed as error:
+    except MalformedBody as error:
         raise BadRequest(f"error decoding patch: {error}") from error
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import json
 
-from volplane.apiserver import effort
+from volplane.apiserver import cpu_offload
 
 MAX_OPERATIONS = 10_000
 MAX_COPIED = 3 * 1024 * 1024  # bytes of JSON that all copies of one patch may make
@@ -21,11 +21,11 @@ _POSITION = re.compile(r"[+-]?[0-9]{1,18}")
 _ABSENT = object()
 
 
-class PatchFailed(Exception):
+class JSONPatchFailed(Exception):
     """An operation that cannot be carried out, or a `test` that is not true."""
 
 
-class CopiedTooMuch(Exception):
+class CopyLimitExceeded(Exception):
     """Copies of copies: a few operations can make a document of any size."""
 
     def __init__(self, copied: int) -> None:
@@ -49,21 +49,21 @@ def apply(document: dict[str, Any], operations: list[Any]) -> Any:
         if name == "copy":
             copied += _copy(root, given, MAX_COPIED - copied)
             continue
-        act = _ACTS.get(name)
+        act = _OPERATIONS.get(name)
         if act is None:
-            raise PatchFailed(f"Unexpected kind: {name or 'unknown'}")
+            raise JSONPatchFailed(f"Unexpected kind: {name or 'unknown'}")
         root = act(root, given)
     return root
 
 
-def same(left: Any, right: Any) -> bool:
+def equal_as_json(left: Any, right: Any) -> bool:
     """Equal as JSON texts: 1 is neither 1.0 nor true, and the order of members does not count."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(v, right[k]) for k, v in left.items())
+        return left.keys() == right.keys() and all(equal_as_json(v, right[k]) for k, v in left.items())
     if isinstance(left, list):
-        return len(left) == len(right) and all(map(same, left, right))
+        return len(left) == len(right) and all(map(equal_as_json, left, right))
     return bool(left == right)
 
 
@@ -75,7 +75,7 @@ def _add(root: Any, operation: Mapping[str, Any]) -> Any:
 
 def _remove(root: Any, operation: Mapping[str, Any]) -> Any:
     path = _pointer(operation, "path")
-    _take(*_parent(root, path, "remove operation"), path)
+    _pop(*_parent(root, path, "remove operation"), path)
     return root
 
 
@@ -84,7 +84,7 @@ def _replace(root: Any, operation: Mapping[str, Any]) -> Any:
     value = operation.get("value")
     if path == "":
         if not isinstance(value, (dict, list)):
-            raise PatchFailed("replace operation value must be object or array")
+            raise JSONPatchFailed("replace operation value must be object or array")
         return value
     parent, key = _parent(root, path, "replace operation")
     if isinstance(parent, list):
@@ -96,7 +96,7 @@ def _replace(root: Any, operation: Mapping[str, Any]) -> Any:
 
 def _move(root: Any, operation: Mapping[str, Any]) -> Any:
     source = _pointer(operation, "from")
-    value = _take(*_parent(root, source, "move operation"), source)
+    value = _pop(*_parent(root, source, "move operation"), source)
     path = _pointer(operation, "path")
     _insert(*_parent(root, path, "move operation"), value, path)
     return root
@@ -104,26 +104,26 @@ def _move(root: Any, operation: Mapping[str, Any]) -> Any:
 
 def _copy(root: Any, operation: Mapping[str, Any], allowed: int) -> int:
     """The bytes that were copied, as JSON: what is measured is also what the copy is made from."""
-    value = _look(*_parent(root, _pointer(operation, "from"), "copy operation"))
+    value = _get(*_parent(root, _pointer(operation, "from"), "copy operation"))
     path = _pointer(operation, "path")
     parent, key = _parent(root, path, "copy operation")
     text = json.encode(None if value is _ABSENT else value)
     if len(text) > allowed:
-        raise CopiedTooMuch(MAX_COPIED - allowed + len(text))
-    effort.spend(len(text) // 50)
+        raise CopyLimitExceeded(MAX_COPIED - allowed + len(text))
+    cpu_offload.spend(len(text) // 50)
     _insert(parent, key, json.decode(text), path)
     return len(text)
 
 
 def _test(root: Any, operation: Mapping[str, Any]) -> Any:
     path = _pointer(operation, "path")
-    held = root if path == "" else _look(*_parent(root, path, "test operation"))
-    if not same(None if held is _ABSENT else held, operation.get("value")):
-        raise PatchFailed(f"testing value {path} failed: test failed")
+    held = root if path == "" else _get(*_parent(root, path, "test operation"))
+    if not equal_as_json(None if held is _ABSENT else held, operation.get("value")):
+        raise JSONPatchFailed(f"testing value {path} failed: test failed")
     return root
 
 
-_ACTS: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = {
+_OPERATIONS: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = {
     "add": _add,
     "remove": _remove,
     "replace": _replace,
@@ -140,7 +140,7 @@ def _text(operation: Mapping[str, Any], name: str) -> str:
 def _pointer(operation: Mapping[str, Any], name: str) -> str:
     value = operation.get(name)
     if not isinstance(value, str):
-        raise PatchFailed(f"operation missing {name} field: missing value")
+        raise JSONPatchFailed(f"operation missing {name} field: missing value")
     return value
 
 
@@ -148,15 +148,15 @@ def _parent(root: Any, path: str, what: str) -> tuple[dict[str, Any] | list[Any]
     """The container that holds the path's last step, and that step."""
     _, *steps = path.split("/")
     if not steps:
-        raise PatchFailed(f'{what} does not apply: doc is missing path: "{path}": missing value')
+        raise JSONPatchFailed(f'{what} does not apply: doc is missing path: "{path}": missing value')
     here = root
     for step in steps[:-1]:
         try:
-            here = _look(here, _unescape(step))
-        except PatchFailed:
+            here = _get(here, _unescape(step))
+        except JSONPatchFailed:
             here = None
         if not isinstance(here, (dict, list)):
-            raise PatchFailed(f'{what} does not apply: doc is missing path: "{path}": missing value')
+            raise JSONPatchFailed(f'{what} does not apply: doc is missing path: "{path}": missing value')
     return here, _unescape(steps[-1])
 
 
@@ -167,24 +167,24 @@ def _unescape(step: str) -> str:
 
 def _position(key: str, length: int) -> int:
     if not _POSITION.fullmatch(key):
-        raise PatchFailed(f"value was not a proper array index: '{key}'")
+        raise JSONPatchFailed(f"value was not a proper array index: '{key}'")
     position = int(key)
     if not -length <= position < length:
-        raise PatchFailed(f"Unable to access invalid index: {position}: invalid index referenced")
+        raise JSONPatchFailed(f"Unable to access invalid index: {position}: invalid index referenced")
     return position % length
 
 
-def _look(parent: dict[str, Any] | list[Any], key: str) -> Any:
+def _get(parent: dict[str, Any] | list[Any], key: str) -> Any:
     if isinstance(parent, list):
         return parent[_position(key, len(parent))]
     return parent.get(key, _ABSENT)
 
 
-def _take(parent: dict[str, Any] | list[Any], key: str, path: str) -> Any:
+def _pop(parent: dict[str, Any] | list[Any], key: str, path: str) -> Any:
     if isinstance(parent, list):
         return parent.pop(_position(key, len(parent)))
     if key not in parent:
-        raise PatchFailed(f"error in remove for path: '{path}': Unable to remove nonexistent key: {key}")
+        raise JSONPatchFailed(f"error in remove for path: '{path}': Unable to remove nonexistent key: {key}")
     return parent.pop(key)
 
 

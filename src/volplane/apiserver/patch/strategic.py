@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import json
 
 from volplane.api.object import Field, Object, schema
-from volplane.apiserver.patch.jsonpatch import same
+from volplane.apiserver.patch.jsonpatch import equal_as_json
 from volplane.apiserver.patch.merge import without_nulls
 
 DIRECTIVE = "$patch"
@@ -22,10 +22,10 @@ ORDER = "$setElementOrder"
 RETAIN = "$retainKeys"
 
 Map = dict[str, Any]
-Look = Callable[[str], Field | None]
+FieldLookup = Callable[[str], Field | None]
 
 
-class BadPatch(Exception):
+class InvalidStrategicPatch(Exception):
     """A patch that breaks the format. `unprocessable`: it could be read, but the object cannot take it."""
 
     def __init__(self, message: str, *, unprocessable: bool = False) -> None:
@@ -42,7 +42,7 @@ def _nothing(_: str) -> None:
     """The fields of free-form data: nothing is known of them, so their lists are replaced."""
 
 
-def _inside(field: Field | None) -> Look:
+def _inside(field: Field | None) -> FieldLookup:
     """How to look up the fields inside an object, or the values of a map."""
     if field is not None and field.type is not None:
         return schema(field.type).get
@@ -54,10 +54,10 @@ def _inside(field: Field | None) -> Look:
 # Maps
 
 
-def _merge_map(target: Map, patch: Map, look: Look) -> Map:
+def _merge_map(target: Map, patch: Map, look: FieldLookup) -> Map:
     if DIRECTIVE in patch:
-        return _directed(patch)
-    out, rest = _retained(target, patch)
+        return _apply_directive(patch)
+    out, rest = _retain_keys(target, patch)
     rest = _ordered_lists(out, rest, look)
     for key, value in rest.items():
         if key.startswith(DELETE_FROM):
@@ -69,17 +69,17 @@ def _merge_map(target: Map, patch: Map, look: Look) -> Map:
     return out
 
 
-def _directed(patch: Map) -> Map:
+def _apply_directive(patch: Map) -> Map:
     match patch[DIRECTIVE]:
         case "replace":
             return {k: v for k, v in patch.items() if k != DIRECTIVE}
         case "delete":
             return {}
         case other:
-            raise BadPatch(f"unknown patch type: {other} in map: {go_text(patch)}")
+            raise InvalidStrategicPatch(f"unknown patch type: {other} in map: {go_text(patch)}")
 
 
-def _retained(target: Map, patch: Map) -> tuple[Map, Map]:
+def _retain_keys(target: Map, patch: Map) -> tuple[Map, Map]:
     """The target without the keys that `$retainKeys` does not list, and the patch without that directive."""
     if RETAIN not in patch:
         return dict(target), patch
@@ -88,14 +88,14 @@ def _retained(target: Map, patch: Map) -> tuple[Map, Map]:
     given = {k for k, v in rest.items() if v is not None and not k.startswith((DELETE_FROM, ORDER))}
     listed = {k for k in keys if isinstance(k, str)} if isinstance(keys, list) else set()
     if not isinstance(keys, list) or not given <= listed:
-        raise BadPatch("invalid patch format of retainKeys")
+        raise InvalidStrategicPatch("invalid patch format of retainKeys")
     return {k: v for k, v in target.items() if k in listed}, rest
 
 
 def _merge_member(out: Map, key: str, value: Any, field: Field | None) -> None:
     held = out.get(key)
     if isinstance(held, dict) and isinstance(value, dict):
-        replaced = field is not None and field.replaced
+        replaced = field is not None and field.is_replaced
         out[key] = value if replaced else _merge_map(held, value, _inside(field))
     elif isinstance(held, list | tuple) and isinstance(value, list):
         out[key] = _merge_list(list(held), value, field)
@@ -133,7 +133,7 @@ def _delete_from(out: Map, key: str, values: Any) -> None:
 def _list_named(key: str, prefix: str, what: str) -> str:
     head, slash, name = key.partition("/")
     if head != prefix or not slash:
-        raise BadPatch(f"invalid patch format of {what}")
+        raise InvalidStrategicPatch(f"invalid patch format of {what}")
     return name
 
 
@@ -152,9 +152,9 @@ def _merge_list(held: list[Any], patch: list[Any], field: Field | None) -> list[
 def _elements_are_maps(*lists: list[Any]) -> bool:
     types = {type(item) for items in lists for item in items}
     if list in types:
-        raise BadPatch("lists of lists are not supported", unprocessable=True)
+        raise InvalidStrategicPatch("lists of lists are not supported", unprocessable=True)
     if len(types) > 1:
-        raise BadPatch(f"list element types are not identical: {go_text(list(lists))}")
+        raise InvalidStrategicPatch(f"list element types are not identical: {go_text(list(lists))}")
     return dict in types
 
 
@@ -169,9 +169,9 @@ def _special_elements(held: list[Map], patch: list[Map], key: str) -> tuple[list
             case "replace":
                 pass
             case "merge":
-                raise BadPatch("merging lists cannot yet be specified in the patch")
+                raise InvalidStrategicPatch("merging lists cannot yet be specified in the patch")
             case other:
-                raise BadPatch(f"unknown patch type: {other} in map: {go_text(element)}")
+                raise InvalidStrategicPatch(f"unknown patch type: {other} in map: {go_text(element)}")
     if any(e.get(DIRECTIVE) == "replace" for e in patch):
         return plain, []
     return [e for e in held if _token(e.get(key)) not in gone] if gone else held, plain
@@ -180,7 +180,7 @@ def _special_elements(held: list[Map], patch: list[Map], key: str) -> tuple[list
 def _merge_elements(base: list[Map], patch: list[Map], field: Field) -> list[Map]:
     key = field.merge_key or ""
     merged = list(base)
-    places = _places(base, key)
+    places = _positions(base, key)
     for element in patch:
         token = _token(_key_of(element, key))
         at = places.get(token)
@@ -194,7 +194,7 @@ def _merge_elements(base: list[Map], patch: list[Map], field: Field) -> list[Map
 
 def _key_of(element: Map, key: str) -> Any:
     if key not in element:
-        raise BadPatch(f"map: {go_text(element)} does not contain declared merge key: {key}")
+        raise InvalidStrategicPatch(f"map: {go_text(element)} does not contain declared merge key: {key}")
     return element[key]
 
 
@@ -203,7 +203,7 @@ def _token(value: Any) -> str | bytes:
     return value if type(value) is str else json.encode(value, order="deterministic")
 
 
-def _places(elements: list[Any], key: str) -> dict[str | bytes, int]:
+def _positions(elements: list[Any], key: str) -> dict[str | bytes, int]:
     """Where the first element with each key stands, or the first of each value if there is no key."""
     places: dict[str | bytes, int] = {}
     for at, element in enumerate(elements):
@@ -215,13 +215,13 @@ def _places(elements: list[Any], key: str) -> dict[str | bytes, int]:
 
 
 def _distinct(items: list[Any]) -> list[Any]:
-    return [items[at] for at in _places(items, "").values()]
+    return [items[at] for at in _positions(items, "").values()]
 
 
 # Order
 
 
-def _ordered_lists(out: Map, patch: Map, look: Look) -> Map:
+def _ordered_lists(out: Map, patch: Map, look: FieldLookup) -> Map:
     """Merge and order the lists that have a `$setElementOrder`; the patch without them is returned."""
     orders = [key for key in patch if key.startswith(ORDER)]
     if not orders:
@@ -230,18 +230,18 @@ def _ordered_lists(out: Map, patch: Map, look: Look) -> Map:
     for key in orders:
         name = _list_named(key, ORDER, "setElementOrder list")
         if not isinstance(patch[key], list):
-            raise BadPatch("invalid patch format of setElementOrder list")
+            raise InvalidStrategicPatch("invalid patch format of setElementOrder list")
         _order_list(out, rest, name, patch[key], look(name))
     return rest
 
 
 def _order_list(out: Map, rest: Map, name: str, order: list[Any], field: Field | None) -> None:
     if field is None or field.shape != "list":
-        raise BadPatch(f'unable to find api field in struct for the json field "{name}"')
+        raise InvalidStrategicPatch(f'unable to find api field in struct for the json field "{name}"')
     held, patch = out.get(name), rest.get(name)
     held = list(held) if isinstance(held, tuple) else held
     if not isinstance(held, list | None) or not isinstance(patch, list | None):
-        raise BadPatch("invalid patch format of setElementOrder list")
+        raise InvalidStrategicPatch("invalid patch format of setElementOrder list")
     key = field.merge_key or ""
     _check_order(patch or [], order, key)
     if held is None and patch is None:
@@ -265,8 +265,8 @@ def _check_order(patch: list[Any], order: list[Any], key: str) -> None:
         if isinstance(element, dict) and DIRECTIVE in element:
             continue
         wanted = _key_of(_as_map(element), key) if key else element
-        if not any(same(_key_of(_as_map(o), key) if key else o, wanted) for o in places):
-            raise BadPatch(
+        if not any(equal_as_json(_key_of(_as_map(o), key) if key else o, wanted) for o in places):
+            raise InvalidStrategicPatch(
                 f"The order in patch list:\n{go_text(patch)}\n"
                 f" doesn't match {ORDER} list:\n{go_text(order)}\n"
             )
@@ -274,7 +274,9 @@ def _check_order(patch: list[Any], order: list[Any], key: str) -> None:
 
 def _as_map(element: Any) -> Map:
     if not isinstance(element, dict):
-        raise BadPatch(f"expected a map[string]interface {{}}, but received a {go_type(element)}")
+        raise InvalidStrategicPatch(
+            f"expected a map[string]interface {{}}, but received a {go_type(element)}"
+        )
     return element
 
 
@@ -282,23 +284,23 @@ def _arrange(merged: list[Any], *, order: list[Any], server: list[Any], key: str
     if key:
         for element in (*merged, *order):
             _key_of(_as_map(element), key)
-    places = _places(order, key)
+    places = _positions(order, key)
     ranks = [places.get(_token(e[key] if key else e), -1) for e in merged]
     named = [e for _, e in sorted(((r, e) for r, e in zip(ranks, merged, strict=True) if r >= 0), key=_first)]
     alone = [e for r, e in zip(ranks, merged, strict=True) if r < 0]
     if not alone or not named:
         return named or alone
-    return _weave(alone, named, server, key)
+    return _interleave(alone, named, server, key)
 
 
 def _first(pair: tuple[int, Any]) -> int:
     return pair[0]
 
 
-def _weave(alone: list[Any], named: list[Any], server: list[Any], key: str) -> list[Any]:
+def _interleave(alone: list[Any], named: list[Any], server: list[Any], key: str) -> list[Any]:
     """Both keep their order; one of `alone` goes before one of `named` if it did so on the server."""
 
-    places = _places(server, key)
+    places = _positions(server, key)
 
     def place(element: Any) -> int:
         return places.get(_token(element[key] if key else element), -1)

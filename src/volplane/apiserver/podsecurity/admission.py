@@ -24,17 +24,23 @@ from volplane.api.core import (
 )
 from volplane.api.errors import Forbidden, InternalError, Invalid
 from volplane.api.meta import ObjectMeta
-from volplane.apiserver.auth.texts import quoted
-from volplane.apiserver.podsecurity.policy import PREFIX, LevelVersion, Policy, is_stricter, read_policy
-from volplane.apiserver.podsecurity.standards import Finding, evaluate
-from volplane.apiserver.strategy import Call
+from volplane.apiserver.auth.go_format import go_quote
+from volplane.apiserver.podsecurity.policy import (
+    PREFIX,
+    LevelVersion,
+    PodSecurityLevels,
+    is_stricter,
+    read_policy,
+)
+from volplane.apiserver.podsecurity.standards import PodSecurityViolation, evaluate
+from volplane.apiserver.strategy import ApiCall
 
 MOST_PODS = 3000  # of a namespace that are looked at when its level is raised
 ENFORCED, VIOLATIONS, ERROR = f"{PREFIX}enforce-policy", f"{PREFIX}audit-violations", f"{PREFIX}error"
 
 _TEMPLATED = (Deployment, ReplicaSet, StatefulSet, DaemonSet, Job)
 _WORKLOADS = frozenset({*_TEMPLATED, CronJob, PodTemplate, ReplicationController})
-_REGARDED = _WORKLOADS | {Pod, Namespace}
+_CHECKED_TYPES = _WORKLOADS | {Pod, Namespace}
 _NO_SPEC = frozenset(
     {"status", "binding", "eviction"}
 )  # parts of a pod that leave its containers as they are
@@ -43,8 +49,8 @@ _NO_SPEC = frozenset(
 class PodSecurity:
     """A validator of admission, see `auth.admission`."""
 
-    async def validate_create(self, call: Call, obj: Any) -> None:
-        if type(obj) not in _REGARDED:
+    async def validate_create(self, call: ApiCall, obj: Any) -> None:
+        if type(obj) not in _CHECKED_TYPES:
             return
         if isinstance(obj, Namespace):
             if wrong := read_policy(obj.metadata.labels).wrong:
@@ -54,11 +60,11 @@ class PodSecurity:
         else:
             await _warn_of_template(call, obj)
 
-    async def validate_update(self, call: Call, old: Any, new: Any) -> None:
-        if type(new) not in _REGARDED:
+    async def validate_update(self, call: ApiCall, old: Any, new: Any) -> None:
+        if type(new) not in _CHECKED_TYPES:
             return
         if isinstance(new, Pod):
-            if call.subresource not in _NO_SPEC and _runs_something_else(old.spec, new.spec):
+            if call.subresource not in _NO_SPEC and _images_changed(old.spec, new.spec):
                 await _check_pod(call, new)
         elif call.subresource:
             return
@@ -71,32 +77,32 @@ class PodSecurity:
 # --- pods and what makes them
 
 
-async def _check_pod(call: Call, pod: Pod) -> None:
+async def _check_pod(call: ApiCall, pod: Pod) -> None:
     policy = await _policy_of(call)
     call.annotations[ENFORCED] = str(policy.enforce)
     if policy.allows_all:
         return
     if found := evaluate(policy.enforce, pod.metadata, pod.spec):
         _audit(call, policy, pod.metadata, pod.spec)
-        why = f"violates PodSecurity {_told(policy.enforce, found)}"
+        why = f"violates PodSecurity {_describe_violations(policy.enforce, found)}"
         raise Forbidden.to(call.kind, pod.name or call.name, why)
     _audit(call, policy, pod.metadata, pod.spec)
     if policy.warn != policy.enforce:
         _warn(call, policy.warn, pod.metadata, pod.spec)
 
 
-async def _warn_of_template(call: Call, obj: Any) -> None:
+async def _warn_of_template(call: ApiCall, obj: Any) -> None:
     policy = await _policy_of(call)
-    template = None if policy.is_silent else _template(obj)
+    template = None if policy.has_no_audit_or_warn else _template(obj)
     if template is not None:
         _audit(call, policy, template.metadata, template.spec)
         _warn(call, policy.warn, template.metadata, template.spec)
 
 
-async def _policy_of(call: Call) -> Policy:
+async def _policy_of(call: ApiCall) -> PodSecurityLevels:
     namespace = await call.reader.get(Namespace, call.namespace)
     if namespace is None:
-        raise InternalError.because(f"failed to lookup namespace {quoted(call.namespace)}")
+        raise InternalError.because(f"failed to lookup namespace {go_quote(call.namespace)}")
     return read_policy(namespace.metadata.labels)
 
 
@@ -109,28 +115,30 @@ def _template(obj: Any) -> PodTemplateSpec | None:
     return template
 
 
-def _told(level: LevelVersion, found: Iterable[Finding]) -> str:
+def _describe_violations(level: LevelVersion, found: Iterable[PodSecurityViolation]) -> str:
     return f'"{level}": {", ".join(map(str, found))}'
 
 
-def _warn(call: Call, level: LevelVersion, meta: ObjectMeta, spec: PodSpec) -> None:
+def _warn(call: ApiCall, level: LevelVersion, meta: ObjectMeta, spec: PodSpec) -> None:
     if found := evaluate(level, meta, spec):
-        _add_warnings(call, [f"would violate PodSecurity {_told(level, found)}"])
+        _add_warnings(call, [f"would violate PodSecurity {_describe_violations(level, found)}"])
 
 
-def _audit(call: Call, policy: Policy, meta: ObjectMeta, spec: PodSpec) -> None:
+def _audit(call: ApiCall, policy: PodSecurityLevels, meta: ObjectMeta, spec: PodSpec) -> None:
     if policy.wrong:
         call.annotations[ERROR] = f"Failed to parse policy: {', '.join(map(str, policy.wrong))}"
     if found := evaluate(policy.audit, meta, spec):
-        call.annotations[VIOLATIONS] = f"would violate PodSecurity {_told(policy.audit, found)}"
+        call.annotations[VIOLATIONS] = (
+            f"would violate PodSecurity {_describe_violations(policy.audit, found)}"
+        )
 
 
-def _add_warnings(call: Call, warnings: Iterable[str]) -> None:
+def _add_warnings(call: ApiCall, warnings: Iterable[str]) -> None:
     """A write that lost a race is judged again, and says the same again."""
     call.warnings.extend(warning for warning in warnings if warning not in call.warnings)
 
 
-def _runs_something_else(old: PodSpec, new: PodSpec) -> bool:
+def _images_changed(old: PodSpec, new: PodSpec) -> bool:
     """Is there an image that was not there before? Nothing else that counts can change in a pod."""
     if old is new:
         return False
@@ -149,7 +157,7 @@ def _images(containers: Iterable[Container | EphemeralContainer]) -> list[str]:
 # --- namespaces
 
 
-async def _update_namespace(call: Call, old: Namespace, new: Namespace) -> None:
+async def _update_namespace(call: ApiCall, old: Namespace, new: Namespace) -> None:
     if old.metadata.labels == new.metadata.labels:
         return
     before, after = read_policy(old.metadata.labels), read_policy(new.metadata.labels)
@@ -162,7 +170,7 @@ async def _update_namespace(call: Call, old: Namespace, new: Namespace) -> None:
 
 def _violations(namespace: str, level: LevelVersion, pods: Iterable[Pod]) -> list[str]:
     """What is to be said of pods that are there already; those that are alike are told once."""
-    ordered = _one_of_each_first(pods)
+    ordered = _one_per_controller_first(pods)
     names: dict[str, list[str]] = {}
     for pod in ordered[:MOST_PODS]:
         if found := evaluate(level, pod.metadata, pod.spec):
@@ -174,10 +182,10 @@ def _violations(namespace: str, level: LevelVersion, pods: Iterable[Pod]) -> lis
     if names:
         told = f'violate the new PodSecurity enforce level "{level}"'
         warnings.append(f'existing pods in namespace "{namespace}" {told}')
-    return warnings + sorted(f"{_with_others(pods)}: {reasons}" for reasons, pods in names.items())
+    return warnings + sorted(f"{_name_with_count(pods)}: {reasons}" for reasons, pods in names.items())
 
 
-def _one_of_each_first(pods: Iterable[Pod]) -> list[Pod]:
+def _one_per_controller_first(pods: Iterable[Pod]) -> list[Pod]:
     """Pods of one controller are alike: the first of each tells most."""
     first: list[Pod] = []
     more: list[Pod] = []
@@ -190,7 +198,7 @@ def _one_of_each_first(pods: Iterable[Pod]) -> list[Pod]:
     return first + more
 
 
-def _with_others(pods: list[str]) -> str:
+def _name_with_count(pods: list[str]) -> str:
     others = len(pods) - 1
     if not others:
         return pods[0]

@@ -37,7 +37,7 @@ class LevelVersion(Struct, frozen=True):
         return None if self.version == LATEST else int(self.version.removeprefix("v1."))
 
 
-class Policy(Struct, frozen=True):
+class PodSecurityLevels(Struct, frozen=True):
     enforce: LevelVersion = LevelVersion()
     audit: LevelVersion = LevelVersion()
     warn: LevelVersion = LevelVersion()
@@ -45,27 +45,27 @@ class Policy(Struct, frozen=True):
 
     @property
     def allows_all(self) -> bool:
-        return not self.wrong and self.enforce.level == PRIVILEGED and self.is_silent
+        return not self.wrong and self.enforce.level == PRIVILEGED and self.has_no_audit_or_warn
 
     @property
-    def is_silent(self) -> bool:
+    def has_no_audit_or_warn(self) -> bool:
         """Neither audits nor warns, so that objects other than pods need not be looked at."""
         return not self.wrong and self.audit.level == self.warn.level == PRIVILEGED
 
 
-NO_POLICY = Policy()
+NO_LEVELS = PodSecurityLevels()
 
 
-def read_policy(labels: Mapping[str, str]) -> Policy:
+def read_policy(labels: Mapping[str, str]) -> PodSecurityLevels:
     """The policy that a namespace with these labels has; it always has one, also when labels are wrong."""
     for label in LABELS:
         if label in labels:
             return _read(tuple(labels.get(name) for name in LABELS))
-    return NO_POLICY
+    return NO_LEVELS
 
 
 @lru_cache(maxsize=256)
-def _read(values: tuple[str | None, ...]) -> Policy:
+def _read(values: tuple[str | None, ...]) -> PodSecurityLevels:
     given = dict(zip(LABELS, values, strict=True))
     wrong: list[Cause] = []
     read: dict[str, LevelVersion] = {}
@@ -78,7 +78,7 @@ def _read(values: tuple[str | None, ...]) -> Policy:
         # What is enforced is warned of, too: a Deployment is accepted, and only its pods are refused.
         version = enforce.version if given[f"{PREFIX}warn-version"] is None else warn.version
         warn = LevelVersion(enforce.level, version)
-    return Policy(enforce, read["audit"], warn, tuple(wrong))
+    return PodSecurityLevels(enforce, read["audit"], warn, tuple(wrong))
 
 
 def _level(given: Mapping[str, str | None], label: str, otherwise: str, wrong: list[Cause]) -> str:

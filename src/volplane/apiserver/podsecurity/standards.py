@@ -26,7 +26,7 @@ from volplane.api.core import (
     Volume,
 )
 from volplane.api.meta import ObjectMeta
-from volplane.apiserver.auth.texts import quoted
+from volplane.apiserver.auth.go_format import go_quote
 from volplane.apiserver.podsecurity.policy import BASELINE, PRIVILEGED, RESTRICTED, LevelVersion
 
 NEWEST = 35  # the minor version whose checks `latest` and later versions mean
@@ -34,7 +34,7 @@ NEWEST = 35  # the minor version whose checks `latest` and later versions mean
 AnyContainer = Container | EphemeralContainer
 
 
-class Finding(Struct, frozen=True):
+class PodSecurityViolation(Struct, frozen=True):
     reason: str
     detail: str = ""
 
@@ -42,10 +42,10 @@ class Finding(Struct, frozen=True):
         return f"{self.reason} ({self.detail})" if self.detail else self.reason
 
 
-CheckPod = Callable[[ObjectMeta, PodSpec], Finding | None]
+CheckPod = Callable[[ObjectMeta, PodSpec], PodSecurityViolation | None]
 
 
-class Check(Struct, frozen=True):
+class PodSecurityCheck(Struct, frozen=True):
     id: str
     level: str
     since: int  # the minor version that has it first
@@ -53,7 +53,7 @@ class Check(Struct, frozen=True):
     replaces: str = ""  # a check of the baseline level that this one includes
 
 
-def evaluate(policy: LevelVersion, meta: ObjectMeta, spec: PodSpec) -> list[Finding]:
+def evaluate(policy: LevelVersion, meta: ObjectMeta, spec: PodSpec) -> list[PodSecurityViolation]:
     """What in this pod violates the level, in upstream's order."""
     if policy.level == PRIVILEGED:
         return []
@@ -63,7 +63,7 @@ def evaluate(policy: LevelVersion, meta: ObjectMeta, spec: PodSpec) -> list[Find
 
 @cache
 def _checks(level: str, minor: int) -> tuple[CheckPod, ...]:
-    newest: dict[str, Check] = {}
+    newest: dict[str, PodSecurityCheck] = {}
     for check in sorted(CHECKS, key=lambda check: check.since):
         if check.since <= minor and level in (check.level, RESTRICTED):
             newest[check.id] = check
@@ -108,13 +108,13 @@ def _plural(word: str, items: Sequence[object] | set[str], plural: str = "") -> 
     return word if len(items) == 1 else plural or f"{word}s"
 
 
-def _name(containers: Sequence[str]) -> str:
+def _name_containers(containers: Sequence[str]) -> str:
     return f"{_plural('container', containers)} {_join(containers)}"
 
 
 def _setters(pod: bool, containers: Sequence[str]) -> str:
     """Who sets something: the pod, some containers, or both."""
-    return " and ".join([*(["pod"] if pod else []), *([_name(containers)] if containers else [])])
+    return " and ".join([*(["pod"] if pod else []), *([_name_containers(containers)] if containers else [])])
 
 
 def _is_windows(spec: PodSpec) -> bool:
@@ -140,14 +140,14 @@ _SECCOMP_PREFIX = "container.seccomp.security.alpha.kubernetes.io/"
 _PROFILES = ("RuntimeDefault", "Localhost")
 
 
-def _app_armor(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _app_armor(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     def is_bad(profile: AppArmorProfile | None) -> bool:
         return profile is not None and profile.type not in _PROFILES
 
     own = _pod_context(spec).app_armor_profile
     bad = [(name, c.app_armor_profile) for name, c in _contexts(spec) if is_bad(c.app_armor_profile)]
     annotations = sorted(
-        f"{key}={quoted(value)}"
+        f"{key}={go_quote(value)}"
         for key, value in meta.annotations.items()
         if key.startswith(_APP_ARMOR_PREFIX) and not _is_allowed_annotation(value)
     )
@@ -158,7 +158,7 @@ def _app_armor(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
         return None
     profiles = [own, *(profile for _, profile in bad)] if is_bad(own) else [profile for _, profile in bad]
     values = [*sorted({profile.type for profile in profiles if profile is not None}), *annotations]
-    return Finding(
+    return PodSecurityViolation(
         _plural("forbidden AppArmor profile", values),
         f"{setters} must not set AppArmor profile type to {_join(values)}",
     )
@@ -187,11 +187,11 @@ _DEFAULT_CAPABILITIES = frozenset(
 )
 
 
-def _capabilities_baseline(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _capabilities_baseline(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     containers, added = _added_capabilities(spec, _DEFAULT_CAPABILITIES)
     if not containers:
         return None
-    return Finding("non-default capabilities", _must_not_add(containers, added))
+    return PodSecurityViolation("non-default capabilities", _must_not_add(containers, added))
 
 
 def _added_capabilities(spec: PodSpec, allowed: Iterable[str]) -> tuple[list[str], set[str]]:
@@ -204,39 +204,40 @@ def _added_capabilities(spec: PodSpec, allowed: Iterable[str]) -> tuple[list[str
 
 
 def _must_not_add(containers: Sequence[str], added: set[str]) -> str:
-    return f"{_name(containers)} must not include {_join(sorted(added))} in securityContext.capabilities.add"
+    names = _join(sorted(added))
+    return f"{_name_containers(containers)} must not include {names} in securityContext.capabilities.add"
 
 
-def _host_namespaces(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _host_namespaces(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     given = (("hostNetwork", spec.host_network), ("hostPID", spec.host_pid), ("hostIPC", spec.host_ipc))
     shared = [f"{name}=true" for name, value in given if value]
-    return Finding("host namespaces", ", ".join(shared)) if shared else None
+    return PodSecurityViolation("host namespaces", ", ".join(shared)) if shared else None
 
 
-def _host_paths(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _host_paths(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     volumes = [volume.name for volume in spec.volumes if volume.host_path is not None]
     if not volumes:
         return None
-    return Finding("hostPath volumes", f"{_plural('volume', volumes)} {_join(volumes)}")
+    return PodSecurityViolation("hostPath volumes", f"{_plural('volume', volumes)} {_join(volumes)}")
 
 
-def _host_ports(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _host_ports(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     containers = [c.name for c in _containers(spec) if any(port.host_port for port in c.ports)]
     if not containers:
         return None
     ports = sorted({str(port.host_port) for c in _containers(spec) for port in c.ports if port.host_port})
     uses = f"{_plural('uses', containers, 'use')} {_plural('hostPort', ports)}"
-    return Finding("hostPort", f"{_name(containers)} {uses} {', '.join(ports)}")
+    return PodSecurityViolation("hostPort", f"{_name_containers(containers)} {uses} {', '.join(ports)}")
 
 
-def _probe_hosts(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _probe_hosts(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     hosts = {c.name: found for c in _containers(spec) if (found := set(_hosts(c)))}
     if not hosts:
         return None
     containers, every = sorted(hosts), sorted(set().union(*hosts.values()))
     what = "probe or lifecycle host"
     uses = f"{_plural('uses', containers, 'use')} {_plural(what, every)}"
-    return Finding(what, f"{_name(containers)} {uses} {_join(every)}")
+    return PodSecurityViolation(what, f"{_name_containers(containers)} {uses} {_join(every)}")
 
 
 def _hosts(container: AnyContainer) -> Iterator[str]:
@@ -254,27 +255,30 @@ def _hosts(container: AnyContainer) -> Iterator[str]:
                 yield action.host
 
 
-def _privileged(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _privileged_containers(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     containers = [name for name, context in _contexts(spec) if context.privileged]
     if not containers:
         return None
-    return Finding("privileged", f"{_name(containers)} must not set securityContext.privileged=true")
+    return PodSecurityViolation(
+        "privileged", f"{_name_containers(containers)} must not set securityContext.privileged=true"
+    )
 
 
-def _proc_mount(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _proc_mount(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     bad = [(name, c.proc_mount) for name, c in _contexts(spec) if c.proc_mount not in (None, "Default")]
     if not bad:
         return None
     containers, values = [name for name, _ in bad], sorted({value for _, value in bad if value is not None})
-    return Finding(
-        "procMount", f"{_name(containers)} must not set securityContext.procMount to {_join(values)}"
+    return PodSecurityViolation(
+        "procMount",
+        f"{_name_containers(containers)} must not set securityContext.procMount to {_join(values)}",
     )
 
 
 _SELINUX_TYPES = frozenset({"", "container_t", "container_init_t", "container_kvm_t"})
 
 
-def _selinux(types: frozenset[str], meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _selinux(types: frozenset[str], meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     def is_bad(options: SELinuxOptions | None) -> bool:
         return options is not None and bool(options.type not in types or options.user or options.role)
 
@@ -288,15 +292,15 @@ def _selinux(types: frozenset[str], meta: ObjectMeta, spec: PodSpec) -> Finding 
     words = [f"{_plural('type', wrong)} {_join(wrong)}"] if wrong else []
     words += ["user may not be set"] if any(options.user for options in given) else []
     words += ["role may not be set"] if any(options.role for options in given) else []
-    return Finding(
+    return PodSecurityViolation(
         "seLinuxOptions", f"{setters} set forbidden securityContext.seLinuxOptions: {'; '.join(words)}"
     )
 
 
-def _seccomp_annotations(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _seccomp_annotations(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     keys = [_SECCOMP_POD, *(f"{_SECCOMP_PREFIX}{container.name}" for container in _containers(spec))]
     wrong = {
-        f"{key}={quoted(value)}"
+        f"{key}={go_quote(value)}"
         for key in keys
         if (value := meta.annotations.get(key)) is not None
         and value not in ("runtime/default", "docker/default")
@@ -304,14 +308,16 @@ def _seccomp_annotations(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
     }
     if not wrong:
         return None
-    return Finding("seccompProfile", f"forbidden {_plural('annotation', wrong)} {', '.join(sorted(wrong))}")
+    return PodSecurityViolation(
+        "seccompProfile", f"forbidden {_plural('annotation', wrong)} {', '.join(sorted(wrong))}"
+    )
 
 
 def _is_bad_seccomp(profile: SeccompProfile | None) -> bool:
     return profile is not None and profile.type not in _PROFILES
 
 
-def _seccomp_baseline(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _seccomp_baseline(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     own = _pod_context(spec).seccomp_profile
     bad = [(name, c.seccomp_profile) for name, c in _contexts(spec) if _is_bad_seccomp(c.seccomp_profile)]
     setters = _setters(_is_bad_seccomp(own), [name for name, _ in bad])
@@ -320,7 +326,7 @@ def _seccomp_baseline(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
     profiles = [profile for _, profile in bad] + ([own] if _is_bad_seccomp(own) else [])
     values = sorted({profile.type for profile in profiles if profile is not None})
     told = f"{setters} must not set securityContext.seccompProfile.type to {_join(values)}"
-    return Finding("seccompProfile", told)
+    return PodSecurityViolation("seccompProfile", told)
 
 
 _SYSCTLS = frozenset(
@@ -342,12 +348,12 @@ _SYSCTLS_29 = _SYSCTLS_27 | {
 _SYSCTLS_32 = _SYSCTLS_29 | {"net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"}
 
 
-def _sysctls(allowed: frozenset[str], meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _sysctls(allowed: frozenset[str], meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     wrong = [sysctl.name for sysctl in _pod_context(spec).sysctls if sysctl.name not in allowed]
-    return Finding("forbidden sysctls", ", ".join(wrong)) if wrong else None
+    return PodSecurityViolation("forbidden sysctls", ", ".join(wrong)) if wrong else None
 
 
-def _host_process(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _host_process(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     def is_bad(context: SecurityContext | PodSecurityContext) -> bool:
         return context.windows_options is not None and bool(context.windows_options.host_process)
 
@@ -355,23 +361,25 @@ def _host_process(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
     setters = _setters(is_bad(_pod_context(spec)), containers)
     if not setters:
         return None
-    return Finding("hostProcess", f"{setters} must not set securityContext.windowsOptions.hostProcess=true")
+    return PodSecurityViolation(
+        "hostProcess", f"{setters} must not set securityContext.windowsOptions.hostProcess=true"
+    )
 
 
 # --- restricted
 
 
-def _privilege_escalation(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _privilege_escalation(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     containers = [name for name, c in _all_contexts(spec) if c.allow_privilege_escalation is not False]
     if not containers:
         return None
-    return Finding(
+    return PodSecurityViolation(
         "allowPrivilegeEscalation != false",
-        f"{_name(containers)} must set securityContext.allowPrivilegeEscalation=false",
+        f"{_name_containers(containers)} must set securityContext.allowPrivilegeEscalation=false",
     )
 
 
-def _capabilities_restricted(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _capabilities_restricted(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     keeping = [
         name
         for name, context in _all_contexts(spec)
@@ -380,10 +388,10 @@ def _capabilities_restricted(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
     adding, added = _added_capabilities(spec, ("NET_BIND_SERVICE",))
     words = []
     if keeping:
-        words.append(f'{_name(keeping)} must set securityContext.capabilities.drop=["ALL"]')
+        words.append(f'{_name_containers(keeping)} must set securityContext.capabilities.drop=["ALL"]')
     if adding:
         words.append(_must_not_add(adding, added))
-    return Finding("unrestricted capabilities", "; ".join(words)) if words else None
+    return PodSecurityViolation("unrestricted capabilities", "; ".join(words)) if words else None
 
 
 _VOLUMES = [
@@ -404,13 +412,13 @@ _VOLUME_TYPES = {
 }
 
 
-def _volumes(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _volumes(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     bad = [v for v in spec.volumes if all(getattr(v, allowed) is None for allowed in _VOLUMES)]
     if not bad:
         return None
     types = sorted({_type_of(volume) for volume in bad})
     uses = f"{_plural('uses', bad, 'use')} {_plural('restricted volume type', types)} {_join(types)}"
-    return Finding(
+    return PodSecurityViolation(
         "restricted volume types", f"{_plural('volume', bad)} {_join(volume.name for volume in bad)} {uses}"
     )
 
@@ -420,72 +428,81 @@ def _type_of(volume: Volume) -> str:
     return next(given, "unknown")
 
 
-def _non_root(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _non_root(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     own = _pod_context(spec).run_as_non_root
     saying_no = [name for name, context in _contexts(spec) if context.run_as_non_root is False]
     if setters := _setters(own is False, saying_no):
-        return Finding("runAsNonRoot != true", f"{setters} must not set securityContext.runAsNonRoot=false")
+        return PodSecurityViolation(
+            "runAsNonRoot != true", f"{setters} must not set securityContext.runAsNonRoot=false"
+        )
     silent = [name for name, context in _all_contexts(spec) if context.run_as_non_root is None]
     if own or not silent:
         return None
-    return Finding(
-        "runAsNonRoot != true", f"pod or {_name(silent)} must set securityContext.runAsNonRoot=true"
+    return PodSecurityViolation(
+        "runAsNonRoot != true",
+        f"pod or {_name_containers(silent)} must set securityContext.runAsNonRoot=true",
     )
 
 
-def _run_as_root(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _run_as_root(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     containers = [name for name, context in _contexts(spec) if context.run_as_user == 0]
     setters = _setters(_pod_context(spec).run_as_user == 0, containers)
-    return Finding("runAsUser=0", f"{setters} must not set runAsUser=0") if setters else None
+    return PodSecurityViolation("runAsUser=0", f"{setters} must not set runAsUser=0") if setters else None
 
 
-def _seccomp_restricted(meta: ObjectMeta, spec: PodSpec) -> Finding | None:
+def _seccomp_restricted(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
     if found := _seccomp_baseline(meta, spec):
         return found
     silent = [name for name, context in _all_contexts(spec) if context.seccomp_profile is None]
     if _pod_context(spec).seccomp_profile is not None or not silent:
         return None
     told = 'must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
-    return Finding("seccompProfile", f"pod or {_name(silent)} {told}")
+    return PodSecurityViolation("seccompProfile", f"pod or {_name_containers(silent)} {told}")
 
 
 CHECKS = (
-    Check("appArmorProfile", BASELINE, 0, _app_armor),
-    Check("capabilities_baseline", BASELINE, 0, _capabilities_baseline),
-    Check("hostNamespaces", BASELINE, 0, _host_namespaces),
-    Check("hostPathVolumes", BASELINE, 0, _host_paths),
-    Check("hostPorts", BASELINE, 0, _host_ports),
-    Check("hostProbesAndHostLifecycle", BASELINE, 34, _probe_hosts),
-    Check("privileged", BASELINE, 0, _privileged),
-    Check("procMount", BASELINE, 0, _proc_mount),
-    Check("procMount", BASELINE, 35, _unless_user_namespace(_proc_mount)),
-    Check("seLinuxOptions", BASELINE, 0, partial(_selinux, _SELINUX_TYPES)),
-    Check("seLinuxOptions", BASELINE, 31, partial(_selinux, _SELINUX_TYPES | {"container_engine_t"})),
-    Check("seccompProfile_baseline", BASELINE, 0, _seccomp_annotations),
-    Check("seccompProfile_baseline", BASELINE, 19, _seccomp_baseline),
-    Check("sysctls", BASELINE, 0, partial(_sysctls, _SYSCTLS)),
-    Check("sysctls", BASELINE, 27, partial(_sysctls, _SYSCTLS_27)),
-    Check("sysctls", BASELINE, 29, partial(_sysctls, _SYSCTLS_29)),
-    Check("sysctls", BASELINE, 32, partial(_sysctls, _SYSCTLS_32)),
-    Check("windowsHostProcess", BASELINE, 0, _host_process),
-    Check("allowPrivilegeEscalation", RESTRICTED, 8, _privilege_escalation),
-    Check("allowPrivilegeEscalation", RESTRICTED, 25, _unless_windows(_privilege_escalation)),
-    Check("capabilities_restricted", RESTRICTED, 22, _capabilities_restricted, "capabilities_baseline"),
-    Check(
+    PodSecurityCheck("appArmorProfile", BASELINE, 0, _app_armor),
+    PodSecurityCheck("capabilities_baseline", BASELINE, 0, _capabilities_baseline),
+    PodSecurityCheck("hostNamespaces", BASELINE, 0, _host_namespaces),
+    PodSecurityCheck("hostPathVolumes", BASELINE, 0, _host_paths),
+    PodSecurityCheck("hostPorts", BASELINE, 0, _host_ports),
+    PodSecurityCheck("hostProbesAndHostLifecycle", BASELINE, 34, _probe_hosts),
+    PodSecurityCheck("privileged", BASELINE, 0, _privileged_containers),
+    PodSecurityCheck("procMount", BASELINE, 0, _proc_mount),
+    PodSecurityCheck("procMount", BASELINE, 35, _unless_user_namespace(_proc_mount)),
+    PodSecurityCheck("seLinuxOptions", BASELINE, 0, partial(_selinux, _SELINUX_TYPES)),
+    PodSecurityCheck(
+        "seLinuxOptions", BASELINE, 31, partial(_selinux, _SELINUX_TYPES | {"container_engine_t"})
+    ),
+    PodSecurityCheck("seccompProfile_baseline", BASELINE, 0, _seccomp_annotations),
+    PodSecurityCheck("seccompProfile_baseline", BASELINE, 19, _seccomp_baseline),
+    PodSecurityCheck("sysctls", BASELINE, 0, partial(_sysctls, _SYSCTLS)),
+    PodSecurityCheck("sysctls", BASELINE, 27, partial(_sysctls, _SYSCTLS_27)),
+    PodSecurityCheck("sysctls", BASELINE, 29, partial(_sysctls, _SYSCTLS_29)),
+    PodSecurityCheck("sysctls", BASELINE, 32, partial(_sysctls, _SYSCTLS_32)),
+    PodSecurityCheck("windowsHostProcess", BASELINE, 0, _host_process),
+    PodSecurityCheck("allowPrivilegeEscalation", RESTRICTED, 8, _privilege_escalation),
+    PodSecurityCheck("allowPrivilegeEscalation", RESTRICTED, 25, _unless_windows(_privilege_escalation)),
+    PodSecurityCheck(
+        "capabilities_restricted", RESTRICTED, 22, _capabilities_restricted, "capabilities_baseline"
+    ),
+    PodSecurityCheck(
         "capabilities_restricted",
         RESTRICTED,
         25,
         _unless_windows(_capabilities_restricted),
         "capabilities_baseline",
     ),
-    Check("procMount_restricted", RESTRICTED, 35, _proc_mount, "procMount"),
-    Check("restrictedVolumes", RESTRICTED, 0, _volumes, "hostPathVolumes"),
-    Check("runAsNonRoot", RESTRICTED, 0, _non_root),
-    Check("runAsNonRoot", RESTRICTED, 35, _unless_user_namespace(_non_root)),
-    Check("runAsUser", RESTRICTED, 23, _run_as_root),
-    Check("runAsUser", RESTRICTED, 35, _unless_user_namespace(_run_as_root)),
-    Check("seccompProfile_restricted", RESTRICTED, 19, _seccomp_restricted, "seccompProfile_baseline"),
-    Check(
+    PodSecurityCheck("procMount_restricted", RESTRICTED, 35, _proc_mount, "procMount"),
+    PodSecurityCheck("restrictedVolumes", RESTRICTED, 0, _volumes, "hostPathVolumes"),
+    PodSecurityCheck("runAsNonRoot", RESTRICTED, 0, _non_root),
+    PodSecurityCheck("runAsNonRoot", RESTRICTED, 35, _unless_user_namespace(_non_root)),
+    PodSecurityCheck("runAsUser", RESTRICTED, 23, _run_as_root),
+    PodSecurityCheck("runAsUser", RESTRICTED, 35, _unless_user_namespace(_run_as_root)),
+    PodSecurityCheck(
+        "seccompProfile_restricted", RESTRICTED, 19, _seccomp_restricted, "seccompProfile_baseline"
+    ),
+    PodSecurityCheck(
         "seccompProfile_restricted",
         RESTRICTED,
         25,

@@ -9,11 +9,10 @@ from typing import Any
 
 from msgspec import json, to_builtins
 
-from volplane.api import names, quantity
+from volplane.api import name_validation, names, quantity
 from volplane.api.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from volplane.api.errors import Cause, forbidden, invalid, not_supported, required, too_long
+from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value, too_long
 from volplane.api.meta import LabelSelector
-from volplane.apiserver import naming
 
 IMMUTABLE = "field is immutable"
 NOT_NEGATIVE = "must be greater than or equal to 0"
@@ -42,11 +41,11 @@ _PORT_NAME = re.compile(r"[-a-z0-9]+")
 
 
 def subdomain(path: str, value: str) -> list[Cause]:
-    return [invalid(path, value, text) for text in naming.subdomain(value, False)]
+    return [invalid(path, value, text) for text in name_validation.subdomain_problems(value, False)]
 
 
 def label(path: str, value: str) -> list[Cause]:
-    return [invalid(path, value, text) for text in naming.label(value, False)]
+    return [invalid(path, value, text) for text in name_validation.label_problems(value, False)]
 
 
 def ip(path: str, value: str) -> list[Cause]:
@@ -64,12 +63,12 @@ def ip(path: str, value: str) -> list[Cause]:
     return []
 
 
-def qualified(path: str, value: str) -> list[Cause]:
+def qualified_name(path: str, value: str) -> list[Cause]:
     """An optional DNS prefix, a slash, a name."""
-    return [invalid(path, value, text) for text in qualified_words(value)]
+    return [invalid(path, value, text) for text in qualified_name_problems(value)]
 
 
-def qualified_words(value: str) -> list[str]:
+def qualified_name_problems(value: str) -> list[str]:
     prefix, slash, name = value.rpartition("/")
     if "/" in prefix:
         return [
@@ -92,16 +91,18 @@ def qualified_words(value: str) -> list[str]:
 
 def driver_name(path: str, value: str) -> list[Cause]:
     if not value:
-        return [required(path)]
+        return [required_value(path)]
     wrong = [too_long(path, 63)] if len(value) > 63 else []
-    return wrong + [invalid(path, value, text) for text in naming.subdomain(value.lower(), False)]
+    return wrong + [
+        invalid(path, value, text) for text in name_validation.subdomain_problems(value.lower(), False)
+    ]
 
 
 def label_value(path: str, value: str) -> list[Cause]:
-    return [invalid(path, value, text) for text in label_value_words(value)]
+    return [invalid(path, value, text) for text in label_value_problems(value)]
 
 
-def label_value_words(value: str) -> list[str]:
+def label_value_problems(value: str) -> list[str]:
     if len(value) > 63:
         return ["must be no more than 63 characters"]
     return [] if names.is_label_value(value) else [_LABEL_VALUE]
@@ -110,7 +111,7 @@ def label_value_words(value: str) -> list[str]:
 def labels(path: str, value: Mapping[str, str]) -> list[Cause]:
     wrong: list[Cause] = []
     for key, text in value.items():
-        wrong += qualified(path, key)
+        wrong += qualified_name(path, key)
         wrong += label_value(path, text)
     return wrong
 
@@ -128,10 +129,10 @@ def config_key(path: str, key: str) -> list[Cause]:
 
 
 def port_name(path: str, value: str) -> list[Cause]:
-    return [invalid(path, value, text) for text in _port_name_words(value)]
+    return [invalid(path, value, text) for text in _port_name_problems(value)]
 
 
-def _port_name_words(value: str) -> list[str]:
+def _port_name_problems(value: str) -> list[str]:
     if len(value) > 15:
         return ["must be no more than 15 characters"]
     wrong = []
@@ -179,7 +180,7 @@ def amount_not_negative(path: str, text: str) -> list[Cause]:
     return [] if quantity.parse(text) >= 0 else [invalid(path, text, NOT_NEGATIVE)]
 
 
-def whole_amount(path: str, text: str) -> list[Cause]:
+def integer_amount(path: str, text: str) -> list[Cause]:
     return [] if quantity.parse(text).denominator == 1 else [invalid(path, text, "must be an integer")]
 
 
@@ -189,22 +190,22 @@ def whole_amount(path: str, text: str) -> list[Cause]:
 def one_of(path: str, value: str, allowed: Sequence[str]) -> list[Cause]:
     """A choice that must be made; an empty one is missing, not unsupported."""
     if not value:
-        return [required(path)]
+        return [required_value(path)]
     return [] if value in allowed else [not_supported(path, value, allowed)]
 
 
-def single(path: str, given: Iterable[str], what: str) -> list[Cause]:
+def at_most_one(path: str, given: Iterable[str], what: str) -> list[Cause]:
     """At most one of several fields: each after the first is refused."""
     _, *others = [*given, ""]
     return [forbidden(f"{path}.{name}", f"may not specify more than 1 {what}") for name in others if name]
 
 
-def same(path: str, new: Any, old: Any) -> list[Cause]:
+def immutable_field(path: str, new: Any, old: Any) -> list[Cause]:
     """A field that may not change."""
-    return [] if new == old else [invalid(path, shown(new), IMMUTABLE)]
+    return [] if new == old else [invalid(path, to_plain(new), IMMUTABLE)]
 
 
-def shown(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """A value as a message shows it."""
     return to_builtins(value)
 
@@ -216,14 +217,14 @@ def no_backsteps(path: str, value: str) -> list[Cause]:
     return [invalid(path, value, "must not contain '..'")] if ".." in value.split("/") else []
 
 
-def descending(path: str, value: str) -> list[Cause]:
+def relative_path(path: str, value: str) -> list[Cause]:
     wrong = [invalid(path, value, "must be a relative path")] if value.startswith("/") else []
     return wrong + no_backsteps(path, value)
 
 
 def local_path(path: str, value: str) -> list[Cause]:
     """A file inside a volume: what starts with two dots is kept for the volume's own use."""
-    wrong = descending(path, value)
+    wrong = relative_path(path, value)
     if value.startswith("..") and not value.startswith("../"):
         wrong.append(invalid(path, value, "must not start with '..'"))
     return wrong
@@ -239,7 +240,7 @@ def label_selector(path: str, selector: LabelSelector | None) -> list[Cause]:
     for at, term in enumerate(selector.match_expressions):
         here = f"{path}.matchExpressions[{at}]"
         wrong += _operator(here, term.operator, term.values, numeric=False)
-        wrong += qualified(f"{here}.key", term.key)
+        wrong += qualified_name(f"{here}.key", term.key)
         for index, value in enumerate(term.values):
             wrong += label_value(f"{here}.values[{index}]", value)
     return wrong
@@ -248,20 +249,20 @@ def label_selector(path: str, selector: LabelSelector | None) -> list[Cause]:
 def _operator(path: str, operator: str, values: Sequence[str], *, numeric: bool) -> list[Cause]:
     if operator in ("In", "NotIn"):
         told = "must be specified when `operator` is 'In' or 'NotIn'"
-        return [] if values else [required(f"{path}.values", told)]
+        return [] if values else [required_value(f"{path}.values", told)]
     if operator in ("Exists", "DoesNotExist"):
         told = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
         return [forbidden(f"{path}.values", told)] if values else []
     if numeric and operator in ("Gt", "Lt"):
         told = "must be specified single value when `operator` is 'Lt' or 'Gt'"
-        return [] if len(values) == 1 else [required(f"{path}.values", told)]
+        return [] if len(values) == 1 else [required_value(f"{path}.values", told)]
     return [invalid(f"{path}.operator", operator, "not a valid selector operator")]
 
 
 def node_selector(path: str, selector: NodeSelector) -> list[Cause]:
     here = f"{path}.nodeSelectorTerms"
     if not selector.node_selector_terms:
-        return [required(here, "must have at least one node selector term")]
+        return [required_value(here, "must have at least one node selector term")]
     return [
         cause
         for at, term in enumerate(selector.node_selector_terms)
@@ -280,7 +281,7 @@ def node_term(path: str, term: NodeSelectorTerm) -> list[Cause]:
 
 def _node_requirement(path: str, need: NodeSelectorRequirement) -> list[Cause]:
     wrong = _operator(path, need.operator, need.values, numeric=True)
-    wrong += qualified(f"{path}.key", need.key)
+    wrong += qualified_name(f"{path}.key", need.key)
     for index, value in enumerate(need.values):
         wrong += label_value(f"{path}.values[{index}]", value)
     return wrong
@@ -292,7 +293,7 @@ def _field_requirement(path: str, need: NodeSelectorRequirement) -> list[Cause]:
         wrong.append(invalid(f"{path}.operator", need.operator, "not a valid selector operator"))
     elif len(need.values) != 1:
         told = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
-        wrong.append(required(f"{path}.values", told))
+        wrong.append(required_value(f"{path}.values", told))
     if need.key != "metadata.name":
         wrong.append(invalid(f"{path}.key", need.key, "not a valid field selector key"))
         return wrong

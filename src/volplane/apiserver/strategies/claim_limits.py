@@ -9,21 +9,21 @@ from __future__ import annotations
 from volplane.api import quantity
 from volplane.api.core import LimitRange, PersistentVolumeClaim
 from volplane.api.errors import Forbidden
-from volplane.apiserver.strategy import Call
+from volplane.apiserver.strategy import ApiCall
 
 TYPE = "PersistentVolumeClaim"
 
 
-async def check(call: Call, claim: PersistentVolumeClaim) -> None:
+async def check(call: ApiCall, claim: PersistentVolumeClaim) -> None:
     """Raises Forbidden."""
     limits = await call.reader.list(LimitRange, call.namespace)
-    wrong = [told for limit in limits for told in _told(limit, claim)]
+    wrong = [told for limit in limits for told in _list_violations(limit, claim)]
     if wrong:
         why = wrong[0] if len(wrong) == 1 else f"[{', '.join(wrong)}]"
         raise Forbidden.to(call.kind, claim.name, why)
 
 
-def _told(limit: LimitRange, claim: PersistentVolumeClaim) -> list[str]:
+def _list_violations(limit: LimitRange, claim: PersistentVolumeClaim) -> list[str]:
     asked = claim.spec.resources.requests.get("storage", "0")
     found = []
     for item in limit.spec.limits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from volplane.api.core import PersistentVolumeClaimSpec, TypedLocalObjectReference, TypedObjectReference
-from volplane.api.errors import Cause, forbidden, invalid, not_supported, required
+from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks
 
 ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
@@ -13,7 +13,7 @@ VOLUME_MODES = ("Block", "Filesystem")
 def validate(path: str, spec: PersistentVolumeClaimSpec) -> list[Cause]:
     wrong = []
     if not spec.access_modes:
-        wrong.append(required(f"{path}.accessModes", "at least 1 access mode is required"))
+        wrong.append(required_value(f"{path}.accessModes", "at least 1 access mode is required"))
     wrong += checks.label_selector(f"{path}.selector", spec.selector)
     wrong += access_modes(f"{path}.accessModes", spec.access_modes)
     wrong += _size(f"{path}.resources[storage]", spec)
@@ -38,7 +38,7 @@ def access_modes(path: str, modes: tuple[str, ...]) -> list[Cause]:
 def _size(path: str, spec: PersistentVolumeClaimSpec) -> list[Cause]:
     size = spec.resources.requests.get("storage")
     if size is None:
-        return [required(path)]
+        return [required_value(path)]
     return checks.positive_amount(path, size)
 
 
@@ -62,7 +62,7 @@ def _data_sources(path: str, spec: PersistentVolumeClaimSpec) -> list[Cause]:
 
 
 def _reference(path: str, ref: TypedLocalObjectReference | TypedObjectReference) -> list[Cause]:
-    wrong = [required(f"{path}.{name}") for name in ("name", "kind") if not getattr(ref, name)]
+    wrong = [required_value(f"{path}.{name}") for name in ("name", "kind") if not getattr(ref, name)]
     if not ref.api_group and ref.kind != "PersistentVolumeClaim":
         told = "must be 'PersistentVolumeClaim' when referencing the default apiGroup"
         wrong.append(invalid(path, ref.kind, told))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from volplane.api.errors import Cause, duplicate, invalid, not_supported, required
+from volplane.api.errors import Cause, duplicate, invalid, not_supported, required_value
 from volplane.api.storage import (
     CSIDriver,
     CSIDriverSpec,
@@ -16,8 +16,8 @@ from volplane.api.storage import (
     TokenRequest,
 )
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.edit import changed, filled
-from volplane.apiserver.strategy import Call, Strategy
+from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
+from volplane.apiserver.strategy import ApiCall, Strategy
 
 FS_GROUP_POLICIES = ("File", "None", "ReadWriteOnceWithFSType")
 LIFECYCLE_MODES = ("Persistent", "Ephemeral")
@@ -26,9 +26,9 @@ MIN_TOKEN_SECONDS = 600
 MAX_TOKEN_SECONDS = 1 << 32
 
 
-class DriverStrategy(Strategy[CSIDriver]):
+class CSIDriverStrategy(Strategy[CSIDriver]):
     def defaults(self, obj: CSIDriver) -> CSIDriver:
-        spec = filled(
+        spec = set_defaults(
             obj.spec,
             attach_required=True,
             pod_info_on_mount=False,
@@ -38,17 +38,19 @@ class DriverStrategy(Strategy[CSIDriver]):
             requires_republish=False,
             se_linux_mount=False,
         )
-        return changed(obj, spec=spec)
+        return replace_fields(obj, spec=spec)
 
-    def validate_create(self, call: Call, obj: CSIDriver) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: CSIDriver) -> list[Cause]:
         return _driver("spec", obj.spec)
 
-    def validate_update(self, call: Call, old: CSIDriver, new: CSIDriver) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: CSIDriver, new: CSIDriver) -> list[Cause]:
         wrong = _driver("spec", new.spec)
         # The first path is spelled as clients know it.
-        wrong += checks.same("spec.attachedRequired", new.spec.attach_required, old.spec.attach_required)
+        wrong += checks.immutable_field(
+            "spec.attachedRequired", new.spec.attach_required, old.spec.attach_required
+        )
         modes = (new.spec.volume_lifecycle_modes, old.spec.volume_lifecycle_modes)
-        return wrong + checks.same("spec.volumeLifecycleModes", *modes)
+        return wrong + checks.immutable_field("spec.volumeLifecycleModes", *modes)
 
 
 def _driver(path: str, spec: CSIDriverSpec) -> list[Cause]:
@@ -86,8 +88,8 @@ def _tokens(path: str, requests: Sequence[TokenRequest]) -> list[Cause]:
     return wrong
 
 
-class NodeDriversStrategy(Strategy[CSINode]):
-    def validate_create(self, call: Call, obj: CSINode) -> list[Cause]:
+class CSINodeStrategy(Strategy[CSINode]):
+    def validate_create(self, call: ApiCall, obj: CSINode) -> list[Cause]:
         wrong: list[Cause] = []
         seen: set[str] = set()
         for at, driver in enumerate(obj.spec.drivers):
@@ -98,7 +100,7 @@ class NodeDriversStrategy(Strategy[CSINode]):
             seen.add(driver.name)
         return wrong
 
-    def validate_update(self, call: Call, old: CSINode, new: CSINode) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: CSINode, new: CSINode) -> list[Cause]:
         wrong = self.validate_create(call, new)
         held = {driver.name: driver for driver in old.spec.drivers}
         for driver in new.spec.drivers:
@@ -106,14 +108,16 @@ class NodeDriversStrategy(Strategy[CSINode]):
             if before is not None:
                 # How many volumes a node can hold is learned anew; everything else is what was registered.
                 plain = structs.replace(driver, allocatable=None)
-                wrong += checks.same("spec.drivers", plain, structs.replace(before, allocatable=None))
+                wrong += checks.immutable_field(
+                    "spec.drivers", plain, structs.replace(before, allocatable=None)
+                )
         return wrong
 
 
 def _node_driver(path: str, driver: CSINodeDriver) -> list[Cause]:
     wrong = checks.driver_name(f"{path}.name", driver.name)
     if not driver.node_id:
-        wrong.append(required(f"{path}.nodeID"))
+        wrong.append(required_value(f"{path}.nodeID"))
     elif len(driver.node_id) > NODE_ID_LENGTH:
         told = f"must be {NODE_ID_LENGTH} characters or less"
         wrong.append(invalid(f"{path}.nodeID", driver.node_id, told))
@@ -122,18 +126,20 @@ def _node_driver(path: str, driver: CSINodeDriver) -> list[Cause]:
     for at, key in enumerate(driver.topology_keys):
         if key in driver.topology_keys[:at]:
             wrong.append(duplicate(path, key))
-        wrong += checks.qualified(path, key) if key else [required(path)]
+        wrong += checks.qualified_name(path, key) if key else [required_value(path)]
     return wrong
 
 
-class CapacityStrategy(Strategy[CSIStorageCapacity]):
-    def validate_create(self, call: Call, obj: CSIStorageCapacity) -> list[Cause]:
+class CSIStorageCapacityStrategy(Strategy[CSIStorageCapacity]):
+    def validate_create(self, call: ApiCall, obj: CSIStorageCapacity) -> list[Cause]:
         wrong = checks.label_selector("nodeTopology", obj.node_topology)
         wrong += checks.subdomain("storageClassName", obj.storage_class_name)
         if obj.capacity is not None:
             wrong += checks.amount_not_negative("capacity", obj.capacity)
         return wrong
 
-    def validate_update(self, call: Call, old: CSIStorageCapacity, new: CSIStorageCapacity) -> list[Cause]:
-        wrong = checks.same("nodeTopology", new.node_topology, old.node_topology)
-        return wrong + checks.same("storageClassName", new.storage_class_name, old.storage_class_name)
+    def validate_update(self, call: ApiCall, old: CSIStorageCapacity, new: CSIStorageCapacity) -> list[Cause]:
+        wrong = checks.immutable_field("nodeTopology", new.node_topology, old.node_topology)
+        return wrong + checks.immutable_field(
+            "storageClassName", new.storage_class_name, old.storage_class_name
+        )

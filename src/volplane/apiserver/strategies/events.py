@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from volplane.api.core import Event
-from volplane.api.errors import Cause, invalid, required
+from volplane.api.errors import Cause, invalid, required_value
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategy import Call, Strategy
+from volplane.apiserver.strategy import ApiCall, Strategy
 
 _LIMITS = (
     ("reporting_instance", "reportingInstance", 128),
@@ -16,19 +16,19 @@ MESSAGE_LENGTH = 1024
 
 
 class EventStrategy(Strategy[Event]):
-    def validate_create(self, call: Call, obj: Event) -> list[Cause]:
-        return wrong(obj, "reportingComponent")
+    def validate_create(self, call: ApiCall, obj: Event) -> list[Cause]:
+        return validate_event(obj, "reportingComponent")
 
-    def validate_update(self, call: Call, old: Event, new: Event) -> list[Cause]:
-        return wrong(new, "reportingComponent")
+    def validate_update(self, call: ApiCall, old: Event, new: Event) -> list[Cause]:
+        return validate_event(new, "reportingComponent")
 
 
-def wrong(event: Event, reporter: str) -> list[Cause]:
+def validate_event(event: Event, reporter: str) -> list[Cause]:
     """What every event is held to; `reporter` is what this version calls the one who reports."""
-    return _place(event) + (_new_style(event, reporter) if event.event_time else [])
+    return _check_namespace(event) + (_check_new_style(event, reporter) if event.event_time else [])
 
 
-def _place(event: Event) -> list[Cause]:
+def _check_namespace(event: Event) -> list[Cause]:
     """An event lies where its subject lies; for subjects of the whole cluster that is `default`."""
     here, subject = event.metadata.namespace, event.involved_object.namespace
     if event.event_time:
@@ -38,13 +38,13 @@ def _place(event: Event) -> list[Cause]:
     return [] if fits else [invalid("involvedObject.namespace", subject, "does not match event.namespace")]
 
 
-def _new_style(event: Event, reporter: str) -> list[Cause]:
-    found = [] if event.reporting_component else [required(reporter)]
-    found += checks.qualified(reporter, event.reporting_component)
+def _check_new_style(event: Event, reporter: str) -> list[Cause]:
+    found = [] if event.reporting_component else [required_value(reporter)]
+    found += checks.qualified_name(reporter, event.reporting_component)
     for attribute, name, limit in _LIMITS:
         value = getattr(event, attribute)
         if not value:
-            found.append(required(name))
+            found.append(required_value(name))
         elif len(value) > limit:
             found.append(invalid(name, "", f"can have at most {limit} characters"))
     if len(event.message) > MESSAGE_LENGTH:

@@ -4,46 +4,48 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from volplane.api import name_validation
 from volplane.api.batch import Job, JobSpec, JobTemplateSpec, PodFailurePolicy, PodFailurePolicyRule
 from volplane.api.core import PodTemplateSpec
-from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required
+from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value
 from volplane.api.meta import LabelSelector
-from volplane.api.selectors import BadSelector, Labels
-from volplane.apiserver import naming
+from volplane.api.selectors import InvalidSelector, LabelMatcher
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.edit import changed, filled
 from volplane.apiserver.strategies.pods import defaults, spec
-from volplane.apiserver.strategy import Call, Strategy
+from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
+from volplane.apiserver.strategy import ApiCall, Strategy
 
 NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")
 UID_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")
 MODES = ("NonIndexed", "Indexed")
 ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
-_WIDEST = 100_000  # pods of an Indexed job at the same time
-_NOT_BUILT = "this server does not count failures per index"
+_MAX_INDEXED_PARALLELISM = 100_000  # pods of an Indexed job at the same time
+_NOT_IMPLEMENTED = "this server does not count failures per index"
 
 
-class JobRules(Strategy[Job]):
+class JobStrategy(Strategy[Job]):
     def defaults(self, obj: Job) -> Job:
-        return _labelled(changed(obj, spec=job_spec_defaults(obj.spec)))
+        return _copy_template_labels(replace_fields(obj, spec=job_spec_defaults(obj.spec)))
 
-    def prepare_create(self, call: Call, obj: Job) -> Job:
+    def prepare_create(self, call: ApiCall, obj: Job) -> Job:
         made = super().prepare_create(call, obj)
-        return _labelled(made if made.spec.manual_selector else _selected(made))
+        return _copy_template_labels(made if made.spec.manual_selector else _generate_selector(made))
 
-    def validate_create(self, call: Call, obj: Job) -> list[Cause]:
-        if words := naming.label(obj.name, False):
+    def validate_create(self, call: ApiCall, obj: Job) -> list[Cause]:
+        if words := name_validation.label_problems(obj.name, False):
             told = "this is used in Pod names and hostnames, which can result in surprising behavior"
             call.warnings.append(f"metadata.name: {told}; a DNS label is recommended: [{' '.join(words)}]")
-        wrong = _generated(obj) + job_spec("spec", obj.spec)
+        wrong = _check_generated_labels(obj) + job_spec("spec", obj.spec)
         wrong += _selector(obj.spec)
         return wrong + _host_name(obj)
 
-    def validate_update(self, call: Call, old: Job, new: Job) -> list[Cause]:
-        wrong = _generated(new) + job_spec("spec", new.spec) + _selector(new.spec)
+    def validate_update(self, call: ApiCall, old: Job, new: Job) -> list[Cause]:
+        wrong = _check_generated_labels(new) + job_spec("spec", new.spec) + _selector(new.spec)
         wrong += _completions(old.spec, new.spec)
-        wrong += checks.same("spec.selector", new.spec.selector, old.spec.selector)
-        wrong += checks.same("spec.template", new.spec.template, _movable(old, new))
+        wrong += checks.immutable_field("spec.selector", new.spec.selector, old.spec.selector)
+        wrong += checks.immutable_field(
+            "spec.template", new.spec.template, _with_mutable_scheduling(old, new)
+        )
         for path, name in (
             ("completionMode", "completion_mode"),
             ("podFailurePolicy", "pod_failure_policy"),
@@ -51,10 +53,10 @@ class JobRules(Strategy[Job]):
             ("managedBy", "managed_by"),
             ("successPolicy", "success_policy"),
         ):
-            wrong += checks.same(f"spec.{path}", getattr(new.spec, name), getattr(old.spec, name))
+            wrong += checks.immutable_field(f"spec.{path}", getattr(new.spec, name), getattr(old.spec, name))
         return wrong
 
-    def validate_status(self, call: Call, old: Job, new: Job) -> list[Cause]:
+    def validate_status(self, call: ApiCall, old: Job, new: Job) -> list[Cause]:
         wrong: list[Cause] = []
         for name in ("active", "succeeded", "failed"):
             wrong += checks.not_negative(f"status.{name}", getattr(new.status, name))
@@ -77,7 +79,7 @@ def job_spec_defaults(given: JobSpec) -> JobSpec:
     if given.completions is None and given.parallelism is None:
         given = structs.replace(given, completions=1)
     policy = "Failed" if given.pod_failure_policy is not None else "TerminatingOrFailed"
-    made = filled(
+    made = set_defaults(
         given,
         parallelism=1,
         backoff_limit=checks.MAX_INT32 if given.backoff_limit_per_index is not None else 6,
@@ -87,14 +89,14 @@ def job_spec_defaults(given: JobSpec) -> JobSpec:
         manual_selector=False,
     )
     if made.pod_failure_policy is not None:
-        made = changed(made, pod_failure_policy=_policy_defaults(made.pod_failure_policy))
-    return changed(made, template=defaults.template(made.template))
+        made = replace_fields(made, pod_failure_policy=_policy_defaults(made.pod_failure_policy))
+    return replace_fields(made, template=defaults.template(made.template))
 
 
 def _policy_defaults(policy: PodFailurePolicy) -> PodFailurePolicy:
     rules = tuple(
         structs.replace(
-            rule, on_pod_conditions=tuple(filled(p, status="True") for p in rule.on_pod_conditions)
+            rule, on_pod_conditions=tuple(set_defaults(p, status="True") for p in rule.on_pod_conditions)
         )
         for rule in policy.rules
     )
@@ -103,11 +105,11 @@ def _policy_defaults(policy: PodFailurePolicy) -> PodFailurePolicy:
 
 def job_template_defaults(template: JobTemplateSpec) -> JobTemplateSpec:
     """A job inside another object is completed when it is made; its pods' template already here."""
-    made = changed(template.spec, template=defaults.template(template.spec.template))
-    return changed(template, spec=made)
+    made = replace_fields(template.spec, template=defaults.template(template.spec.template))
+    return replace_fields(template, spec=made)
 
 
-def _labelled(job: Job) -> Job:
+def _copy_template_labels(job: Job) -> Job:
     """A job without labels has those of its pods."""
     labels = job.spec.template.metadata.labels
     if not labels or job.metadata.labels:
@@ -115,7 +117,7 @@ def _labelled(job: Job) -> Job:
     return structs.replace(job, metadata=structs.replace(job.metadata, labels=labels))
 
 
-def _selected(job: Job) -> Job:
+def _generate_selector(job: Job) -> Job:
     """Labels that no other job's pods have, and the selector for them."""
     own = {**dict.fromkeys(NAME_LABELS, job.name), **dict.fromkeys(UID_LABELS, job.uid)}
     template = job.spec.template
@@ -129,7 +131,7 @@ def _selected(job: Job) -> Job:
 # Validation
 
 
-def _generated(job: Job) -> list[Cause]:
+def _check_generated_labels(job: Job) -> list[Cause]:
     if job.spec.manual_selector or job.spec.selector is None:
         return []
     wrong: list[Cause] = []
@@ -138,25 +140,25 @@ def _generated(job: Job) -> list[Cause]:
     path = "spec.template.metadata.labels"
     for key, value in expected.items():
         if key not in labels:
-            wrong.append(required(f"{path}[{key}]", f"must be '{value}'"))
+            wrong.append(required_value(f"{path}[{key}]", f"must be '{value}'"))
         elif labels[key] != value:
             wrong.append(invalid(f"{path}[{key}]", labels[key], f"must be '{value}'"))
     if not _matches(job.spec.selector, expected):
         told = "`selector` not auto-generated"
-        wrong.append(invalid("spec.selector", checks.shown(job.spec.selector), told))
+        wrong.append(invalid("spec.selector", checks.to_plain(job.spec.selector), told))
     return wrong
 
 
 def _matches(selector: LabelSelector, labels: dict[str, str]) -> bool:
     try:
-        return Labels.of(selector).matches(labels)
-    except BadSelector:
+        return LabelMatcher.of(selector).matches(labels)
+    except InvalidSelector:
         return True  # said already by the selector's own check
 
 
 def _selector(given: JobSpec) -> list[Cause]:
     if given.selector is None:
-        return [required("spec.selector")]
+        return [required_value("spec.selector")]
     wrong = checks.label_selector("spec.selector", given.selector)
     labels = dict(given.template.metadata.labels)
     if not _matches(given.selector, labels):
@@ -169,7 +171,7 @@ def _host_name(job: Job) -> list[Cause]:
     if job.spec.completion_mode != "Indexed" or not job.spec.completions:
         return []
     longest = f"{job.name}-{job.spec.completions - 1}"
-    if not naming.label(longest, False):
+    if not name_validation.label_problems(longest, False):
         return []
     told = f"will not able to create pod with invalid DNS label: {longest}"
     return [invalid("metadata.name", job.name, told)]
@@ -187,9 +189,9 @@ def job_spec(path: str, given: JobSpec) -> list[Cause]:
         wrong += checks.not_negative(f"{path}.{name}", value or 0)
     wrong += _mode(path, given)
     if given.backoff_limit_per_index is not None:
-        wrong.append(forbidden(f"{path}.backoffLimitPerIndex", _NOT_BUILT))
+        wrong.append(forbidden(f"{path}.backoffLimitPerIndex", _NOT_IMPLEMENTED))
     if given.max_failed_indexes is not None:
-        wrong.append(forbidden(f"{path}.maxFailedIndexes", _NOT_BUILT))
+        wrong.append(forbidden(f"{path}.maxFailedIndexes", _NOT_IMPLEMENTED))
     if given.pod_failure_policy is not None:
         wrong += _failure_policy(f"{path}.podFailurePolicy", given)
     wrong += _replacement(f"{path}.podReplacementPolicy", given)
@@ -203,16 +205,16 @@ def _mode(path: str, given: JobSpec) -> list[Cause]:
         wrong.append(not_supported(f"{path}.completionMode", given.completion_mode, MODES))
     if given.completion_mode == "Indexed":
         if given.completions is None:
-            wrong.append(required(f"{path}.completions", "when completion mode is Indexed"))
-        if (given.parallelism or 0) > _WIDEST:
-            told = f"must be less than or equal to {_WIDEST} when completion mode is Indexed"
+            wrong.append(required_value(f"{path}.completions", "when completion mode is Indexed"))
+        if (given.parallelism or 0) > _MAX_INDEXED_PARALLELISM:
+            told = f"must be less than or equal to {_MAX_INDEXED_PARALLELISM} when completion mode is Indexed"
             wrong.append(invalid(f"{path}.parallelism", given.parallelism, told))
     elif given.success_policy is not None:
-        shown = checks.shown(given.success_policy)
+        shown = checks.to_plain(given.success_policy)
         wrong.append(invalid(f"{path}.successPolicy", shown, "requires indexed completion mode"))
     if given.success_policy is not None and not given.success_policy.rules:
         told = "at least one rules must be specified when the successPolicy is specified"
-        wrong.append(required(f"{path}.successPolicy.rules", told))
+        wrong.append(required_value(f"{path}.successPolicy.rules", told))
     return wrong
 
 
@@ -264,7 +266,7 @@ def _replacement(path: str, given: JobSpec) -> list[Cause]:
 def _restart(path: str, given: JobSpec) -> list[Cause]:
     policy = given.template.spec.restart_policy
     if policy in ("", "Always"):
-        return [required(path, 'valid values: "OnFailure", "Never"')]
+        return [required_value(path, 'valid values: "OnFailure", "Never"')]
     if policy not in ("OnFailure", "Never"):
         return [not_supported(path, policy, ("OnFailure", "Never"))]
     if given.pod_failure_policy is not None and policy != "Never":
@@ -278,14 +280,14 @@ def _restart(path: str, given: JobSpec) -> list[Cause]:
 
 def _completions(old: JobSpec, new: JobSpec) -> list[Cause]:
     if new.completion_mode != "Indexed":
-        return checks.same("spec.completions", new.completions, old.completions)
+        return checks.immutable_field("spec.completions", new.completions, old.completions)
     if new.completions in (None, old.completions) or new.completions == new.parallelism:
         return []
     told = "can only be modified in tandem with spec.parallelism"
     return [invalid("spec.completions", new.completions, told)]
 
 
-def _movable(old: Job, new: Job) -> PodTemplateSpec:
+def _with_mutable_scheduling(old: Job, new: Job) -> PodTemplateSpec:
     """The old template, with what a suspended job that never started may still change about its placement."""
     template, given = old.spec.template, new.spec.template
     if not old.spec.suspend or old.status.start_time is not None:

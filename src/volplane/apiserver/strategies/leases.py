@@ -5,13 +5,13 @@ from __future__ import annotations
 from volplane.api.coordination import Lease
 from volplane.api.errors import Cause, forbidden, invalid, not_supported
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategy import Call, Strategy
+from volplane.apiserver.strategy import ApiCall, Strategy
 
 STRATEGIES = ("OldestEmulationVersion",)
 
 
 class LeaseStrategy(Strategy[Lease]):
-    def validate_create(self, call: Call, obj: Lease) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: Lease) -> list[Cause]:
         spec = obj.spec
         wrong: list[Cause] = []
         if spec.lease_duration_seconds is not None and spec.lease_duration_seconds <= 0:
@@ -26,5 +26,5 @@ class LeaseStrategy(Strategy[Lease]):
             wrong.append(forbidden("spec.preferredHolder", told))
         return wrong
 
-    def validate_update(self, call: Call, old: Lease, new: Lease) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: Lease, new: Lease) -> list[Cause]:
         return self.validate_create(call, new)

@@ -10,63 +10,65 @@ from volplane.api.core import Namespace, NamespaceSpec, NamespaceStatus
 from volplane.api.errors import Cause, Forbidden
 from volplane.api.kinds import Kind
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.edit import changed, filled
-from volplane.apiserver.strategy import Call, Strategy
+from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
+from volplane.apiserver.strategy import ApiCall, Strategy
 
 LABEL = "kubernetes.io/metadata.name"
 FINALIZER = "kubernetes"
 PERMANENT = frozenset({"default", "kube-system", "kube-public"})
 
 
-def _nothing(namespace: str) -> bool:
+def _has_no_objects(namespace: str) -> bool:
     return False
 
 
 class NamespaceStrategy(Strategy[Namespace]):
     def __init__(self, kind: Kind) -> None:
         super().__init__(kind)
-        self.holds: Callable[[str], bool] = _nothing  # kinds that only the server knows, see crd.emptying
+        self.has_other_objects: Callable[[str], bool] = (
+            _has_no_objects  # kinds that only the server knows, see crd.emptying
+        )
 
     def defaults(self, obj: Namespace) -> Namespace:
-        return changed(_labelled(obj), status=filled(obj.status, phase="Active"))
+        return replace_fields(_add_name_label(obj), status=set_defaults(obj.status, phase="Active"))
 
-    async def admit_delete(self, call: Call, obj: Namespace) -> None:
+    async def admit_delete(self, call: ApiCall, obj: Namespace) -> None:
         if obj.name in PERMANENT:
             raise Forbidden.to(call.kind, obj.name, "this namespace may not be deleted")
 
-    def prepare_create(self, call: Call, obj: Namespace) -> Namespace:
+    def prepare_create(self, call: ApiCall, obj: Namespace) -> Namespace:
         held = obj.spec.finalizers
         finalizers = held if FINALIZER in held else (*held, FINALIZER)
         # A generated name is known only now.
         return structs.replace(
-            _labelled(obj),
+            _add_name_label(obj),
             spec=NamespaceSpec(finalizers=finalizers),
             status=NamespaceStatus(phase="Active"),
         )
 
-    def prepare_update(self, call: Call, old: Namespace, new: Namespace) -> Namespace:
+    def prepare_update(self, call: ApiCall, old: Namespace, new: Namespace) -> Namespace:
         if call.subresource == "finalize":
             return structs.replace(new, status=old.status)
         return structs.replace(new, spec=old.spec, status=old.status)
 
-    def validate_create(self, call: Call, obj: Namespace) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: Namespace) -> list[Cause]:
         return [
             cause
             for at, name in enumerate(obj.spec.finalizers)
-            for cause in checks.qualified(f"spec.finalizers[{at}]", name)
+            for cause in checks.qualified_name(f"spec.finalizers[{at}]", name)
         ]
 
-    def validate_update(self, call: Call, old: Namespace, new: Namespace) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: Namespace, new: Namespace) -> list[Cause]:
         return self.validate_create(call, new) if call.subresource == "finalize" else []
 
-    def mark_deleted(self, call: Call, obj: Namespace) -> Namespace:
-        return changed(obj, status=changed(obj.status, phase="Terminating"))
+    def mark_deleted(self, call: ApiCall, obj: Namespace) -> Namespace:
+        return replace_fields(obj, status=replace_fields(obj.status, phase="Terminating"))
 
-    def may_vanish(self, obj: Namespace) -> bool:
-        return not obj.spec.finalizers and not self.holds(obj.name)
+    def is_removable(self, obj: Namespace) -> bool:
+        return not obj.spec.finalizers and not self.has_other_objects(obj.name)
 
 
-def _labelled(obj: Namespace) -> Namespace:
+def _add_name_label(obj: Namespace) -> Namespace:
     meta = obj.metadata
     if not meta.name or meta.labels.get(LABEL) == meta.name:
         return obj

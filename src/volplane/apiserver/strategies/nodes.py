@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from volplane.api.core import Node, Taint
-from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required
+from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.edit import changed
 from volplane.apiserver.strategies.pods.spec import EFFECTS
-from volplane.apiserver.strategy import Call, Strategy
+from volplane.apiserver.strategies.struct_edit import replace_fields
+from volplane.apiserver.strategy import ApiCall, Strategy
 
 
 class NodeStrategy(Strategy[Node]):
     def defaults(self, obj: Node) -> Node:
         if obj.status.allocatable or not obj.status.capacity:
             return obj
-        return changed(obj, status=changed(obj.status, allocatable=obj.status.capacity))
+        return replace_fields(obj, status=replace_fields(obj.status, allocatable=obj.status.capacity))
 
-    def prepare_create(self, call: Call, obj: Node) -> Node:
+    def prepare_create(self, call: ApiCall, obj: Node) -> Node:
         # A kubelet registers itself with the status it has.
         return obj
 
-    def validate_create(self, call: Call, obj: Node) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: Node) -> list[Cause]:
         return _taints("metadata.taints", obj.spec.taints) + _amounts(obj)
 
-    def validate_update(self, call: Call, old: Node, new: Node) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: Node, new: Node) -> list[Cause]:
         wrong = _taints("metadata.taints", new.spec.taints) + _amounts(new) + _addresses(new)
         if old.spec.pod_cidrs and old.spec.pod_cidrs != new.spec.pod_cidrs:
             told = 'node updates may not change podCIDR except from "" to valid'
@@ -35,14 +35,14 @@ class NodeStrategy(Strategy[Node]):
             wrong.append(forbidden("spec.providerID", told))
         return wrong
 
-    def validate_status(self, call: Call, old: Node, new: Node) -> list[Cause]:
+    def validate_status(self, call: ApiCall, old: Node, new: Node) -> list[Cause]:
         return _amounts(new) + _addresses(new)
 
 
 def _addresses(node: Node) -> list[Cause]:
     given = node.status.addresses
     return [
-        duplicate(f"status.addresses[{at}]", checks.shown(address))
+        duplicate(f"status.addresses[{at}]", checks.to_plain(address))
         for at, address in enumerate(given)
         if address in given[:at]
     ]
@@ -65,15 +65,15 @@ def _taints(path: str, taints: tuple[Taint, ...]) -> list[Cause]:
     seen: set[tuple[str, str]] = set()
     for at, taint in enumerate(taints):
         here = f"{path}[{at}]"
-        wrong += checks.qualified(f"{here}.key", taint.key)
-        words = checks.label_value_words(taint.value)
+        wrong += checks.qualified_name(f"{here}.key", taint.key)
+        words = checks.label_value_problems(taint.value)
         wrong += [invalid(f"{here}.value", taint.value, ";".join(words))] if words else []
         if not taint.effect:
-            wrong.append(required(f"{here}.effect"))
+            wrong.append(required_value(f"{here}.effect"))
         elif taint.effect not in EFFECTS:
             wrong.append(not_supported(f"{here}.effect", taint.effect, EFFECTS))
         if (taint.key, taint.effect) in seen:
-            twice = duplicate(here, checks.shown(taint))
+            twice = duplicate(here, checks.to_plain(taint))
             told = f"{twice.message}: taints must be unique by key and effect pair"
             wrong.append(Cause(twice.reason, told, here))
         seen.add((taint.key, taint.effect))

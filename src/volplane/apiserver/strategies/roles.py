@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from volplane.api.errors import Cause, invalid, not_supported, required
+from volplane.api import name_validation
+from volplane.api.errors import Cause, invalid, not_supported, required_value
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, Subject
-from volplane.apiserver import naming
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.edit import changed, each, filled
-from volplane.apiserver.strategy import Call, Strategy
+from volplane.apiserver.strategies.struct_edit import map_items, replace_fields, set_defaults
+from volplane.apiserver.strategy import ApiCall, Strategy
 
 GROUP = "rbac.authorization.k8s.io"
 SUBJECTS = ("ServiceAccount", "User", "Group")
@@ -19,53 +19,55 @@ B = TypeVar("B", RoleBinding, ClusterRoleBinding)
 
 
 class RoleStrategy(Strategy[Role]):
-    def validate_create(self, call: Call, obj: Role) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: Role) -> list[Cause]:
         return _rules(obj.rules, namespaced=True)
 
-    def validate_update(self, call: Call, old: Role, new: Role) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: Role, new: Role) -> list[Cause]:
         return _rules(new.rules, namespaced=True)
 
 
 class ClusterRoleStrategy(Strategy[ClusterRole]):
-    def validate_create(self, call: Call, obj: ClusterRole) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: ClusterRole) -> list[Cause]:
         return _rules(obj.rules, namespaced=False) + _aggregation(obj)
 
-    def validate_update(self, call: Call, old: ClusterRole, new: ClusterRole) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: ClusterRole, new: ClusterRole) -> list[Cause]:
         return self.validate_create(call, new)
 
 
 class RoleBindingStrategy(Strategy[RoleBinding]):
     def defaults(self, obj: RoleBinding) -> RoleBinding:
-        return _filled(obj)
+        return _default_api_groups(obj)
 
-    def validate_create(self, call: Call, obj: RoleBinding) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: RoleBinding) -> list[Cause]:
         return _reference(obj, ("Role", "ClusterRole")) + _subjects(obj.subjects, namespaced=True)
 
-    def validate_update(self, call: Call, old: RoleBinding, new: RoleBinding) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: RoleBinding, new: RoleBinding) -> list[Cause]:
         return self.validate_create(call, new) + _same_reference(old, new)
 
 
 class ClusterRoleBindingStrategy(Strategy[ClusterRoleBinding]):
     def defaults(self, obj: ClusterRoleBinding) -> ClusterRoleBinding:
-        return _filled(obj)
+        return _default_api_groups(obj)
 
-    def validate_create(self, call: Call, obj: ClusterRoleBinding) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: ClusterRoleBinding) -> list[Cause]:
         return _reference(obj, ("ClusterRole",)) + _subjects(obj.subjects, namespaced=False)
 
-    def validate_update(self, call: Call, old: ClusterRoleBinding, new: ClusterRoleBinding) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: ClusterRoleBinding, new: ClusterRoleBinding) -> list[Cause]:
         return self.validate_create(call, new) + _same_reference(old, new)
 
 
 # Defaults
 
 
-def _filled(binding: B) -> B:
-    reference = filled(binding.role_ref, api_group=GROUP)
-    return changed(binding, role_ref=reference, subjects=each(binding.subjects, _grouped))
+def _default_api_groups(binding: B) -> B:
+    reference = set_defaults(binding.role_ref, api_group=GROUP)
+    return replace_fields(
+        binding, role_ref=reference, subjects=map_items(binding.subjects, _default_subject_group)
+    )
 
 
-def _grouped(subject: Subject) -> Subject:
-    return filled(subject, api_group=GROUP) if subject.kind in ("User", "Group") else subject
+def _default_subject_group(subject: Subject) -> Subject:
+    return set_defaults(subject, api_group=GROUP) if subject.kind in ("User", "Group") else subject
 
 
 # Validation
@@ -78,7 +80,7 @@ def _rules(rules: Sequence[PolicyRule], *, namespaced: bool) -> list[Cause]:
 
 
 def _rule(path: str, rule: PolicyRule, *, namespaced: bool) -> list[Cause]:
-    wrong = [] if rule.verbs else [required(f"{path}.verbs", "verbs must contain at least one value")]
+    wrong = [] if rule.verbs else [required_value(f"{path}.verbs", "verbs must contain at least one value")]
     if rule.non_resource_urls:
         here, urls = f"{path}.nonResourceURLs", list(rule.non_resource_urls)
         if namespaced:
@@ -88,9 +90,9 @@ def _rule(path: str, rule: PolicyRule, *, namespaced: bool) -> list[Cause]:
             wrong.append(invalid(here, urls, told))
         return wrong
     if not rule.api_groups:
-        wrong.append(required(f"{path}.apiGroups", "resource rules must supply at least one api group"))
+        wrong.append(required_value(f"{path}.apiGroups", "resource rules must supply at least one api group"))
     if not rule.resources:
-        wrong.append(required(f"{path}.resources", "resource rules must supply at least one resource"))
+        wrong.append(required_value(f"{path}.resources", "resource rules must supply at least one resource"))
     return wrong
 
 
@@ -100,7 +102,7 @@ def _aggregation(role: ClusterRole) -> list[Cause]:
     path, selectors = "aggregationRule.clusterRoleSelectors", role.aggregation_rule.cluster_role_selectors
     if not selectors:
         told = "at least one clusterRoleSelector required if aggregationRule is non-nil"
-        return [required(path, told)]
+        return [required_value(path, told)]
     return [
         cause
         for at, selector in enumerate(selectors)
@@ -116,16 +118,17 @@ def _reference(binding: RoleBinding | ClusterRoleBinding, kinds: Sequence[str]) 
     if reference.kind not in kinds:
         wrong.append(not_supported("roleRef.kind", reference.kind, kinds))
     if not reference.name:
-        wrong.append(required("roleRef.name"))
+        wrong.append(required_value("roleRef.name"))
     return wrong + [
-        invalid("roleRef.name", reference.name, text) for text in naming.path_segment(reference.name, False)
+        invalid("roleRef.name", reference.name, text)
+        for text in name_validation.path_segment_problems(reference.name, False)
     ]
 
 
 def _same_reference(old: B, new: B) -> list[Cause]:
     if old.role_ref == new.role_ref:
         return []
-    return [invalid("roleRef", checks.shown(new.role_ref), "cannot change roleRef")]
+    return [invalid("roleRef", checks.to_plain(new.role_ref), "cannot change roleRef")]
 
 
 def _subjects(subjects: Sequence[Subject], *, namespaced: bool) -> list[Cause]:
@@ -137,7 +140,7 @@ def _subjects(subjects: Sequence[Subject], *, namespaced: bool) -> list[Cause]:
 
 
 def _subject(path: str, subject: Subject, *, namespaced: bool) -> list[Cause]:
-    wrong = [] if subject.name else [required(f"{path}.name")]
+    wrong = [] if subject.name else [required_value(f"{path}.name")]
     if subject.kind not in SUBJECTS:
         return [*wrong, not_supported(f"{path}.kind", subject.kind, SUBJECTS)]
     if subject.kind != "ServiceAccount":
@@ -148,5 +151,5 @@ def _subject(path: str, subject: Subject, *, namespaced: bool) -> list[Cause]:
     if subject.api_group:
         wrong.append(not_supported(f"{path}.apiGroup", subject.api_group, ("",)))
     if not namespaced and not subject.namespace:
-        wrong.append(required(f"{path}.namespace"))
+        wrong.append(required_value(f"{path}.namespace"))
     return wrong

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from volplane.api.core import Service, ServicePort
-from volplane.api.errors import Cause, duplicate, required
+from volplane.api.errors import Cause, duplicate, required_value
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.edit import changed, each, filled
 from volplane.apiserver.strategies.pods.containers import PROTOCOLS
-from volplane.apiserver.strategy import Call, Strategy
+from volplane.apiserver.strategies.struct_edit import map_items, replace_fields, set_defaults
+from volplane.apiserver.strategy import ApiCall, Strategy
 
 TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 
 
 class ServiceStrategy(Strategy[Service]):
     def defaults(self, obj: Service) -> Service:
-        spec = filled(obj.spec, type="ClusterIP", session_affinity="None")
+        spec = set_defaults(obj.spec, type="ClusterIP", session_affinity="None")
         if spec.type != "ExternalName":
-            spec = filled(spec, internal_traffic_policy="Cluster")
+            spec = set_defaults(spec, internal_traffic_policy="Cluster")
         if spec.cluster_ip:
-            spec = filled(spec, cluster_ips=(spec.cluster_ip,))
-        return changed(obj, spec=changed(spec, ports=each(spec.ports, _port)))
+            spec = set_defaults(spec, cluster_ips=(spec.cluster_ip,))
+        return replace_fields(obj, spec=replace_fields(spec, ports=map_items(spec.ports, _port)))
 
-    def validate_create(self, call: Call, obj: Service) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: Service) -> list[Cause]:
         spec = obj.spec
         wrong = checks.one_of("spec.type", spec.type, TYPES)
         if not spec.ports and spec.type != "ExternalName" and spec.cluster_ip != "None":
-            wrong.append(required("spec.ports"))
+            wrong.append(required_value("spec.ports"))
         seen: set[str] = set()
         for at, port in enumerate(spec.ports):
             here = f"spec.ports[{at}]"
@@ -35,19 +35,19 @@ class ServiceStrategy(Strategy[Service]):
             seen.add(port.name)
         return wrong + checks.labels("spec.selector", spec.selector)
 
-    def validate_update(self, call: Call, old: Service, new: Service) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: Service, new: Service) -> list[Cause]:
         return self.validate_create(call, new)
 
 
 def _port(port: ServicePort) -> ServicePort:
-    port = filled(port, protocol="TCP")
-    return changed(port, target_port=port.target_port or port.port)
+    port = set_defaults(port, protocol="TCP")
+    return replace_fields(port, target_port=port.target_port or port.port)
 
 
 def _check_port(path: str, port: ServicePort, *, named: bool) -> list[Cause]:
     wrong: list[Cause] = []
     if named and not port.name:
-        wrong.append(required(f"{path}.name"))
+        wrong.append(required_value(f"{path}.name"))
     elif port.name:
         wrong += checks.label(f"{path}.name", port.name)
     wrong += checks.port(f"{path}.port", port.port)

@@ -15,39 +15,41 @@ from volplane.api.apps import (
     RollingUpdateDeployment,
 )
 from volplane.api.core import PodTemplate, PodTemplateSpec, ReplicationController
-from volplane.api.errors import Cause, forbidden, invalid, not_supported, required
+from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
 from volplane.api.meta import LabelSelector
-from volplane.api.selectors import BadSelector, Labels
+from volplane.api.selectors import InvalidSelector, LabelMatcher
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.edit import changed, filled
 from volplane.apiserver.strategies.pods import defaults, spec
-from volplane.apiserver.strategy import Call, Strategy
+from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
+from volplane.apiserver.strategy import ApiCall, Strategy
 
 HISTORY = 10
 PROGRESS_SECONDS = 600
 _PERCENT = re.compile(r"[0-9]{1,18}%")
-_PERCENT_WORDS = (
+_PERCENT_MESSAGE = (
     "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex "
     "used for validation is '[0-9]+%')"
 )
 
 
-class DeploymentRules(Strategy[Deployment]):
+class DeploymentsStrategy(Strategy[Deployment]):
     def defaults(self, obj: Deployment) -> Deployment:
-        made = filled(
+        made = set_defaults(
             obj.spec,
             replicas=1,
             revision_history_limit=HISTORY,
             progress_deadline_seconds=PROGRESS_SECONDS,
         )
-        made = changed(made, template=defaults.template(made.template), strategy=_rolling(made.strategy))
-        return changed(obj, spec=made)
+        made = replace_fields(
+            made, template=defaults.template(made.template), strategy=_rolling(made.strategy)
+        )
+        return replace_fields(obj, spec=made)
 
-    def validate_create(self, call: Call, obj: Deployment) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: Deployment) -> list[Cause]:
         given = obj.spec
         wrong = checks.not_negative("spec.replicas", given.replicas or 0)
-        wrong += wrong_selector("deployment", given.selector)
-        wrong += wrong_template("ReplicaSet", given.template, given.selector)
+        wrong += check_selector("deployment", given.selector)
+        wrong += check_template("ReplicaSet", given.template, given.selector)
         wrong += _deployment_strategy("spec.strategy", given.strategy)
         wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
         wrong += checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
@@ -59,139 +61,139 @@ class DeploymentRules(Strategy[Deployment]):
                 wrong.append(invalid(path, given.progress_deadline_seconds, told))
         return wrong
 
-    def validate_update(self, call: Call, old: Deployment, new: Deployment) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: Deployment, new: Deployment) -> list[Cause]:
         wrong = self.validate_create(call, new)
-        return wrong + checks.same("spec.selector", new.spec.selector, old.spec.selector)
+        return wrong + checks.immutable_field("spec.selector", new.spec.selector, old.spec.selector)
 
-    def validate_status(self, call: Call, old: Deployment, new: Deployment) -> list[Cause]:
+    def validate_status(self, call: ApiCall, old: Deployment, new: Deployment) -> list[Cause]:
         names = ("updatedReplicas", "readyReplicas", "availableReplicas")
         return _counts(new.status, ("updated_replicas", "ready_replicas", "available_replicas"), names)
 
 
-class ReplicaSetRules(Strategy[ReplicaSet]):
+class ReplicaSetStrategy(Strategy[ReplicaSet]):
     def defaults(self, obj: ReplicaSet) -> ReplicaSet:
-        made = filled(obj.spec, replicas=1)
-        return changed(obj, spec=changed(made, template=defaults.template(made.template)))
+        made = set_defaults(obj.spec, replicas=1)
+        return replace_fields(obj, spec=replace_fields(made, template=defaults.template(made.template)))
 
-    def validate_create(self, call: Call, obj: ReplicaSet) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: ReplicaSet) -> list[Cause]:
         given = obj.spec
         wrong = checks.not_negative("spec.replicas", given.replicas or 0)
         wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
-        wrong += wrong_selector("deployment", given.selector)
-        return wrong + wrong_template("ReplicaSet", given.template, given.selector)
+        wrong += check_selector("deployment", given.selector)
+        return wrong + check_template("ReplicaSet", given.template, given.selector)
 
-    def validate_update(self, call: Call, old: ReplicaSet, new: ReplicaSet) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: ReplicaSet, new: ReplicaSet) -> list[Cause]:
         wrong = self.validate_create(call, new)
-        return wrong + checks.same("spec.selector", new.spec.selector, old.spec.selector)
+        return wrong + checks.immutable_field("spec.selector", new.spec.selector, old.spec.selector)
 
-    def validate_status(self, call: Call, old: ReplicaSet, new: ReplicaSet) -> list[Cause]:
+    def validate_status(self, call: ApiCall, old: ReplicaSet, new: ReplicaSet) -> list[Cause]:
         names = ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
         return _counts(new.status, ("fully_labeled_replicas", "ready_replicas", "available_replicas"), names)
 
 
-class ReplicationControllerRules(Strategy[ReplicationController]):
+class ReplicationControllerStrategy(Strategy[ReplicationController]):
     """The oldest of them: its selector may be left out, and may change."""
 
     def defaults(self, obj: ReplicationController) -> ReplicationController:
-        made = filled(obj.spec, replicas=1)
+        made = set_defaults(obj.spec, replicas=1)
         template = made.template
         if template is not None:
             template = defaults.template(template)
             labels = template.metadata.labels
-            made = changed(made, template=template, selector=made.selector or labels)
-            obj = changed(obj, metadata=filled(obj.metadata, labels=labels))
-        return changed(obj, spec=made)
+            made = replace_fields(made, template=template, selector=made.selector or labels)
+            obj = replace_fields(obj, metadata=set_defaults(obj.metadata, labels=labels))
+        return replace_fields(obj, spec=made)
 
-    def validate_create(self, call: Call, obj: ReplicationController) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: ReplicationController) -> list[Cause]:
         given = obj.spec
-        wrong = [] if given.selector else [required("spec.selector")]
+        wrong = [] if given.selector else [required_value("spec.selector")]
         wrong += checks.not_negative("spec.replicas", given.replicas or 0)
         wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
         if given.template is None:
-            return [*wrong, required("spec.template")]
+            return [*wrong, required_value("spec.template")]
         selector = LabelSelector(match_labels=given.selector) if given.selector else None
-        return wrong + wrong_template("ReplicationController", given.template, selector)
+        return wrong + check_template("ReplicationController", given.template, selector)
 
     def validate_update(
-        self, call: Call, old: ReplicationController, new: ReplicationController
+        self, call: ApiCall, old: ReplicationController, new: ReplicationController
     ) -> list[Cause]:
         return self.validate_create(call, new)
 
     def validate_status(
-        self, call: Call, old: ReplicationController, new: ReplicationController
+        self, call: ApiCall, old: ReplicationController, new: ReplicationController
     ) -> list[Cause]:
         names = ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
         return _counts(new.status, ("fully_labeled_replicas", "ready_replicas", "available_replicas"), names)
 
 
-class PodTemplateRules(Strategy[PodTemplate]):
+class PodTemplateStrategy(Strategy[PodTemplate]):
     def defaults(self, obj: PodTemplate) -> PodTemplate:
-        return changed(obj, template=defaults.template(obj.template))
+        return replace_fields(obj, template=defaults.template(obj.template))
 
-    def validate_create(self, call: Call, obj: PodTemplate) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: PodTemplate) -> list[Cause]:
         return spec.template("template", obj.template)
 
-    def validate_update(self, call: Call, old: PodTemplate, new: PodTemplate) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: PodTemplate, new: PodTemplate) -> list[Cause]:
         return self.validate_create(call, new)
 
 
-class DaemonSetRules(Strategy[DaemonSet]):
+class DaemonSetStrategy(Strategy[DaemonSet]):
     def defaults(self, obj: DaemonSet) -> DaemonSet:
-        made = filled(obj.spec, revision_history_limit=HISTORY)
-        update = filled(made.update_strategy, type="RollingUpdate")
+        made = set_defaults(obj.spec, revision_history_limit=HISTORY)
+        update = set_defaults(made.update_strategy, type="RollingUpdate")
         if update.type == "RollingUpdate":
-            rolling = filled(
+            rolling = set_defaults(
                 update.rolling_update or RollingUpdateDaemonSet(), max_unavailable=1, max_surge=0
             )
-            update = changed(update, rolling_update=rolling)
-        return changed(
-            obj, spec=changed(made, template=defaults.template(made.template), update_strategy=update)
+            update = replace_fields(update, rolling_update=rolling)
+        return replace_fields(
+            obj, spec=replace_fields(made, template=defaults.template(made.template), update_strategy=update)
         )
 
-    def validate_create(self, call: Call, obj: DaemonSet) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: DaemonSet) -> list[Cause]:
         given = obj.spec
         wrong = checks.label_selector("spec.selector", given.selector)
         if given.selector is not None and _is_empty(given.selector):
             told = "empty selector is invalid for daemonset"
-            wrong.append(invalid("spec.selector", checks.shown(given.selector), told))
-        wrong += wrong_template("DaemonSet", given.template, given.selector)
+            wrong.append(invalid("spec.selector", checks.to_plain(given.selector), told))
+        wrong += check_template("DaemonSet", given.template, given.selector)
         wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
         wrong += _daemon_strategy("spec.updateStrategy", given.update_strategy)
         return wrong + checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
 
-    def validate_update(self, call: Call, old: DaemonSet, new: DaemonSet) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: DaemonSet, new: DaemonSet) -> list[Cause]:
         wrong = self.validate_create(call, new)
-        return wrong + checks.same("spec.selector", new.spec.selector, old.spec.selector)
+        return wrong + checks.immutable_field("spec.selector", new.spec.selector, old.spec.selector)
 
 
 # Shared
 
 
 def _rolling(strategy: DeploymentStrategy) -> DeploymentStrategy:
-    strategy = filled(strategy, type="RollingUpdate")
+    strategy = set_defaults(strategy, type="RollingUpdate")
     if strategy.type != "RollingUpdate":
         return strategy
-    rolling = filled(
+    rolling = set_defaults(
         strategy.rolling_update or RollingUpdateDeployment(), max_unavailable="25%", max_surge="25%"
     )
-    return changed(strategy, rolling_update=rolling)
+    return replace_fields(strategy, rolling_update=rolling)
 
 
 def _is_empty(selector: LabelSelector) -> bool:
     return not selector.match_labels and not selector.match_expressions
 
 
-def wrong_selector(word: str, selector: LabelSelector | None) -> list[Cause]:
+def check_selector(word: str, selector: LabelSelector | None) -> list[Cause]:
     if selector is None:
-        return [required("spec.selector")]
+        return [required_value("spec.selector")]
     wrong = checks.label_selector("spec.selector", selector)
     if _is_empty(selector):
         told = f"empty selector is invalid for {word}"
-        wrong.append(invalid("spec.selector", checks.shown(selector), told))
+        wrong.append(invalid("spec.selector", checks.to_plain(selector), told))
     return wrong
 
 
-def wrong_template(word: str, template: PodTemplateSpec, selector: LabelSelector | None) -> list[Cause]:
+def check_template(word: str, template: PodTemplateSpec, selector: LabelSelector | None) -> list[Cause]:
     path = "spec.template"
     wrong: list[Cause] = []
     if selector is not None and not _is_empty(selector) and not _matches(selector, template):
@@ -209,8 +211,8 @@ def wrong_template(word: str, template: PodTemplateSpec, selector: LabelSelector
 
 def _matches(selector: LabelSelector, template: PodTemplateSpec) -> bool:
     try:
-        return Labels.of(selector).matches(template.metadata.labels)
-    except BadSelector:
+        return LabelMatcher.of(selector).matches(template.metadata.labels)
+    except InvalidSelector:
         return True  # said already by the selector's own check
 
 
@@ -220,44 +222,46 @@ def _deployment_strategy(path: str, strategy: DeploymentStrategy) -> list[Cause]
         told = "may not be specified when strategy `type` is 'Recreate'"
         return [] if rolling is None else [forbidden(f"{path}.rollingUpdate", told)]
     if strategy.type != "RollingUpdate":
-        return [not_supported(path, checks.shown(strategy), ("Recreate", "RollingUpdate"))]
+        return [not_supported(path, checks.to_plain(strategy), ("Recreate", "RollingUpdate"))]
     if rolling is None:
-        return [required(f"{path}.rollingUpdate", "this should be defaulted and never be nil")]
+        return [required_value(f"{path}.rollingUpdate", "this should be defaulted and never be nil")]
     here = f"{path}.rollingUpdate"
-    wrong = wrong_share(f"{here}.maxUnavailable", rolling.max_unavailable) + wrong_share(
+    wrong = check_int_or_percent(f"{here}.maxUnavailable", rolling.max_unavailable) + check_int_or_percent(
         f"{here}.maxSurge", rolling.max_surge
     )
     if _number(rolling.max_unavailable) == 0 and _number(rolling.max_surge) == 0:
         told = "may not be 0 when `maxSurge` is 0"
         wrong.append(invalid(f"{here}.maxUnavailable", rolling.max_unavailable, told))
-    return wrong + over_100(f"{here}.maxUnavailable", rolling.max_unavailable)
+    return wrong + check_at_most_100_percent(f"{here}.maxUnavailable", rolling.max_unavailable)
 
 
 def _daemon_strategy(path: str, strategy: DaemonSetUpdateStrategy) -> list[Cause]:
     if strategy.type == "OnDelete":
         return []
     if strategy.type != "RollingUpdate":
-        return [not_supported(path, checks.shown(strategy), ("RollingUpdate", "OnDelete"))]
+        return [not_supported(path, checks.to_plain(strategy), ("RollingUpdate", "OnDelete"))]
     rolling = strategy.rolling_update
     if rolling is None:
-        return [required(f"{path}.rollingUpdate")]
+        return [required_value(f"{path}.rollingUpdate")]
     here = f"{path}.rollingUpdate"
     wrong: list[Cause] = []
     for name, value in (("maxUnavailable", rolling.max_unavailable), ("maxSurge", rolling.max_surge)):
-        wrong += wrong_share(f"{here}.{name}", value) + over_100(f"{here}.{name}", value)
+        wrong += check_int_or_percent(f"{here}.{name}", value) + check_at_most_100_percent(
+            f"{here}.{name}", value
+        )
     down, extra = _number(rolling.max_unavailable), _number(rolling.max_surge)
     if down and extra:
         told = "may not be set when maxUnavailable is non-zero"
         wrong.append(invalid(f"{here}.maxSurge", rolling.max_surge, told))
     elif not down and not extra:
-        wrong.append(required(f"{here}.maxUnavailable", "cannot be 0 when maxSurge is 0"))
+        wrong.append(required_value(f"{here}.maxUnavailable", "cannot be 0 when maxSurge is 0"))
     return wrong
 
 
-def wrong_share(path: str, value: int | str | None) -> list[Cause]:
+def check_int_or_percent(path: str, value: int | str | None) -> list[Cause]:
     """A number of pods or a percentage of them."""
     if isinstance(value, str):
-        return [] if _PERCENT.fullmatch(value) else [invalid(path, value, _PERCENT_WORDS)]
+        return [] if _PERCENT.fullmatch(value) else [invalid(path, value, _PERCENT_MESSAGE)]
     return checks.not_negative(path, value or 0)
 
 
@@ -267,7 +271,7 @@ def _number(value: int | str | None) -> int:
     return value or 0
 
 
-def over_100(path: str, value: int | str | None) -> list[Cause]:
+def check_at_most_100_percent(path: str, value: int | str | None) -> list[Cause]:
     if not isinstance(value, str) or _number(value) <= 100:
         return []
     return [invalid(path, value, "must not be greater than 100%")]

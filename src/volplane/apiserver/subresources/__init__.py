@@ -1,6 +1,6 @@
 """What is done below an object: binding and evicting pods, finalizing namespaces, streams to the node.
 
-/status is not here: it is an update of the object by another part (see `verbs.update.Part`).
+/status is not here: it is an update of the object by another part (see `verbs.update.UpdatePart`).
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from volplane.api.core import Binding
 from volplane.api.meta import Resource
 from volplane.api.policy import Eviction
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.registry import Entry
-from volplane.apiserver.strategy import Call
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.subresources.binding import bind, bind_named
 from volplane.apiserver.subresources.eviction import evict
 from volplane.apiserver.subresources.token import request_token
 
 
-class Post(NamedTuple):
+class PostSubresource(NamedTuple):
     """A subresource that takes an object of another kind, and answers one or a bare Success."""
 
     type: type[Resource]
-    act: Callable[[Backend, Entry, Call, Any], Awaitable[Resource | None]]
+    act: Callable[[Backend, ServedResource, ApiCall, Any], Awaitable[Resource | None]]
 
 
-POSTS: Mapping[tuple[str, str], Post] = {
-    ("pods", "binding"): Post(Binding, bind),
-    ("bindings", ""): Post(Binding, bind_named),
-    ("pods", "eviction"): Post(Eviction, evict),
-    ("serviceaccounts", "token"): Post(TokenRequest, request_token),
+POSTS: Mapping[tuple[str, str], PostSubresource] = {
+    ("pods", "binding"): PostSubresource(Binding, bind),
+    ("bindings", ""): PostSubresource(Binding, bind_named),
+    ("pods", "eviction"): PostSubresource(Eviction, evict),
+    ("serviceaccounts", "token"): PostSubresource(TokenRequest, request_token),
 }

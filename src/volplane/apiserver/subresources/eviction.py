@@ -15,22 +15,22 @@ from volplane.api.errors import APIError, BadRequest, Conflict, Forbidden, NotFo
 from volplane.api.meta import DeleteOptions, Preconditions
 from volplane.api.policy import Eviction, PodDisruptionBudget, PodDisruptionBudgetStatus
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.registry import Entry
-from volplane.apiserver.strategy import Call
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.verbs.delete import check_options, check_preconditions, delete
-from volplane.apiserver.verbs.update import AS_IT_IS, modify
+from volplane.apiserver.verbs.update import SERVER_WRITE, modify
 from volplane.base import clock
-from volplane.rules.disruption import CONDITION, SYNC_FAILED, covers, judged
+from volplane.rules.disruption import CONDITION, SYNC_FAILED, covers, set_allowed_condition
 from volplane.rules.pods import has_ended
 from volplane.rules.workloads import is_ready
-from volplane.store import Record
+from volplane.store import StoreRecord
 
 VIOLATES = "Cannot evict pod as it would violate the pod's disruption budget."
 MOST_DISRUPTED = 2000  # evictions that a budget may have granted without having seen them happen
 TRIES = 20  # at a pod that changes while it is judged
 
 
-class Leave(NamedTuple):
+class EvictionPermit(NamedTuple):
     """The pod may go. Pinned: only as it was when it was judged, since a better one is worth protecting."""
 
     pinned: bool = False
@@ -44,7 +44,7 @@ class TooManyBudgets(APIError):
     reason = ""
 
 
-async def evict(backend: Backend, entry: Entry, call: Call, eviction: Eviction) -> None:
+async def evict(backend: Backend, entry: ServedResource, call: ApiCall, eviction: Eviction) -> None:
     if eviction.metadata.name and eviction.metadata.name != call.name:
         raise BadRequest("name in URL does not match name in Eviction object")
     options = eviction.delete_options or DeleteOptions()
@@ -53,9 +53,11 @@ async def evict(backend: Backend, entry: Entry, call: Call, eviction: Eviction) 
     pinned = options.preconditions is not None and options.preconditions.resource_version is not None
     for left in reversed(range(TRIES)):
         pod = await _pod(backend, entry, call)
-        leave = await _ask(backend, call, pod)
+        leave = await _check_budget(backend, call, pod)
         try:
-            await _go(backend, entry, call, _pin(options, pod) if leave.pinned and not pinned else options)
+            await _delete_pod(
+                backend, entry, call, _pin(options, pod) if leave.pinned and not pinned else options
+            )
             return
         except Conflict:
             if pinned or not leave.pinned or not left:
@@ -64,11 +66,11 @@ async def evict(backend: Backend, entry: Entry, call: Call, eviction: Eviction) 
                 raise _busy(leave.budget) from None
 
 
-async def _pod(backend: Backend, entry: Entry, call: Call) -> Pod:
+async def _pod(backend: Backend, entry: ServedResource, call: ApiCall) -> Pod:
     record = await backend.record(entry, call.namespace, call.name)
     if record is None:
         raise NotFound.of(entry.kind, call.name)
-    found: Pod = entry.feed.object(record)
+    found: Pod = entry.watch_cache.object(record)
     return found
 
 
@@ -81,26 +83,26 @@ def _pin(options: DeleteOptions, pod: Pod) -> DeleteOptions:
 # The budget
 
 
-async def _ask(backend: Backend, call: Call, pod: Pod) -> Leave:
+async def _check_budget(backend: Backend, call: ApiCall, pod: Pod) -> EvictionPermit:
     if pod.is_deleting or has_ended(pod):
-        return Leave()
+        return EvictionPermit()
     if pod.status.phase == "Pending":
-        return Leave(pinned=True)
+        return EvictionPermit(pinned=True)
     budgets = [b for b in await backend.reader.list(PodDisruptionBudget, pod.namespace) if covers(b, pod)]
     if not budgets:
-        return Leave()
+        return EvictionPermit()
     if len(budgets) > 1:
         raise TooManyBudgets(
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
         )
     (budget,) = budgets
-    if not is_ready(pod) and _lets_unready_go(budget):
-        return Leave(pinned=True, budget=budget.name)
-    await _spend(backend, call, budget.name, pod)
-    return Leave()
+    if not is_ready(pod) and _allows_unready_eviction(budget):
+        return EvictionPermit(pinned=True, budget=budget.name)
+    await _use_disruption(backend, call, budget.name, pod)
+    return EvictionPermit()
 
 
-def _lets_unready_go(budget: PodDisruptionBudget) -> bool:
+def _allows_unready_eviction(budget: PodDisruptionBudget) -> bool:
     """A pod that is not ready is missed by nobody, as long as those that are ready suffice."""
     if budget.spec.unhealthy_pod_eviction_policy == "AlwaysAllow":
         return True
@@ -108,13 +110,13 @@ def _lets_unready_go(budget: PodDisruptionBudget) -> bool:
     return status.current_healthy >= status.desired_healthy > 0
 
 
-async def _spend(backend: Backend, call: Call, name: str, pod: Pod) -> None:
+async def _use_disruption(backend: Backend, call: ApiCall, name: str, pod: Pod) -> None:
     entry = backend.registry.of(PodDisruptionBudget)
     here = structs.replace(call, verb="update", kind=entry.kind, name=name, subresource="status")
     now = clock.stamp(call.now)
 
-    async def spent(budget: PodDisruptionBudget, record: Record) -> Any:
-        _check(budget)
+    async def take_allowance(budget: PodDisruptionBudget, record: StoreRecord) -> Any:
+        _check_status(budget)
         status = budget.status
         left = structs.replace(
             status,
@@ -122,13 +124,13 @@ async def _spend(backend: Backend, call: Call, name: str, pod: Pod) -> None:
             disrupted_pods={**status.disrupted_pods, pod.name: now},
         )
         if not left.disruptions_allowed:
-            left = judged(left, now)
+            left = set_allowed_condition(left, now)
         return structs.replace(budget, status=left)
 
-    await modify(backend, entry, here, spent)
+    await modify(backend, entry, here, take_allowance)
 
 
-def _check(budget: PodDisruptionBudget) -> None:
+def _check_status(budget: PodDisruptionBudget) -> None:
     status = budget.status
     if status.observed_generation < budget.metadata.generation:
         raise _busy(budget.name)
@@ -136,10 +138,10 @@ def _check(budget: PodDisruptionBudget) -> None:
         why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
         raise Forbidden(f'poddisruptionbudget.policy "{budget.name}" is forbidden: {why}')
     if status.disruptions_allowed <= 0:
-        raise _violation(_why_not(budget.name, status))
+        raise _violation(_violation_message(budget.name, status))
 
 
-def _why_not(name: str, status: PodDisruptionBudgetStatus) -> str:
+def _violation_message(name: str, status: PodDisruptionBudgetStatus) -> str:
     held = next((c for c in status.conditions if c.type == CONDITION and c.status == "False"), None)
     if held is not None and held.reason == SYNC_FAILED and held.message:
         return (
@@ -166,13 +168,15 @@ def _busy(name: str) -> TooManyRequests:
 # The pod
 
 
-async def _go(backend: Backend, entry: Entry, call: Call, options: DeleteOptions) -> None:
+async def _delete_pod(backend: Backend, entry: ServedResource, call: ApiCall, options: DeleteOptions) -> None:
     if not call.dry_run:
-        options = await _marked(backend, entry, call, options)
+        options = await _mark_disruption_target(backend, entry, call, options)
     await delete(backend, entry, call, options)
 
 
-async def _marked(backend: Backend, entry: Entry, call: Call, options: DeleteOptions) -> DeleteOptions:
+async def _mark_disruption_target(
+    backend: Backend, entry: ServedResource, call: ApiCall, options: DeleteOptions
+) -> DeleteOptions:
     """Write down why the pod goes; a precondition on its revision then means the one we wrote."""
     condition = PodCondition(
         type="DisruptionTarget",
@@ -182,14 +186,14 @@ async def _marked(backend: Backend, entry: Entry, call: Call, options: DeleteOpt
         last_transition_time=clock.stamp(call.now),
     )
 
-    async def marked(pod: Pod, record: Record) -> Any:
+    async def set_condition(pod: Pod, record: StoreRecord) -> Any:
         check_preconditions(entry, call.name, pod.metadata, record, options)
         if pod.is_deleting:
             return pod
         others = tuple(c for c in pod.status.conditions if c.type != condition.type)
         return structs.replace(pod, status=structs.replace(pod.status, conditions=(*others, condition)))
 
-    written = await modify(backend, entry, call, marked, AS_IT_IS)
+    written = await modify(backend, entry, call, set_condition, SERVER_WRITE)
     held = options.preconditions
     if held is None or held.resource_version is None:
         return options

@@ -10,39 +10,39 @@ from volplane.api import codec, kinds
 from volplane.api.autoscaling import Scale, ScaleSpec, ScaleStatus
 from volplane.api.errors import Invalid, NotFound, invalid
 from volplane.api.meta import LabelSelector, ObjectMeta
-from volplane.api.selectors import Labels
-from volplane.apiserver import answers, decode, effort, options
+from volplane.api.selectors import LabelMatcher
+from volplane.apiserver import cpu_offload, decode, query_options, responses
 from volplane.apiserver import patch as patches
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.negotiation import negotiate
-from volplane.apiserver.registry import Entry
-from volplane.apiserver.strategy import Call, Scaling
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.strategy import ApiCall, ScaleAccess
 from volplane.apiserver.verbs.update import check_name, modify
-from volplane.store import Record
+from volplane.store import StoreRecord
 from volplane.web import Request, Response
 
 KIND = kinds.of(Scale)
 
 
-async def serve(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
+async def serve(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
     wanted = negotiate(request.headers.get("accept"))
     if call.verb == "get":
         record = await backend.record(entry, call.namespace, call.name)
         if record is None:
             raise NotFound.of(entry.kind, call.name)
-        return await answers.body(
-            wanted, 200, codec.encode(scaling_of(entry).view(entry.feed.object(record)))
+        return await responses.object_response(
+            wanted, 200, codec.encode(scaling_of(entry).view(entry.watch_cache.object(record)))
         )
     outcome = await modify(backend, entry, call, _change(entry, call, request))
-    return await answers.body(wanted, 200, codec.encode(scaling_of(entry).view(outcome.obj)))
+    return await responses.object_response(wanted, 200, codec.encode(scaling_of(entry).view(outcome.obj)))
 
 
-def scaling_of(entry: Entry) -> Scaling:
+def scaling_of(entry: ServedResource) -> ScaleAccess:
     """Workloads are alike; a custom kind says where its replicas stand."""
     return entry.strategy.scaling or WORKLOAD
 
 
-class _Workload:
+class _WorkloadScaling:
     def view(self, workload: Any) -> Scale:
         return scale_of(workload)
 
@@ -53,7 +53,7 @@ class _Workload:
         return structs.replace(workload, spec=structs.replace(workload.spec, replicas=replicas))
 
 
-WORKLOAD = _Workload()
+WORKLOAD = _WorkloadScaling()
 
 
 def scale_of(workload: Any) -> Scale:
@@ -71,31 +71,31 @@ def scale_of(workload: Any) -> Scale:
     )
 
 
-def _selector(workload: Any) -> Labels:
+def _selector(workload: Any) -> LabelMatcher:
     selector = workload.spec.selector
     if not isinstance(selector, LabelSelector):  # a ReplicationController's are bare labels
         selector = LabelSelector(match_labels=selector or {})
-    return Labels.of(selector)
+    return LabelMatcher.of(selector)
 
 
-def _patched(request: Request, current: dict[str, Any], validation: str) -> Scale:
+def _patch_scale(request: Request, current: dict[str, Any], validation: str) -> Scale:
     found: list[str] = []
     content_type = request.headers.get("content-type")
     result = patches.apply_patch(KIND, content_type, current, request.body, findings=found)
-    scale: Scale = decode.canonical(KIND, result, validation, findings=found)[0]
+    scale: Scale = decode.convert_patched(KIND, result, validation, findings=found)[0]
     return scale
 
 
-def _change(entry: Entry, call: Call, request: Request) -> Any:
-    validation = options.field_validation(request.query, call.verb)
-    scaling, shape = scaling_of(entry), entry.shape
+def _change(entry: ServedResource, call: ApiCall, request: Request) -> Any:
+    validation = query_options.field_validation(request.query, call.verb)
+    scaling, shape = scaling_of(entry), entry.access
 
-    async def scaled(workload: Any, record: Record) -> Any:
+    async def set_replicas(workload: Any, record: StoreRecord) -> Any:
         if call.verb == "update":
             scale, _ = await decode.decode_request(KIND, request, validation)
         else:
-            current = codec.builtins(scaling.current(workload))
-            scale = await effort.run(len(request.body), [], _patched, request, current, validation)
+            current = codec.to_dict(scaling.current(workload))
+            scale = await cpu_offload.run(len(request.body), [], _patch_scale, request, current, validation)
         check_name(call, scale.metadata)
         if scale.spec.replicas < 0:
             told = invalid("spec.replicas", scale.spec.replicas, "must be greater than or equal to 0")
@@ -108,4 +108,4 @@ def _change(entry: Entry, call: Call, request: Request) -> Any:
         )
         return shape.with_metadata(scaling.set(workload, scale.spec.replicas), meta)
 
-    return scaled
+    return set_replicas

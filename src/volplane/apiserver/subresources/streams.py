@@ -14,18 +14,18 @@ from urllib.parse import quote, urlencode
 
 from volplane.api.core import Node, Pod
 from volplane.api.errors import APIError, BadRequest, InternalError, NotFound, Unavailable, from_status
-from volplane.apiserver import options
+from volplane.apiserver import query_options
 from volplane.apiserver.auth.authenticate import WEBSOCKET_TOKEN
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.registry import Entry
-from volplane.apiserver.strategy import Call
-from volplane.web import Http, Request, Response, Stream, Upgraded
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.strategy import ApiCall
+from volplane.web import HttpClient, Request, Response, Stream, Upgraded
 
 STREAMS = frozenset({"log", "exec", "attach", "portforward"})
 KUBELET_PORT = 10250
 PATIENCE = 30.0  # seconds for the node to answer at all
 _ADDRESSES = ("InternalIP", "Hostname", "ExternalIP")
-_RENAMED: Mapping[str, str] = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}
+_KUBELET_OPTIONS: Mapping[str, str] = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}
 _LOG_OPTIONS = (
     "follow",
     "previous",
@@ -49,13 +49,13 @@ _FORWARDED = (
 _TEXT = [("Content-Type", "text/plain"), ("Cache-Control", "no-cache, private")]
 
 
-class Streams:
+class NodeStreams:
     def __init__(self, context: ssl.SSLContext | None) -> None:
         self._context = context
-        self._nodes: dict[str, Http] = {}
+        self._nodes: dict[str, HttpClient] = {}
 
     async def serve(
-        self, backend: Backend, entry: Entry, call: Call, request: Request
+        self, backend: Backend, entry: ServedResource, call: ApiCall, request: Request
     ) -> Response | Upgraded:
         if request.query.get("dryRun"):
             raise BadRequest("dryRun is not supported")
@@ -90,26 +90,26 @@ class Streams:
         # Piece by piece: a log has no end, and need not fit into memory.
         content_type = answer.headers.get("content-type", "text/plain")
         return Response(
-            status=answer.status, headers=[("Content-Type", content_type)], body=_Log(pieces, stack)
+            status=answer.status, headers=[("Content-Type", content_type)], body=_NodeBody(pieces, stack)
         )
 
     async def close(self) -> None:
         for client in self._nodes.values():
             await client.close()
 
-    async def _node(self, backend: Backend, name: str) -> Http:
+    async def _node(self, backend: Backend, name: str) -> HttpClient:
         node = await backend.reader.get(Node, name)
         if node is None:
             raise NotFound(f'nodes "{name}" not found', details={"name": name, "kind": "nodes"})
         url = _url(node)
         if url not in self._nodes:
-            self._nodes[url] = Http(url, ssl=self._context)
+            self._nodes[url] = HttpClient(url, ssl=self._context)
         return self._nodes[url]
 
     async def _log(self, backend: Backend, pod: Pod, request: Request) -> Response:
         container = _container(pod, request.query.get("container"))
         for name in ("follow", "previous", "timestamps"):
-            options.boolean(request.query, name)
+            query_options.boolean(request.query, name)
         if not pod.spec.node_name:
             return Response(status=200, headers=_TEXT, body=b"")
         client = await self._node(backend, pod.spec.node_name)
@@ -120,20 +120,20 @@ class Streams:
             answer, pieces = await stack.enter_async_context(client.stream("GET", path, timeout=PATIENCE))
             if answer.status != 200:
                 async with stack:
-                    raise _told(answer.status, b"".join([piece async for piece in pieces]))
+                    raise _node_error(answer.status, b"".join([piece async for piece in pieces]))
         except (OSError, TimeoutError) as error:
             raise Unavailable(f"node {pod.spec.node_name} does not answer: {error}") from error
-        return Response(status=200, headers=_TEXT, body=_Log(pieces, stack))
+        return Response(status=200, headers=_TEXT, body=_NodeBody(pieces, stack))
 
-    async def _connect(self, client: Http, path: str, request: Request) -> Response | Upgraded:
+    async def _connect(self, client: HttpClient, path: str, request: Request) -> Response | Upgraded:
         try:
             answer, far = await client.upgrade(
-                path, _forwarded(request), method=request.method, timeout=PATIENCE
+                path, _handshake_headers(request), method=request.method, timeout=PATIENCE
             )
         except (OSError, TimeoutError) as error:
             raise Unavailable(f"the node does not answer: {error}") from error
         if far is None:
-            raise _told(answer.status, answer.body)
+            raise _node_error(answer.status, answer.body)
         near = await request.upgrade(list(answer.headers.items()))
         await relay(near, far)
         return Upgraded()
@@ -159,13 +159,13 @@ async def relay(near: Stream, far: Stream) -> None:
         far.close()
 
 
-class _Log:
+class _NodeBody:
     """The node's pieces; its connection is given back even if nobody ever asked for the first one."""
 
     def __init__(self, pieces: AsyncIterator[bytes], stack: AsyncExitStack) -> None:
         self._pieces, self._stack = pieces, stack
 
-    def __aiter__(self) -> _Log:
+    def __aiter__(self) -> _NodeBody:
         return self
 
     async def __anext__(self) -> bytes:
@@ -175,7 +175,7 @@ class _Log:
         await self._stack.aclose()
 
 
-def _forwarded(request: Request) -> list[tuple[str, str]]:
+def _handshake_headers(request: Request) -> list[tuple[str, str]]:
     """The headers of the handshake, without the token that a browser puts among its protocols."""
     headers = [(name, value) for name in _FORWARDED for value in request.headers.all(name)]
     return [(name, _without_token(value) if name == _PROTOCOL else value) for name, value in headers]
@@ -220,12 +220,14 @@ def _path(verb: str, pod: Pod, request: Request) -> str:
         ports = [("port", port) for port in query.all("ports")]
         return f"/portForward/{pod.namespace}/{pod.name}?{urlencode(ports)}"
     container = _container(pod, query.get("container"))
-    wanted = [(ours, "1") for theirs, ours in _RENAMED.items() if options.boolean(query, theirs)]
+    wanted = [
+        (ours, "1") for theirs, ours in _KUBELET_OPTIONS.items() if query_options.boolean(query, theirs)
+    ]
     wanted += [("command", word) for word in query.all("command")]
     return f"/{verb}/{pod.namespace}/{pod.name}/{quote(container)}?{urlencode(wanted)}"
 
 
-def _told(status: int, body: bytes) -> APIError:
+def _node_error(status: int, body: bytes) -> APIError:
     """What a node answers instead of a stream, as a Status of ours."""
     text = body.decode(errors="replace").strip()
     return from_status({"message": text or f"the node answered {status}", "code": status}, status)

@@ -14,8 +14,8 @@ from volplane.api.errors import BadRequest, Conflict, Invalid, NotFound, invalid
 from volplane.api.meta import ObjectMeta, Resource
 from volplane.apiserver.auth.issuer import ISSUER
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.registry import Entry
-from volplane.apiserver.strategy import Call
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.strategy import ApiCall
 from volplane.base import clock
 
 DEFAULT_LIFE = 3600
@@ -26,7 +26,9 @@ EXTENDED_LIFE = 365 * 24 * 3600
 _BOUND: dict[str, type[Resource]] = {"Pod": Pod, "Secret": Secret, "Node": Node}
 
 
-async def request_token(backend: Backend, entry: Entry, call: Call, asked: TokenRequest) -> TokenRequest:
+async def request_token(
+    backend: Backend, entry: ServedResource, call: ApiCall, asked: TokenRequest
+) -> TokenRequest:
     _check_names(call, asked.metadata)
     account = await backend.reader.get(ServiceAccount, call.name, call.namespace)
     if account is None:
@@ -35,7 +37,7 @@ async def request_token(backend: Backend, entry: Entry, call: Call, asked: Token
     life = DEFAULT_LIFE if asked.spec.expiration_seconds is None else asked.spec.expiration_seconds
     _check_life(life)
     audiences = asked.spec.audiences or (ISSUER,)
-    bound = await _bound(backend, call, account, asked.spec.bound_object_ref)
+    bound = await _bound_object_claims(backend, call, account, asked.spec.bound_object_ref)
     extended = life == POD_LIFE and "pod" in bound and set(audiences) <= {ISSUER}
     claims = _claims(call, account, bound, audiences, EXTENDED_LIFE if extended else life)
     if extended:
@@ -54,7 +56,7 @@ async def request_token(backend: Backend, entry: Entry, call: Call, asked: Token
     return TokenRequest(metadata=meta, spec=spec, status=status)
 
 
-def _check_names(call: Call, meta: ObjectMeta) -> None:
+def _check_names(call: ApiCall, meta: ObjectMeta) -> None:
     for field, given, wanted in (
         ("name", meta.name, call.name),
         ("namespace", meta.namespace, call.namespace),
@@ -87,8 +89,8 @@ def _check_life(life: int) -> None:
     raise Invalid.of("TokenRequest", "", [told], group=GROUP)
 
 
-async def _bound(
-    backend: Backend, call: Call, account: ServiceAccount, reference: BoundObjectReference | None
+async def _bound_object_claims(
+    backend: Backend, call: ApiCall, account: ServiceAccount, reference: BoundObjectReference | None
 ) -> dict[str, Any]:
     """The object a token lives and dies with, and for a pod also its node."""
     if reference is None:
@@ -104,7 +106,7 @@ async def _bound(
         raise NotFound.of(kind, reference.name)
     bound: dict[str, Any] = {reference.kind.lower(): _reference(found)}
     if isinstance(found, Pod):
-        bound |= await _of_pod(backend, account, found)
+        bound |= await _node_of_pod(backend, account, found)
     if reference.uid and reference.uid != found.uid:
         why = (
             f"the UID in the bound object reference ({reference.uid}) does not match the UID in record. "
@@ -114,7 +116,7 @@ async def _bound(
     return bound
 
 
-async def _of_pod(backend: Backend, account: ServiceAccount, pod: Pod) -> dict[str, Any]:
+async def _node_of_pod(backend: Backend, account: ServiceAccount, pod: Pod) -> dict[str, Any]:
     if (pod.spec.service_account_name or "default") != account.name:
         raise BadRequest(
             f'cannot bind token for serviceaccount "{account.name}" to pod running with different '
@@ -131,7 +133,7 @@ def _reference(obj: Resource) -> dict[str, str]:
 
 
 def _claims(
-    call: Call, account: ServiceAccount, bound: dict[str, Any], audiences: tuple[str, ...], life: int
+    call: ApiCall, account: ServiceAccount, bound: dict[str, Any], audiences: tuple[str, ...], life: int
 ) -> dict[str, Any]:
     now = int(call.now.timestamp())
     inside = {"namespace": account.namespace, "serviceaccount": _reference(account), **bound}

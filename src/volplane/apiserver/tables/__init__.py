@@ -17,10 +17,10 @@ from volplane.api import codec
 from volplane.api.errors import BadRequest
 from volplane.api.kinds import Kind
 from volplane.apiserver.tables import cluster, more, pods, roles, storage, workloads
-from volplane.apiserver.tables.columns import Printer, columns
+from volplane.apiserver.tables.columns import TablePrinter, columns
 from volplane.base import clock
 
-_PRINTERS: Mapping[str, Printer] = {
+_PRINTERS: Mapping[str, TablePrinter] = {
     **cluster.PRINTERS,
     **more.PRINTERS,
     **pods.PRINTERS,
@@ -37,7 +37,7 @@ def _plain(obj: Any, now: datetime) -> list[Any]:
     return [obj.name, obj.metadata.creation_timestamp or None]
 
 
-_PLAIN = Printer(columns("Name", "Created At#date"), _plain)
+_PLAIN = TablePrinter(columns("Name", "Created At#date"), _plain)
 
 
 def render(
@@ -45,7 +45,7 @@ def render(
     items: Sequence[Any],
     include_object: str = "Metadata",
     with_columns: bool = True,
-    own: Printer | None = None,
+    own: TablePrinter | None = None,
 ) -> dict[str, Any]:
     """A Table of these objects. `include_object`: how much of each object its row carries."""
     printer = own or _PRINTERS.get(kind.resource, _PLAIN)
@@ -67,15 +67,15 @@ def _metadata(items: Sequence[Any]) -> dict[str, str]:
     return {"resourceVersion": revision} if revision else {}
 
 
-def _row(printer: Printer, obj: Any, include: str, now: datetime) -> dict[str, Any]:
+def _row(printer: TablePrinter, obj: Any, include: str, now: datetime) -> dict[str, Any]:
     row: dict[str, Any] = {"cells": printer.cells(obj, now)}
     if printer.conditions is not None and (conditions := printer.conditions(obj)):
         row["conditions"] = conditions
-    row["object"] = _included(obj, include)
+    row["object"] = _row_object(obj, include)
     return row
 
 
-def _included(obj: Any, include: str) -> Any:
+def _row_object(obj: Any, include: str) -> Any:
     match include:
         case "" | "Metadata":
             return partial_metadata(obj)

@@ -10,7 +10,7 @@ from volplane.api.coordination import Lease
 from volplane.api.core import ConfigMap, Event, Namespace, Node, Secret, Service, ServiceAccount
 from volplane.api.noderuntime import RuntimeClass
 from volplane.api.scheduling import PriorityClass
-from volplane.apiserver.tables.columns import NONE, UNKNOWN, Printer, age, age_of, columns, labels
+from volplane.apiserver.tables.columns import NONE, UNKNOWN, TablePrinter, age, age_of, columns, labels
 
 _ROLE = "node-role.kubernetes.io/"
 
@@ -124,8 +124,8 @@ def _runtime(one: RuntimeClass, now: datetime) -> list[Any]:
     return [one.name, one.handler, age_of(one, now)]
 
 
-PRINTERS: Mapping[str, Printer] = {
-    "nodes": Printer(
+PRINTERS: Mapping[str, TablePrinter] = {
+    "nodes": TablePrinter(
         columns(
             "Name",
             "Status",
@@ -140,7 +140,7 @@ PRINTERS: Mapping[str, Printer] = {
         ),
         _node,
     ),
-    "events": Printer(
+    "events": TablePrinter(
         columns(
             "Last Seen",
             "Type",
@@ -155,16 +155,16 @@ PRINTERS: Mapping[str, Printer] = {
         ),
         _event,
     ),
-    "namespaces": Printer(columns("Name", "Status", "Age"), _namespace),
-    "leases.coordination.k8s.io": Printer(columns("Name", "Holder", "Age"), _lease),
-    "secrets": Printer(columns("Name", "Type", "Data", "Age"), _secret),
-    "configmaps": Printer(columns("Name", "Data", "Age"), _config_map),
-    "serviceaccounts": Printer(columns("Name", "Age"), _account),
-    "services": Printer(
+    "namespaces": TablePrinter(columns("Name", "Status", "Age"), _namespace),
+    "leases.coordination.k8s.io": TablePrinter(columns("Name", "Holder", "Age"), _lease),
+    "secrets": TablePrinter(columns("Name", "Type", "Data", "Age"), _secret),
+    "configmaps": TablePrinter(columns("Name", "Data", "Age"), _config_map),
+    "serviceaccounts": TablePrinter(columns("Name", "Age"), _account),
+    "services": TablePrinter(
         columns("Name", "Type", "Cluster-IP", "External-IP", "Port(s)", "Age", "Selector*"), _service
     ),
-    "priorityclasses.scheduling.k8s.io": Printer(
+    "priorityclasses.scheduling.k8s.io": TablePrinter(
         columns("Name", "Value#integer", "Global-Default#boolean", "Age", "PreemptionPolicy"), _priority
     ),
-    "runtimeclasses.node.k8s.io": Printer(columns("Name", "Handler", "Age"), _runtime),
+    "runtimeclasses.node.k8s.io": TablePrinter(columns("Name", "Handler", "Age"), _runtime),
 }

@@ -10,14 +10,14 @@ from msgspec import Struct
 
 from volplane.api.core import Container
 from volplane.api.meta import LabelSelector
-from volplane.api.selectors import BadSelector, Labels
+from volplane.api.selectors import InvalidSelector, LabelMatcher
 from volplane.base import clock
 from volplane.base.units import human_age
 
 NONE, UNKNOWN, UNSET = "<none>", "<unknown>", "<unset>"
 
 
-class Column(Struct, frozen=True):
+class TableColumn(Struct, frozen=True):
     name: str
     type: str = "string"
     format: str = ""
@@ -25,22 +25,22 @@ class Column(Struct, frozen=True):
     priority: int = 0
 
 
-class Printer(Struct, frozen=True):
-    columns: tuple[Column, ...]
+class TablePrinter(Struct, frozen=True):
+    columns: tuple[TableColumn, ...]
     cells: Callable[[Any, datetime], list[Any]]
     conditions: Callable[[Any], list[dict[str, str]]] | None = None
 
 
-def columns(*names: str) -> tuple[Column, ...]:
-    """Columns in short: `Ready`, `IP*` (only with -o wide), `Desired#integer`."""
+def columns(*names: str) -> tuple[TableColumn, ...]:
+    """Columns in short: `BindingReady`, `IP*` (only with -o wide), `Desired#integer`."""
     return tuple(_column(name) for name in names)
 
 
-def _column(text: str) -> Column:
+def _column(text: str) -> TableColumn:
     title, _, kind = text.partition("#")
     wide = title.endswith("*")
     name = title.rstrip("*")
-    return Column(
+    return TableColumn(
         name,
         type=kind or "string",
         format="name" if name == "Name" else "",
@@ -71,6 +71,6 @@ def selector(given: LabelSelector | None, empty: str = NONE) -> str:
     if given is None:
         return NONE
     try:
-        return str(Labels.of(given)) or empty
-    except BadSelector:
+        return str(LabelMatcher.of(given)) or empty
+    except InvalidSelector:
         return "<error>"

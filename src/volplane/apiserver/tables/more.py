@@ -12,9 +12,9 @@ from volplane.api.certificates import CertificateSigningRequest
 from volplane.api.core import ComponentStatus, Endpoints, PodTemplate, ReplicationController, ResourceQuota
 from volplane.api.discovery import EndpointSlice
 from volplane.api.resource import ResourceClaim, ResourceSlice
-from volplane.apiserver.strategies.newevents import as_old
+from volplane.apiserver.strategies.events_k8s_io import to_core_event
 from volplane.apiserver.tables import cluster
-from volplane.apiserver.tables.columns import NONE, UNSET, Printer, age_of, columns, containers, labels
+from volplane.apiserver.tables.columns import NONE, UNSET, TablePrinter, age_of, columns, containers, labels
 from volplane.base.units import human_age
 
 _SHOWN = 3  # endpoints and ports in a cell; the rest is counted
@@ -129,17 +129,17 @@ def _devices(one: ResourceSlice, now: datetime) -> list[Any]:
 
 
 def _event(event: events.Event, now: datetime) -> list[Any]:
-    return cluster.PRINTERS["events"].cells(as_old(event), now)
+    return cluster.PRINTERS["events"].cells(to_core_event(event), now)
 
 
-def _aged(one: Any, now: datetime) -> list[Any]:
+def _name_and_age(one: Any, now: datetime) -> list[Any]:
     return [one.name, age_of(one, now)]
 
 
-PRINTERS: Mapping[str, Printer] = {
-    "resourcequotas": Printer(columns("Name", "Request", "Limit", "Age"), _quota),
-    "podtemplates": Printer(columns("Name", "Containers", "Images", "Pod Labels"), _template),
-    "replicationcontrollers": Printer(
+PRINTERS: Mapping[str, TablePrinter] = {
+    "resourcequotas": TablePrinter(columns("Name", "Request", "Limit", "Age"), _quota),
+    "podtemplates": TablePrinter(columns("Name", "Containers", "Images", "Pod Labels"), _template),
+    "replicationcontrollers": TablePrinter(
         columns(
             "Name",
             "Desired#integer",
@@ -152,18 +152,20 @@ PRINTERS: Mapping[str, Printer] = {
         ),
         _replication,
     ),
-    "endpoints": Printer(columns("Name", "Endpoints", "Age"), _endpoints),
-    "endpointslices.discovery.k8s.io": Printer(
+    "endpoints": TablePrinter(columns("Name", "Endpoints", "Age"), _endpoints),
+    "endpointslices.discovery.k8s.io": TablePrinter(
         columns("Name", "AddressType", "Ports", "Endpoints", "Age"), _slice
     ),
-    "controllerrevisions.apps": Printer(columns("Name", "Controller", "Revision", "Age"), _revision),
-    "certificatesigningrequests.certificates.k8s.io": Printer(
+    "controllerrevisions.apps": TablePrinter(columns("Name", "Controller", "Revision", "Age"), _revision),
+    "certificatesigningrequests.certificates.k8s.io": TablePrinter(
         columns("Name", "Age", "SignerName", "Requestor", "RequestedDuration", "Condition"), _request
     ),
-    "componentstatuses": Printer(columns("Name", "Status", "Message", "Error"), _component),
-    "resourceclaims.resource.k8s.io": Printer(columns("Name", "State", "Age"), _claim),
-    "resourceclaimtemplates.resource.k8s.io": Printer(columns("Name", "Age"), _aged),
-    "resourceslices.resource.k8s.io": Printer(columns("Name", "Node", "Driver", "Pool", "Age"), _devices),
-    "deviceclasses.resource.k8s.io": Printer(columns("Name", "Age"), _aged),
-    "events.events.k8s.io": Printer(cluster.PRINTERS["events"].columns, _event),
+    "componentstatuses": TablePrinter(columns("Name", "Status", "Message", "Error"), _component),
+    "resourceclaims.resource.k8s.io": TablePrinter(columns("Name", "State", "Age"), _claim),
+    "resourceclaimtemplates.resource.k8s.io": TablePrinter(columns("Name", "Age"), _name_and_age),
+    "resourceslices.resource.k8s.io": TablePrinter(
+        columns("Name", "Node", "Driver", "Pool", "Age"), _devices
+    ),
+    "deviceclasses.resource.k8s.io": TablePrinter(columns("Name", "Age"), _name_and_age),
+    "events.events.k8s.io": TablePrinter(cluster.PRINTERS["events"].columns, _event),
 }

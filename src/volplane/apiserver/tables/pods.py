@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from volplane.api.core import ContainerStateTerminated, ContainerStatus, Pod
-from volplane.apiserver.tables.columns import NONE, Printer, age, age_of, columns
+from volplane.apiserver.tables.columns import NONE, TablePrinter, age, age_of, columns
 
 COMPLETED: Mapping[str, str] = {
     "Succeeded": "The pod has completed successfully.",
@@ -17,7 +17,7 @@ COMPLETED: Mapping[str, str] = {
 }
 
 
-class _Sum(Struct):
+class _PodSummary(Struct):
     """What the containers of a pod come to."""
 
     reason: str
@@ -26,7 +26,7 @@ class _Sum(Struct):
     last_restart: str = ""
     initializing: bool = False
 
-    def restarted(self, status: ContainerStatus) -> None:
+    def add_restarts(self, status: ContainerStatus) -> None:
         self.restarts += status.restart_count
         ended = status.last_state.terminated
         if ended is not None and (ended.finished_at or "") > self.last_restart:
@@ -34,7 +34,7 @@ class _Sum(Struct):
 
 
 def _cells(pod: Pod, now: datetime) -> list[Any]:
-    total = _summed(pod)
+    total = _summarize(pod)
     count = len(pod.spec.containers) + len(_sidecars(pod))
     restarts = str(total.restarts)
     if total.restarts and total.last_restart:
@@ -52,12 +52,12 @@ def _cells(pod: Pod, now: datetime) -> list[Any]:
     ]
 
 
-def _summed(pod: Pod) -> _Sum:
-    total = _Sum(pod.status.reason or pod.status.phase)
+def _summarize(pod: Pod) -> _PodSummary:
+    total = _PodSummary(pod.status.reason or pod.status.phase)
     if any(c.type == "PodScheduled" and c.reason == "SchedulingGated" for c in pod.status.conditions):
         total.reason = "SchedulingGated"
     _initialize(pod, total)
-    if not total.initializing or _is(pod, "Initialized"):
+    if not total.initializing or _has_condition(pod, "Initialized"):
         _run(pod, total)
     if pod.is_deleting and pod.status.reason == "NodeLost":
         total.reason = "Unknown"
@@ -70,11 +70,11 @@ def _sidecars(pod: Pod) -> set[str]:
     return {c.name for c in pod.spec.init_containers if c.restart_policy == "Always"}
 
 
-def _initialize(pod: Pod, total: _Sum) -> None:
+def _initialize(pod: Pod, total: _PodSummary) -> None:
     """The first init container that is not through gives the reason."""
     sidecars = _sidecars(pod)
     for at, status in enumerate(pod.status.init_container_statuses):
-        total.restarted(status)
+        total.add_restarts(status)
         state = status.state
         if state.terminated is not None and state.terminated.exit_code == 0:
             continue
@@ -83,7 +83,7 @@ def _initialize(pod: Pod, total: _Sum) -> None:
             continue
         total.initializing = True
         if state.terminated is not None:
-            total.reason = f"Init:{_ending(state.terminated)}"
+            total.reason = f"Init:{_termination_reason(state.terminated)}"
         elif state.waiting is not None and state.waiting.reason not in ("", "PodInitializing"):
             total.reason = f"Init:{state.waiting.reason}"
         else:
@@ -91,43 +91,43 @@ def _initialize(pod: Pod, total: _Sum) -> None:
         return
 
 
-def _ending(ended: ContainerStateTerminated) -> str:
+def _termination_reason(ended: ContainerStateTerminated) -> str:
     if ended.reason:
         return ended.reason
     return f"Signal:{ended.signal}" if ended.signal else f"ExitCode:{ended.exit_code}"
 
 
-def _run(pod: Pod, total: _Sum) -> None:
+def _run(pod: Pod, total: _PodSummary) -> None:
     sidecars = _sidecars(pod)
     # The restarts of init containers stop counting once the pod runs, except for sidecars.
     total.restarts, total.last_restart = 0, ""
     for status in pod.status.init_container_statuses:
         if status.name in sidecars:
-            total.restarted(status)
+            total.add_restarts(status)
     failed, running = "", False
     for status in reversed(pod.status.container_statuses):
-        total.restarted(status)
+        total.add_restarts(status)
         state = status.state
         if state.waiting is not None and state.waiting.reason:
             total.reason = state.waiting.reason
         elif state.terminated is not None:
-            total.reason = _ending(state.terminated)
+            total.reason = _termination_reason(state.terminated)
             failed = total.reason if state.terminated.exit_code else failed
         elif status.ready and state.running is not None:
             running = True
             total.ready += 1
     if total.reason == "Completed":
-        total.reason = _still(pod, running, failed)
+        total.reason = _completed_reason(pod, running, failed)
 
 
-def _still(pod: Pod, running: bool, failed: str) -> str:
+def _completed_reason(pod: Pod, running: bool, failed: str) -> str:
     """One container has completed: is the pod through, or do others go on?"""
-    if running and _is(pod, "Ready"):
+    if running and _has_condition(pod, "Ready"):
         return "Running"
     return failed or ("NotReady" if running else "Completed")
 
 
-def _is(pod: Pod, condition: str) -> bool:
+def _has_condition(pod: Pod, condition: str) -> bool:
     return any(c.type == condition and c.status == "True" for c in pod.status.conditions)
 
 
@@ -135,7 +135,7 @@ def _gates(pod: Pod) -> str:
     gates = pod.spec.readiness_gates
     if not gates:
         return NONE
-    return f"{sum(_is(pod, gate.condition_type) for gate in gates)}/{len(gates)}"
+    return f"{sum(_has_condition(pod, gate.condition_type) for gate in gates)}/{len(gates)}"
 
 
 def _conditions(pod: Pod) -> list[dict[str, str]]:
@@ -145,8 +145,8 @@ def _conditions(pod: Pod) -> list[dict[str, str]]:
     return [{"type": "Completed", "status": "True", "reason": phase, "message": COMPLETED[phase]}]
 
 
-PRINTERS: Mapping[str, Printer] = {
-    "pods": Printer(
+PRINTERS: Mapping[str, TablePrinter] = {
+    "pods": TablePrinter(
         columns(
             "Name",
             "Ready",

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from volplane.api.rbac import ClusterRoleBinding, RoleBinding
-from volplane.apiserver.tables.columns import Printer, age_of, columns
+from volplane.apiserver.tables.columns import TablePrinter, age_of, columns
 
 
 def _binding(binding: RoleBinding | ClusterRoleBinding, now: datetime) -> list[Any]:
@@ -21,9 +21,9 @@ def _binding(binding: RoleBinding | ClusterRoleBinding, now: datetime) -> list[A
     return [binding.name, role, age_of(binding, now), *who]
 
 
-_BINDING = Printer(columns("Name", "Role", "Age", "Users*", "Groups*", "ServiceAccounts*"), _binding)
+_BINDING = TablePrinter(columns("Name", "Role", "Age", "Users*", "Groups*", "ServiceAccounts*"), _binding)
 
-PRINTERS: Mapping[str, Printer] = {
+PRINTERS: Mapping[str, TablePrinter] = {
     "rolebindings.rbac.authorization.k8s.io": _BINDING,
     "clusterrolebindings.rbac.authorization.k8s.io": _BINDING,
 }

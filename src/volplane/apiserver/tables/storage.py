@@ -17,8 +17,8 @@ from volplane.api.storage import (
     VolumeAttachment,
     VolumeAttributesClass,
 )
-from volplane.apiserver.strategies.claims import BETA_CLASS, class_of, is_default
-from volplane.apiserver.tables.columns import NONE, UNSET, Column, Printer, age_of, columns
+from volplane.apiserver.strategies.persistentvolumeclaims import BETA_CLASS, class_of, is_default
+from volplane.apiserver.tables.columns import NONE, UNSET, TableColumn, TablePrinter, age_of, columns
 
 _MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
 
@@ -118,13 +118,13 @@ def _attributes(one: VolumeAttributesClass, now: datetime) -> list[Any]:
     return [one.name, one.driver_name, age_of(one, now)]
 
 
-def _attachment_columns() -> tuple[Column, ...]:
+def _attachment_columns() -> tuple[TableColumn, ...]:
     plain = columns("Name", "Attacher", "PV", "Node", "Attached#boolean", "Age")
     return tuple(structs.replace(c, format="name") if c.name == "Attacher" else c for c in plain)
 
 
-PRINTERS: Mapping[str, Printer] = {
-    "persistentvolumeclaims": Printer(
+PRINTERS: Mapping[str, TablePrinter] = {
+    "persistentvolumeclaims": TablePrinter(
         columns(
             "Name",
             "Status",
@@ -138,7 +138,7 @@ PRINTERS: Mapping[str, Printer] = {
         ),
         _claim,
     ),
-    "persistentvolumes": Printer(
+    "persistentvolumes": TablePrinter(
         columns(
             "Name",
             "Capacity",
@@ -154,12 +154,12 @@ PRINTERS: Mapping[str, Printer] = {
         ),
         _volume,
     ),
-    "storageclasses.storage.k8s.io": Printer(
+    "storageclasses.storage.k8s.io": TablePrinter(
         columns("Name", "Provisioner", "ReclaimPolicy", "VolumeBindingMode", "AllowVolumeExpansion", "Age"),
         _class,
     ),
-    "volumeattachments.storage.k8s.io": Printer(_attachment_columns(), _attachment),
-    "csidrivers.storage.k8s.io": Printer(
+    "volumeattachments.storage.k8s.io": TablePrinter(_attachment_columns(), _attachment),
+    "csidrivers.storage.k8s.io": TablePrinter(
         columns(
             "Name",
             "AttachRequired#boolean",
@@ -172,9 +172,9 @@ PRINTERS: Mapping[str, Printer] = {
         ),
         _driver,
     ),
-    "csinodes.storage.k8s.io": Printer(columns("Name", "Drivers#integer", "Age"), _node),
-    "csistoragecapacities.storage.k8s.io": Printer(
+    "csinodes.storage.k8s.io": TablePrinter(columns("Name", "Drivers#integer", "Age"), _node),
+    "csistoragecapacities.storage.k8s.io": TablePrinter(
         columns("Name", "StorageClassName", "Capacity"), _capacity
     ),
-    "volumeattributesclasses.storage.k8s.io": Printer(columns("Name", "DriverName", "Age"), _attributes),
+    "volumeattributesclasses.storage.k8s.io": TablePrinter(columns("Name", "DriverName", "Age"), _attributes),
 }

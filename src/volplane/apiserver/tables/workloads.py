@@ -11,7 +11,7 @@ from volplane.api.batch import CronJob, Job
 from volplane.api.policy import PodDisruptionBudget
 from volplane.apiserver.tables.columns import (
     NONE,
-    Printer,
+    TablePrinter,
     age,
     age_of,
     columns,
@@ -29,7 +29,7 @@ def _deployment(one: Deployment, now: datetime) -> list[Any]:
     status = one.status
     return [
         one.name,
-        f"{status.ready_replicas}/{_wanted(one)}",
+        f"{status.ready_replicas}/{_desired_replicas(one)}",
         status.updated_replicas,
         status.available_replicas,
         age_of(one, now),
@@ -41,7 +41,7 @@ def _deployment(one: Deployment, now: datetime) -> list[Any]:
 def _replica_set(one: ReplicaSet, now: datetime) -> list[Any]:
     return [
         one.name,
-        _wanted(one),
+        _desired_replicas(one),
         one.status.replicas,
         one.status.ready_replicas,
         age_of(one, now),
@@ -67,7 +67,7 @@ def _daemon_set(one: DaemonSet, now: datetime) -> list[Any]:
 
 
 def _stateful_set(one: StatefulSet, now: datetime) -> list[Any]:
-    ready = f"{one.status.ready_replicas}/{_wanted(one)}"
+    ready = f"{one.status.ready_replicas}/{_desired_replicas(one)}"
     return [one.name, ready, age_of(one, now), *containers(one.spec.template.spec.containers)]
 
 
@@ -128,18 +128,18 @@ def _budget(one: PodDisruptionBudget, now: datetime) -> list[Any]:
     return [one.name, *shown, one.status.disruptions_allowed, age_of(one, now)]
 
 
-def _wanted(one: Deployment | ReplicaSet | StatefulSet) -> int:
+def _desired_replicas(one: Deployment | ReplicaSet | StatefulSet) -> int:
     return 1 if one.spec.replicas is None else one.spec.replicas
 
 
-PRINTERS: Mapping[str, Printer] = {
-    "deployments.apps": Printer(
+PRINTERS: Mapping[str, TablePrinter] = {
+    "deployments.apps": TablePrinter(
         columns("Name", "Ready", "Up-to-date", "Available", "Age", *_WIDE), _deployment
     ),
-    "replicasets.apps": Printer(
+    "replicasets.apps": TablePrinter(
         columns("Name", "Desired#integer", "Current#integer", "Ready#integer", "Age", *_WIDE), _replica_set
     ),
-    "daemonsets.apps": Printer(
+    "daemonsets.apps": TablePrinter(
         columns(
             "Name",
             "Desired#integer",
@@ -153,8 +153,8 @@ PRINTERS: Mapping[str, Printer] = {
         ),
         _daemon_set,
     ),
-    "statefulsets.apps": Printer(columns("Name", "Ready", "Age", *_WIDE[:2]), _stateful_set),
-    "cronjobs.batch": Printer(
+    "statefulsets.apps": TablePrinter(columns("Name", "Ready", "Age", *_WIDE[:2]), _stateful_set),
+    "cronjobs.batch": TablePrinter(
         columns(
             "Name",
             "Schedule",
@@ -167,8 +167,8 @@ PRINTERS: Mapping[str, Printer] = {
         ),
         _cron_job,
     ),
-    "poddisruptionbudgets.policy": Printer(
+    "poddisruptionbudgets.policy": TablePrinter(
         columns("Name", "Min Available", "Max Unavailable", "Allowed Disruptions#integer", "Age"), _budget
     ),
-    "jobs.batch": Printer(columns("Name", "Status", "Completions", "Duration", "Age", *_WIDE), _job),
+    "jobs.batch": TablePrinter(columns("Name", "Status", "Completions", "Duration", "Age", *_WIDE), _job),
 }

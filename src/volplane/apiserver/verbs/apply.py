@@ -14,33 +14,39 @@ from msgspec import structs
 
 from volplane.api.errors import AlreadyExists, BadRequest, Conflict
 from volplane.api.meta import ObjectMeta
-from volplane.apiserver import decode, effort
+from volplane.apiserver import cpu_offload, decode
 from volplane.apiserver.apply import document, lastapplied, managed, merging, tracking
 from volplane.apiserver.apply.managed import Entries, Managed
-from volplane.apiserver.apply.merging import Asked, Clash, Outcome
-from volplane.apiserver.backend import Backend, Written
-from volplane.apiserver.decode.limits import Malformed
+from volplane.apiserver.apply.merging import ApplyConflict, ApplyRequest, ApplyResult
+from volplane.apiserver.backend import Backend, WriteResult
+from volplane.apiserver.decode.canonicalize import TypeMismatch, walker
+from volplane.apiserver.decode.go_errors import type_error
+from volplane.apiserver.decode.limits import MalformedBody
 from volplane.apiserver.decode.parse import parse_json
-from volplane.apiserver.decode.walk import Mismatch, walker
-from volplane.apiserver.decode.words import type_error
 from volplane.apiserver.decode.yaml_text import parse_yaml
-from volplane.apiserver.registry import Entry
-from volplane.apiserver.strategy import Call
-from volplane.apiserver.verbs.create import create, placed
-from volplane.apiserver.verbs.patch import plain, without_owners
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.strategy import ApiCall
+from volplane.apiserver.verbs.create import create, resolve_namespace
+from volplane.apiserver.verbs.patch import to_plain, without_owners
 from volplane.apiserver.verbs.update import check_name, modify, part_of
-from volplane.store import Record
+from volplane.store import StoreRecord
 
 Map = dict[str, Any]
 
 
 async def apply(
-    backend: Backend, entry: Entry, call: Call, body: bytes, *, force: bool = False, validation: str = "Warn"
-) -> Written:
+    backend: Backend,
+    entry: ServedResource,
+    call: ApiCall,
+    body: bytes,
+    *,
+    force: bool = False,
+    validation: str = "Warn",
+) -> WriteResult:
     call.size = len(body)
-    size = len(body) if _is_json(body) else len(body) * decode.OTHERS_COST
-    config = await effort.run(size, call.warnings, _read, entry, call, body, validation)
-    asked = Asked(
+    size = len(body) if _is_json(body) else len(body) * decode.NON_JSON_COST
+    config = await cpu_offload.run(size, call.warnings, _read, entry, call, body, validation)
+    asked = ApplyRequest(
         config,
         managed.applier(call.manager, call.subresource),
         entry.kind.api_version,
@@ -53,16 +59,16 @@ async def apply(
         except AlreadyExists:
             pass  # somebody was faster: it is there now
 
-    async def changed(old: Any, record: Record) -> Any:
+    async def merge_into(old: Any, record: StoreRecord) -> Any:
         size = len(body) + len(record.value)
-        return await effort.run(size, call.warnings, _applied, entry, call, asked, old, record)
+        return await cpu_offload.run(size, call.warnings, _apply_to_stored, entry, call, asked, old, record)
 
-    part = part_of(entry, call)._replace(owners=tracking.given)
-    return await modify(backend, entry, call, changed, part)
+    part = part_of(entry, call)._replace(owners=tracking.given_owners)
+    return await modify(backend, entry, call, merge_into, part)
 
 
-async def _create(backend: Backend, entry: Entry, call: Call, asked: Asked) -> Written:
-    call.may("create")
+async def _create(backend: Backend, entry: ServedResource, call: ApiCall, asked: ApplyRequest) -> WriteResult:
+    call.check_access("create")
     given = asked.config.get("metadata") or {}
     if uid := given.get("uid"):
         why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
@@ -70,8 +76,8 @@ async def _create(backend: Backend, entry: Entry, call: Call, asked: Asked) -> W
     if given.get("resourceVersion"):
         raise Conflict.of(entry.kind, call.name)
     empty = entry.ownership.empty()
-    outcome = await effort.run(call.size, call.warnings, _merged, entry, call, asked, {}, empty, {})
-    meta = entry.shape.metadata(outcome.obj)
+    outcome = await cpu_offload.run(call.size, call.warnings, _merge, entry, call, asked, {}, empty, {})
+    meta = entry.access.metadata(outcome.obj)
     check_name(call, meta)
     return await create(
         backend,
@@ -82,66 +88,70 @@ async def _create(backend: Backend, entry: Entry, call: Call, asked: Asked) -> W
     )
 
 
-def _applied(entry: Entry, call: Call, asked: Asked, old: Any, record: Record) -> Any:
+def _apply_to_stored(
+    entry: ServedResource, call: ApiCall, asked: ApplyRequest, old: Any, record: StoreRecord
+) -> Any:
     """The stored object with the configuration in it, and its owners."""
-    shape = entry.shape
+    shape = entry.access
     meta = shape.metadata(old)
-    live = plain(entry, old, record)
+    live = to_plain(entry, old, record)
     bare = live if entry.kind.type is None else without_owners(entry, old)
     held = managed.read(meta.managed_fields) or _first_owners(entry, call, bare)
-    outcome = _merged(entry, call, asked, live, bare, held)
+    outcome = _merge(entry, call, asked, live, bare, held)
     owners: Entries = managed.write(outcome.managed, meta.managed_fields)
     wants: ObjectMeta = shape.metadata(outcome.obj)
     check_name(call, wants)
-    placed(entry, call, wants.namespace)
+    resolve_namespace(entry, call, wants.namespace)
     return shape.with_metadata(outcome.obj, structs.replace(wants, managed_fields=owners))
 
 
-def _first_owners(entry: Entry, call: Call, obj: Any) -> Managed:
+def _first_owners(entry: ServedResource, call: ApiCall, obj: Any) -> Managed:
     """Until somebody applies, an object that is not tracked is everybody's; from then on it had an owner."""
-    owned = entry.ownership.owned(entry.ownership.fresh(obj), call.subresource)
+    owned = entry.ownership.filter_ownable(entry.ownership.fields_of_new(obj), call.subresource)
     owner = managed.updater(managed.BEFORE_FIRST_APPLY, entry.kind.api_version, call.subresource)
-    return managed.read(managed.created(owner, call.now, owned))
+    return managed.read(managed.first_entries(owner, call.now, owned))
 
 
-def _merged(entry: Entry, call: Call, asked: Asked, live: Map, live_obj: Any, held: Managed) -> Outcome:
-    typed = _typing(entry, call)
+def _merge(
+    entry: ServedResource, call: ApiCall, asked: ApplyRequest, live: Map, live_obj: Any, held: Managed
+) -> ApplyResult:
+    typed = _converter(entry, call)
     kubectl = call.manager == lastapplied.MANAGER
     try:
         outcome = merging.apply(entry.ownership, typed, live, live_obj, held, asked)
-    except Clash as clash:
-        own = lastapplied.allowed(entry.ownership.type, asked.version, live) if kubectl else {}
-        left = clash.besides(own)
+    except ApplyConflict as clash:
+        own = lastapplied.fields_still_applied(entry.ownership.type, asked.version, live) if kubectl else {}
+        left = clash.without_fields(own)
         if left.found:
-            raise left.told() from clash
+            raise left.to_conflict() from clash
         forced = structs.replace(asked, force=True)
         outcome = merging.apply(entry.ownership, typed, live, live_obj, held, forced)
     if kubectl and lastapplied.annotation_of(outcome.document):
         kind = {"apiVersion": entry.kind.api_version, "kind": entry.kind.kind}
-        renewed = lastapplied.renewed(outcome.document, {**kind, **asked.config})
-        return Outcome(renewed, typed(renewed), outcome.managed)
+        renewed = lastapplied.update_annotation(outcome.document, {**kind, **asked.config})
+        return ApplyResult(renewed, typed(renewed), outcome.managed)
     return outcome
 
 
-def _typing(entry: Entry, call: Call) -> Callable[[Map], Any]:
+def _converter(entry: ServedResource, call: ApiCall) -> Callable[[Map], Any]:
     of = entry.kind.type
     if of is None:
         kind = {"apiVersion": entry.kind.api_version, "kind": entry.kind.kind}
         return lambda data: {**kind, **data}
 
-    def typed(data: Map) -> Any:
+    def convert(data: Map) -> Any:
         try:
             return msgspec.convert(data, of)
         except msgspec.ValidationError as error:
             raise _untypable(entry, call, type_error(of, error)) from error
 
-    return typed
+    return convert
 
 
 # The configuration
 
 
-def _read(entry: Entry, call: Call, body: bytes, validation: str) -> Map:
+def _read(entry: ServedResource, call: ApiCall, body: bytes, validation: str) -> Map:
     """The configuration without its type, checked and in canonical form."""
     config, duplicates = _parse(body)
     _check_head(entry, config)
@@ -151,12 +161,12 @@ def _read(entry: Entry, call: Call, body: bytes, validation: str) -> Map:
         call.warnings.extend(duplicates)
     config = {k: v for k, v in config.items() if k not in ("apiVersion", "kind")}
     try:
-        wrong = document.faults(entry.ownership.type, config)
+        wrong = document.find_faults(entry.ownership.type, config)
         if wrong:
-            raise _untypable(entry, call, _listed(wrong))
+            raise _untypable(entry, call, _format_faults(wrong))
         if entry.kind.type is not None:
             walker(entry.kind.type)(config)
-    except Mismatch as error:
+    except TypeMismatch as error:
         raise _untypable(entry, call, str(error)) from error
     except RecursionError as error:
         raise BadRequest("exceeded max depth") from error
@@ -166,7 +176,7 @@ def _read(entry: Entry, call: Call, body: bytes, validation: str) -> Map:
 def _parse(body: bytes) -> tuple[Map, list[str]]:
     try:
         document, duplicates = _parse_any(body)
-    except Malformed as error:
+    except MalformedBody as error:
         raise BadRequest(f"error decoding YAML: {error}") from error
     if not isinstance(document, dict):
         raise BadRequest(
@@ -186,12 +196,12 @@ def _parse_any(body: bytes) -> tuple[Any, list[str]]:
         try:
             document, duplicates = parse_json(body)
             return document, [f'duplicate field "{path}"' for path in duplicates]
-        except Malformed:
+        except MalformedBody:
             pass
     return parse_yaml(body)
 
 
-def _check_head(entry: Entry, config: Map) -> None:
+def _check_head(entry: ServedResource, config: Map) -> None:
     version, kind = config.get("apiVersion") or "", config.get("kind") or ""
     if version != entry.kind.api_version or kind != entry.kind.kind:
         raise BadRequest(f"invalid object type: {_gvk(str(version), str(kind))}")
@@ -208,11 +218,11 @@ def _gvk(version: str, kind: str) -> str:
     return f"{group}/{name}, Kind={kind}"
 
 
-def _listed(faults: list[str]) -> str:
+def _format_faults(faults: list[str]) -> str:
     return faults[0] if len(faults) == 1 else "\n  ".join(["errors:", *faults])
 
 
-def _untypable(entry: Entry, call: Call, why: str) -> BadRequest:
+def _untypable(entry: ServedResource, call: ApiCall, why: str) -> BadRequest:
     # Upstream answers this with 500; nothing a client sends shall be our internal error.
     what = f"{call.namespace}/{call.name}; {_gvk(entry.kind.api_version, entry.kind.kind)}"
     return BadRequest(f"failed to create typed patch object ({what}): {why}")

@@ -10,22 +10,22 @@ from msgspec import structs
 from volplane.api.errors import NotFound
 from volplane.api.meta import DeleteOptions
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.registry import Entry
-from volplane.apiserver.strategy import Call
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.verbs.delete import check_options, delete
-from volplane.apiserver.verbs.list import Asked, Listed, list_records
-from volplane.store import Record
+from volplane.apiserver.verbs.list import ListOptions, ListResult, list_records
+from volplane.store import StoreRecord
 
-AT_ONCE = 64
+DELETES_AT_ONCE = 64
 
 
 async def delete_collection(
-    backend: Backend, entry: Entry, call: Call, asked: Asked, options: DeleteOptions
-) -> Listed:
+    backend: Backend, entry: ServedResource, call: ApiCall, asked: ListOptions, options: DeleteOptions
+) -> ListResult:
     """Answers the items as they were found; what others removed meanwhile does not count as a failure."""
     check_options(options)
     listed = await list_records(backend, entry, call, asked)
-    for page in batched(listed.records, AT_ONCE):
+    for page in split_batches(listed.records, DELETES_AT_ONCE):
         # Together, so that the store commits them together.
         deletes = (_delete(backend, entry, call, record, options) for record in page)
         for failed in await asyncio.gather(*deletes, return_exceptions=True):
@@ -34,10 +34,12 @@ async def delete_collection(
     return listed
 
 
-async def _delete(backend: Backend, entry: Entry, call: Call, record: Record, options: DeleteOptions) -> None:
+async def _delete(
+    backend: Backend, entry: ServedResource, call: ApiCall, record: StoreRecord, options: DeleteOptions
+) -> None:
     namespace, _, name = record.key.removeprefix(entry.prefix).rpartition("/")
     await delete(backend, entry, structs.replace(call, namespace=namespace, name=name), options)
 
 
-def batched(records: list[Record], size: int) -> Iterator[list[Record]]:
+def split_batches(records: list[StoreRecord], size: int) -> Iterator[list[StoreRecord]]:
     return (records[at : at + size] for at in range(0, len(records), size))

@@ -12,60 +12,60 @@ from msgspec import structs
 
 from volplane.api import errors, names
 from volplane.api.errors import AlreadyExists, APIError, BadRequest, Cause, Forbidden, Invalid, NotFound
-from volplane.apiserver import effort, metadata
+from volplane.apiserver import cpu_offload, metadata
 from volplane.apiserver.apply import tracking
 from volplane.apiserver.apply.managed import Entries
-from volplane.apiserver.backend import Backend, Written, check_size
-from volplane.apiserver.registry import Entry
-from volplane.apiserver.strategy import Call
-from volplane.store import Exists
+from volplane.apiserver.backend import Backend, WriteResult, check_size
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.strategy import ApiCall
+from volplane.store import KeyExists
 
 ATTEMPTS = 8  # at a free name for generateName
 
 
-class RevisionGiven(APIError):
+class ResourceVersionSet(APIError):
     """Upstream answers this with a 500 that has no reason, and clients have learnt to expect that."""
 
     reason = ""
 
 
 async def create(
-    backend: Backend, entry: Entry, call: Call, obj: Any, *, owners: Entries | None = None
-) -> Written:
+    backend: Backend, entry: ServedResource, call: ApiCall, obj: Any, *, owners: Entries | None = None
+) -> WriteResult:
     """`owners` are those that an apply has worked out."""
-    strategy, shape = entry.strategy, entry.shape
+    strategy, shape = entry.strategy, entry.access
     meta = shape.metadata(obj)
     if meta.resource_version:
-        raise RevisionGiven("resourceVersion should not be set on objects to be created")
+        raise ResourceVersionSet("resourceVersion should not be set on objects to be created")
     fresh = structs.replace(
         meta,
-        namespace=placed(entry, call, meta.namespace),
+        namespace=resolve_namespace(entry, call, meta.namespace),
         deletion_timestamp=None,
         deletion_grace_period_seconds=None,
     )
     obj = shape.with_metadata(obj, fresh)
     if entry.kind.namespaced:
         await require_namespace(backend, entry, call, meta.name)
-    obj = await effort.run(call.size, call.warnings, _filled, entry, call, obj, owners)
+    obj = await cpu_offload.run(call.size, call.warnings, _fill_defaults, entry, call, obj, owners)
     obj = await strategy.admit_create(call, obj)
     await backend.admission.create(call, obj)
     return await _store(backend, entry, call, obj)
 
 
-def _filled(entry: Entry, call: Call, obj: Any, owners: Entries | None) -> Any:
+def _fill_defaults(entry: ServedResource, call: ApiCall, obj: Any, owners: Entries | None) -> Any:
     """With its defaults, and with its owners."""
     obj = entry.strategy.defaults(obj)
-    return _owned(entry, obj, tracking.begun(entry, call, obj) if owners is None else owners)
+    return _with_owners(entry, obj, tracking.initial_owners(entry, call, obj) if owners is None else owners)
 
 
-def _owned(entry: Entry, obj: Any, owners: Entries) -> Any:
-    meta = entry.shape.metadata(obj)
+def _with_owners(entry: ServedResource, obj: Any, owners: Entries) -> Any:
+    meta = entry.access.metadata(obj)
     if not owners and not meta.managed_fields:
         return obj
-    return entry.shape.with_metadata(obj, structs.replace(meta, managed_fields=owners))
+    return entry.access.with_metadata(obj, structs.replace(meta, managed_fields=owners))
 
 
-def placed(entry: Entry, call: Call, namespace: str) -> str:
+def resolve_namespace(entry: ServedResource, call: ApiCall, namespace: str) -> str:
     """The namespace an object belongs to: the URL's, which the object may repeat but not contradict."""
     if not entry.kind.namespaced:
         return ""
@@ -76,13 +76,13 @@ def placed(entry: Entry, call: Call, namespace: str) -> str:
     return call.namespace or namespace
 
 
-async def require_namespace(backend: Backend, entry: Entry, call: Call, name: str) -> None:
+async def require_namespace(backend: Backend, entry: ServedResource, call: ApiCall, name: str) -> None:
     """Nothing is created in a namespace that does not exist or is on its way out."""
     spaces = backend.namespaces
     record = await backend.record(spaces, "", call.namespace)
     if record is None:
         raise NotFound.of(spaces.kind, call.namespace)
-    if spaces.feed.object(record).is_deleting:
+    if spaces.watch_cache.object(record).is_deleting:
         cause = Cause(
             "NamespaceTerminating", f"namespace {call.namespace} is being terminated", "metadata.namespace"
         )
@@ -90,9 +90,9 @@ async def require_namespace(backend: Backend, entry: Entry, call: Call, name: st
         raise Forbidden.to(entry.kind, name, why, [cause])
 
 
-async def _store(backend: Backend, entry: Entry, call: Call, obj: Any) -> Written:
-    shape = entry.shape
-    meta = metadata.born(
+async def _store(backend: Backend, entry: ServedResource, call: ApiCall, obj: Any) -> WriteResult:
+    shape = entry.access
+    meta = metadata.initial_metadata(
         call, shape.metadata(obj), generation=1 if entry.facts.generation == "counted" else 0
     )
     tries = ATTEMPTS if meta.generate_name and not meta.name else 1
@@ -100,55 +100,60 @@ async def _store(backend: Backend, entry: Entry, call: Call, obj: Any) -> Writte
     for _ in range(tries):
         name = meta.name or (names.generate(meta.generate_name) if meta.generate_name else "")
         named = shape.with_metadata(obj, structs.replace(meta, name=name))
-        named = await effort.run(call.size, call.warnings, _checked, entry, call, named)
+        named = await cpu_offload.run(call.size, call.warnings, _prepare_and_validate, entry, call, named)
         await backend.admission.validate_create(call, named)
-        if entry.kind.namespaced and call.size > effort.LARGE:  # it took its time beside the loop
+        if entry.kind.namespaced and call.size > cpu_offload.LARGE:  # it took its time beside the loop
             await require_namespace(backend, entry, call, name)
         try:
             return await _commit(backend, entry, call, named, name)
-        except Exists:
+        except KeyExists:
             continue
-    raise await _taken(backend, entry, call, name, generated=tries > 1)
+    raise await _name_taken_error(backend, entry, call, name, generated=tries > 1)
 
 
-def _checked(entry: Entry, call: Call, obj: Any) -> Any:
+def _prepare_and_validate(entry: ServedResource, call: ApiCall, obj: Any) -> Any:
     strategy = entry.strategy
     obj = strategy.prepare_create(call, obj)
-    meta = entry.shape.metadata(obj)
+    meta = entry.access.metadata(obj)
     causes = metadata.validate(strategy, meta) + strategy.validate_create(call, obj)
     if causes:
         raise Invalid.of(entry.kind, meta.name or meta.generate_name, causes)
     return obj
 
 
-async def _commit(backend: Backend, entry: Entry, call: Call, obj: Any, name: str) -> Written:
+async def _commit(backend: Backend, entry: ServedResource, call: ApiCall, obj: Any, name: str) -> WriteResult:
     key = entry.key(call.namespace, name)
-    value = entry.shape.stored(obj)
+    value = entry.access.encode_stored(obj)
     check_size(value)
     if call.dry_run:
         if await backend.store.get(key) is not None:
-            raise Exists(key)
-        return Written(entry, obj, value, 0, created=True)
-    return await stored(entry, obj, value, backend.create(call, entry, key, value), created=True)
+            raise KeyExists(key)
+        return WriteResult(entry, obj, value, 0, created=True)
+    return await commit_write(entry, obj, value, backend.create(call, entry, key, value), created=True)
 
 
-async def stored(
-    entry: Entry, obj: Any, value: bytes, write: Awaitable[int], *, created: bool = False
-) -> Written:
+async def commit_write(
+    entry: ServedResource, obj: Any, value: bytes, write: Awaitable[int], *, created: bool = False
+) -> WriteResult:
     """The object as readers will see it; they are told beforehand, so that none of them has to decode it."""
-    entry.feed.expect(value, obj)
+    entry.watch_cache.expect_write(value, obj)
     try:
         revision = await write
     except BaseException:
-        entry.feed.given_up(value)
+        entry.watch_cache.cancel_write(value)
         raise
-    return Written(entry, entry.feed.written(value, obj, revision), value, revision, created=created)
+    return WriteResult(
+        entry, entry.watch_cache.finish_write(value, obj, revision), value, revision, created=created
+    )
 
 
-async def _taken(backend: Backend, entry: Entry, call: Call, name: str, *, generated: bool) -> APIError:
+async def _name_taken_error(
+    backend: Backend, entry: ServedResource, call: ApiCall, name: str, *, generated: bool
+) -> APIError:
     record = await backend.record(entry, call.namespace, name)
     deleting = (
-        record is not None and entry.shape.metadata(entry.feed.object(record)).deletion_timestamp is not None
+        record is not None
+        and entry.access.metadata(entry.watch_cache.object(record)).deletion_timestamp is not None
     )
     error = errors.AlreadyExists.of(entry.kind, name, deleting=deleting)
     if not generated:

@@ -14,31 +14,33 @@ from msgspec import structs
 
 from volplane.api.errors import Conflict, Invalid, NotFound, invalid, not_supported
 from volplane.api.meta import DeleteOptions, ObjectMeta
-from volplane.apiserver.backend import Backend, Written
+from volplane.apiserver.backend import Backend, WriteResult
 from volplane.apiserver.metadata import FOREGROUND, ORPHAN
-from volplane.apiserver.registry import Entry
-from volplane.apiserver.strategy import Call
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.verbs.update import commit, remove
 from volplane.base import clock
-from volplane.store import Missing, Record, Stale
+from volplane.store import KeyMissing, StaleRevision, StoreRecord
 
 _POLICIES = ("Foreground", "Background", "Orphan")
 _NEVER_COLLECTED = frozenset({"events", "events.events.k8s.io"})
 
 
-async def delete(backend: Backend, entry: Entry, call: Call, options: DeleteOptions) -> Written:
+async def delete(
+    backend: Backend, entry: ServedResource, call: ApiCall, options: DeleteOptions
+) -> WriteResult:
     check_options(options)
     while True:
         record = await backend.record(entry, call.namespace, call.name)
         if record is None:
             raise NotFound.of(entry.kind, call.name)
-        old = entry.feed.object(record)
-        check_preconditions(entry, call.name, entry.shape.metadata(old), record, options)
+        old = entry.watch_cache.object(record)
+        check_preconditions(entry, call.name, entry.access.metadata(old), record, options)
         await entry.strategy.admit_delete(call, old)
         await backend.admission.delete(call, old)
         try:
             return await _delete(backend, entry, call, record, old, options)
-        except (Stale, Missing):
+        except (StaleRevision, KeyMissing):
             continue
 
 
@@ -58,7 +60,7 @@ def check_options(options: DeleteOptions) -> None:
 
 
 def check_preconditions(
-    entry: Entry, name: str, meta: ObjectMeta, record: Record, options: DeleteOptions
+    entry: ServedResource, name: str, meta: ObjectMeta, record: StoreRecord, options: DeleteOptions
 ) -> None:
     wanted = options.preconditions
     if wanted is None:
@@ -68,16 +70,16 @@ def check_preconditions(
             f"the UID in the precondition ({wanted.uid}) does not match the UID in record ({meta.uid}). "
             "The object might have been deleted and then recreated"
         )
-        raise _refused(entry, name, why)
+        raise _precondition_conflict(entry, name, why)
     if wanted.resource_version is not None and wanted.resource_version != str(record.revision):
         why = (
             f"the ResourceVersion in the precondition ({wanted.resource_version}) does not match the "
             f"ResourceVersion in record ({record.revision}). The object might have been modified"
         )
-        raise _refused(entry, name, why)
+        raise _precondition_conflict(entry, name, why)
 
 
-def _refused(entry: Entry, name: str, why: str) -> Conflict:
+def _precondition_conflict(entry: ServedResource, name: str, why: str) -> Conflict:
     """Here the object is called by its kind, where all other conflicts call it by its resource."""
     kind = entry.kind
     word = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
@@ -85,14 +87,19 @@ def _refused(entry: Entry, name: str, why: str) -> Conflict:
 
 
 async def _delete(
-    backend: Backend, entry: Entry, call: Call, record: Record, old: Any, options: DeleteOptions
-) -> Written:
-    shape = entry.shape
+    backend: Backend,
+    entry: ServedResource,
+    call: ApiCall,
+    record: StoreRecord,
+    old: Any,
+    options: DeleteOptions,
+) -> WriteResult:
+    shape = entry.access
     meta = shape.metadata(old)
-    marked = _with_time(entry, call, old, meta, options)
+    marked = _set_deletion_time(entry, call, old, meta, options)
     marked = structs.replace(marked, finalizers=_finalizers(entry, meta, options))
     waits = marked.finalizers or marked.deletion_grace_period_seconds
-    if not waits and entry.strategy.may_vanish(old):
+    if not waits and entry.strategy.is_removable(old):
         # Who could have been given time is told that there is none.
         last = shape.with_metadata(old, marked) if entry.facts.grace is not None else old
         return await remove(backend, entry, call, record, last)
@@ -100,7 +107,9 @@ async def _delete(
     return await commit(backend, entry, call, record, old, entry.strategy.mark_deleted(call, new))
 
 
-def _with_time(entry: Entry, call: Call, old: Any, meta: ObjectMeta, options: DeleteOptions) -> ObjectMeta:
+def _set_deletion_time(
+    entry: ServedResource, call: ApiCall, old: Any, meta: ObjectMeta, options: DeleteOptions
+) -> ObjectMeta:
     """When the object goes: set by the first DELETE, shortened by later ones."""
     requested = options.grace_period_seconds
     if meta.deletion_timestamp is None:
@@ -123,7 +132,7 @@ def _with_time(entry: Entry, call: Call, old: Any, meta: ObjectMeta, options: De
     )
 
 
-def _finalizers(entry: Entry, meta: ObjectMeta, options: DeleteOptions) -> tuple[str, ...]:
+def _finalizers(entry: ServedResource, meta: ObjectMeta, options: DeleteOptions) -> tuple[str, ...]:
     policy = _policy(entry, meta, options)
     kept = tuple(f for f in meta.finalizers if f not in (ORPHAN, FOREGROUND))
     match policy:
@@ -136,7 +145,7 @@ def _finalizers(entry: Entry, meta: ObjectMeta, options: DeleteOptions) -> tuple
     return meta.finalizers if wanted in meta.finalizers else (*kept, wanted)
 
 
-def _policy(entry: Entry, meta: ObjectMeta, options: DeleteOptions) -> str:
+def _policy(entry: ServedResource, meta: ObjectMeta, options: DeleteOptions) -> str:
     """What is asked for, else what an earlier request left on the object, else the kind's habit."""
     if entry.resource in _NEVER_COLLECTED:
         return "Background"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from volplane.api.errors import NotFound
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.registry import Entry
-from volplane.apiserver.strategy import Call
-from volplane.apiserver.verbs.versions import not_older_than
-from volplane.store import Record
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.strategy import ApiCall
+from volplane.apiserver.verbs.resource_versions import wait_for_revision
+from volplane.store import StoreRecord
 
 
-async def get(backend: Backend, entry: Entry, call: Call, *, version: str = "") -> Record:
+async def get(backend: Backend, entry: ServedResource, call: ApiCall, *, version: str = "") -> StoreRecord:
     """`version` is the request's resourceVersion: the answer is at least as new."""
     if version not in ("", "0"):
-        await not_older_than(backend.store, version)
+        await wait_for_revision(backend.store, version)
     record = await backend.record(entry, call.namespace, call.name)
     if record is None:
         raise NotFound.of(entry.kind, call.name)

@@ -12,11 +12,17 @@ from msgspec import Struct
 
 from volplane.api.errors import BadRequest, Expired, Invalid, forbidden, not_supported
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.registry import Entry
-from volplane.apiserver.selection import EVERYTHING, Selection
-from volplane.apiserver.strategy import Call
-from volplane.apiserver.verbs.versions import decode_token, encode_token, not_older_than, number, too_large
-from volplane.store import Compacted, Future, Record
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.selectors import EVERYTHING, Selection
+from volplane.apiserver.strategy import ApiCall
+from volplane.apiserver.verbs.resource_versions import (
+    decode_token,
+    encode_token,
+    parse_revision,
+    too_large_error,
+    wait_for_revision,
+)
+from volplane.store import FutureRevision, RevisionCompacted, StoreRecord
 
 TOO_OLD = "The resourceVersion for the provided list is too old."
 TOKEN_TOO_OLD = (
@@ -25,7 +31,7 @@ TOKEN_TOO_OLD = (
 )
 
 
-class Asked(Struct):
+class ListOptions(Struct):
     """The options of a list."""
 
     selection: Selection = EVERYTHING
@@ -35,16 +41,18 @@ class Asked(Struct):
     match: str = ""
 
 
-class Listed(Struct):
-    records: list[Record]
+class ListResult(Struct):
+    records: list[StoreRecord]
     revision: int
     token: str = ""
     remaining: int = 0
 
 
-async def list_records(backend: Backend, entry: Entry, call: Call, asked: Asked) -> Listed:
+async def list_records(
+    backend: Backend, entry: ServedResource, call: ApiCall, asked: ListOptions
+) -> ListResult:
     _check(asked)
-    prefix = entry.reach(call.namespace, asked.selection)
+    prefix = entry.selection_prefix(call.namespace, asked.selection)
     if asked.token:
         token = decode_token(asked.token)
         revision, after = token.rv, prefix + token.start
@@ -52,13 +60,13 @@ async def list_records(backend: Backend, entry: Entry, call: Call, asked: Asked)
         revision, after = await _revision(backend, asked), ""
     try:
         return await _page(backend, entry, asked, prefix, revision, after)
-    except Compacted as error:
+    except RevisionCompacted as error:
         raise Expired(TOKEN_TOO_OLD if asked.token else TOO_OLD) from error
-    except Future as error:
-        raise too_large(revision, backend.store.revision) from error
+    except FutureRevision as error:
+        raise too_large_error(revision, backend.store.revision) from error
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: ListOptions) -> None:
     if asked.token and asked.version not in ("", "0"):
         raise BadRequest("specifying resource version is not allowed when using continue")
     if not asked.match:
@@ -80,37 +88,37 @@ def _check(asked: Asked) -> None:
         raise Invalid.of("ListOptions", "", causes, group="meta.k8s.io")
 
 
-async def _revision(backend: Backend, asked: Asked) -> int:
+async def _revision(backend: Backend, asked: ListOptions) -> int:
     """The exact revision to read, or 0 for the newest."""
     if asked.version in ("", "0"):
         return 0
     if asked.match == "Exact" or (asked.limit and not asked.match):
-        return number(asked.version)
-    await not_older_than(backend.store, asked.version)
+        return parse_revision(asked.version)
+    await wait_for_revision(backend.store, asked.version)
     return 0
 
 
 async def _page(
-    backend: Backend, entry: Entry, asked: Asked, prefix: str, revision: int, after: str
-) -> Listed:
-    if asked.selection.everything:
+    backend: Backend, entry: ServedResource, asked: ListOptions, prefix: str, revision: int, after: str
+) -> ListResult:
+    if asked.selection.selects_all:
         listing = await backend.store.list(prefix, after=after, limit=asked.limit, revision=revision)
         last = listing.records[-1].key.removeprefix(prefix) if listing.remaining else ""
         return _page_of(listing.records, listing.revision, last, listing.remaining)
-    return await _selected(backend, entry, asked, prefix, revision, after)
+    return await _select_page(backend, entry, asked, prefix, revision, after)
 
 
-async def _selected(
-    backend: Backend, entry: Entry, asked: Asked, prefix: str, revision: int, after: str
-) -> Listed:
+async def _select_page(
+    backend: Backend, entry: ServedResource, asked: ListOptions, prefix: str, revision: int, after: str
+) -> ListResult:
     """Read on until the page is full. What remains could only be counted by reading it, so it is not."""
-    chosen: list[Record] = []
+    chosen: list[StoreRecord] = []
     while True:
         listing = await backend.store.list(
-            prefix, after=after, limit=asked.selection.at_once, revision=revision
+            prefix, after=after, limit=asked.selection.objects_per_turn, revision=revision
         )
         for at, record in enumerate(listing.records):
-            if not asked.selection.matches(entry.glance.read(record.value)):
+            if not asked.selection.matches(entry.selector_reader.read(record.value)):
                 continue
             chosen.append(record)
             if len(chosen) == asked.limit:
@@ -122,6 +130,6 @@ async def _selected(
         await asyncio.sleep(0)
 
 
-def _page_of(records: list[Record], revision: int, last: str = "", remaining: int = 0) -> Listed:
+def _page_of(records: list[StoreRecord], revision: int, last: str = "", remaining: int = 0) -> ListResult:
     """`last`: the key that the next page begins behind, if there is one."""
-    return Listed(records, revision, encode_token(revision, last) if last else "", remaining)
+    return ListResult(records, revision, encode_token(revision, last) if last else "", remaining)

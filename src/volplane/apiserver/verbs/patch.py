@@ -14,63 +14,65 @@ from msgspec import structs
 
 from volplane.api import codec
 from volplane.api.errors import Invalid
-from volplane.apiserver import decode, effort
-from volplane.apiserver.backend import Backend, Written
-from volplane.apiserver.patch import Reading, read_patch
-from volplane.apiserver.registry import Entry
-from volplane.apiserver.strategy import Call
-from volplane.apiserver.verbs.create import placed
+from volplane.apiserver import cpu_offload, decode
+from volplane.apiserver.backend import Backend, WriteResult
+from volplane.apiserver.patch import ParsedPatch, read_patch
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.strategy import ApiCall
+from volplane.apiserver.verbs.create import resolve_namespace
 from volplane.apiserver.verbs.update import check_name, modify
-from volplane.store import Record
+from volplane.store import StoreRecord
 
 
 async def patch(
     backend: Backend,
-    entry: Entry,
-    call: Call,
+    entry: ServedResource,
+    call: ApiCall,
     content_type: str,
     body: bytes,
     *,
     validation: str = "Warn",
-) -> Written:
+) -> WriteResult:
     warnings: list[str] = []
-    reading: Reading | None = None
+    reading: ParsedPatch | None = None
 
-    async def changed(old: Any, record: Record) -> Any:
+    async def patch_stored(old: Any, record: StoreRecord) -> Any:
         nonlocal reading
         size = len(body) + len(record.value)
         if reading is None:
-            reading = await effort.run(len(body), [], read_patch, entry.kind, content_type, body)
+            reading = await cpu_offload.run(len(body), [], read_patch, entry.kind, content_type, body)
         # Who does not name the owners of fields leaves them as they are.
         owners = b"managedFields" in body
-        obj, warnings[:] = await effort.run(
-            size, [], _patched, entry, old, record, reading, validation, owners
+        obj, warnings[:] = await cpu_offload.run(
+            size, [], _patch_object, entry, old, record, reading, validation, owners
         )
-        meta = entry.shape.metadata(obj)
+        meta = entry.access.metadata(obj)
         check_name(call, meta)
-        placed(entry, call, meta.namespace)
+        resolve_namespace(entry, call, meta.namespace)
         return obj
 
-    written = await modify(backend, entry, call, changed)
+    written = await modify(backend, entry, call, patch_stored)
     call.warnings.extend(warnings)
     return written
 
 
-def _patched(
-    entry: Entry, old: Any, record: Record, reading: Reading, validation: str, owners: bool
+def _patch_object(
+    entry: ServedResource, old: Any, record: StoreRecord, reading: ParsedPatch, validation: str, owners: bool
 ) -> tuple[Any, list[str]]:
-    return _in_parts(entry, old, reading, validation, owners=owners) or _whole(
-        entry, plain(entry, old, record, owners=owners), reading, validation
+    return _patch_members(entry, old, reading, validation, owners=owners) or _patch_whole(
+        entry, to_plain(entry, old, record, owners=owners), reading, validation
     )
 
 
-def _whole(entry: Entry, current: dict[str, Any], reading: Reading, validation: str) -> tuple[Any, list[str]]:
-    result = reading.applied_to(current)
-    return decode.canonical(entry.kind, result, validation, findings=list(reading.findings))
+def _patch_whole(
+    entry: ServedResource, current: dict[str, Any], reading: ParsedPatch, validation: str
+) -> tuple[Any, list[str]]:
+    result = reading.apply_to(current)
+    return decode.convert_patched(entry.kind, result, validation, findings=list(reading.findings))
 
 
-def _in_parts(
-    entry: Entry, old: Any, reading: Reading, validation: str, *, owners: bool
+def _patch_members(
+    entry: ServedResource, old: Any, reading: ParsedPatch, validation: str, *, owners: bool
 ) -> tuple[Any, list[str]] | None:
     """Only the members that the patch names become plain data and are typed again; the others stay the very
     objects that they are, and whoever sees that needs no second look at them.
@@ -81,14 +83,14 @@ def _in_parts(
     if members is None or entry.kind.type is None:
         return None
     base = old if owners else without_owners(entry, old)
-    guards = _guards(members.get("metadata"))
-    attributes = entry.shape.attributes
+    guards = _preconditions(members.get("metadata"))
+    attributes = entry.access.attributes
     touched = [attributes[name] for name in members if name in attributes]
     if guards is not None:
         touched.remove("metadata")
     part = entry.kind.type(**{name: getattr(base, name) for name in touched})
     try:
-        made, warnings = _whole(entry, codec.builtins(part), reading, validation)
+        made, warnings = _patch_whole(entry, codec.to_dict(part), reading, validation)
     except Invalid:
         return None
     new = {name: getattr(made, name) for name in touched}
@@ -97,29 +99,29 @@ def _in_parts(
     return structs.replace(base, **new), warnings
 
 
-_GUARDS = {"uid": "uid", "resourceVersion": "resource_version"}
+_PRECONDITIONS = {"uid": "uid", "resourceVersion": "resource_version"}
 
 
-def _guards(metadata: Any) -> dict[str, str] | None:
+def _preconditions(metadata: Any) -> dict[str, str] | None:
     """The preconditions, if a patch has nothing else to say about metadata."""
-    if type(metadata) is not dict or not metadata.keys() <= _GUARDS.keys():
+    if type(metadata) is not dict or not metadata.keys() <= _PRECONDITIONS.keys():
         return None
-    guards = {_GUARDS[name]: value for name, value in metadata.items() if type(value) is str}
+    guards = {_PRECONDITIONS[name]: value for name, value in metadata.items() if type(value) is str}
     return guards if len(guards) == len(metadata) else None
 
 
-def plain(entry: Entry, obj: Any, record: Record, *, owners: bool = False) -> dict[str, Any]:
+def to_plain(entry: ServedResource, obj: Any, record: StoreRecord, *, owners: bool = False) -> dict[str, Any]:
     """A stored object as plain data; of a built-in kind it is made from the Struct that is there already."""
     if entry.kind.type is not None:
-        return codec.builtins(obj if owners else without_owners(entry, obj))
-    data: dict[str, Any] = msgspec.json.decode(entry.shape.wire(record.value, record.revision))
+        return codec.to_dict(obj if owners else without_owners(entry, obj))
+    data: dict[str, Any] = msgspec.json.decode(entry.access.to_wire(record.value, record.revision))
     if not owners:
         data["metadata"].pop("managedFields", None)
     return data
 
 
-def without_owners(entry: Entry, obj: Any) -> Any:
-    meta = entry.shape.metadata(obj)
+def without_owners(entry: ServedResource, obj: Any) -> Any:
+    meta = entry.access.metadata(obj)
     if not meta.managed_fields:
         return obj
-    return entry.shape.with_metadata(obj, structs.replace(meta, managed_fields=()))
+    return entry.access.with_metadata(obj, structs.replace(meta, managed_fields=()))

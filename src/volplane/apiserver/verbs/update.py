@@ -15,63 +15,65 @@ from msgspec import structs
 
 from volplane.api.errors import APIError, BadRequest, Cause, Conflict, Invalid, NotFound, invalid
 from volplane.api.meta import ObjectMeta
-from volplane.apiserver import effort, metadata
+from volplane.apiserver import cpu_offload, metadata
 from volplane.apiserver.apply import tracking
 from volplane.apiserver.apply.managed import Entries
-from volplane.apiserver.backend import Backend, Written, check_size
-from volplane.apiserver.registry import Entry
-from volplane.apiserver.strategy import Call
-from volplane.apiserver.verbs.create import create, placed, stored
-from volplane.store import Missing, Record, Stale
+from volplane.apiserver.backend import Backend, WriteResult, check_size
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.strategy import ApiCall
+from volplane.apiserver.verbs.create import commit_write, create, resolve_namespace
+from volplane.store import KeyMissing, StaleRevision, StoreRecord
 
-Owners = Callable[[Entry, Call, Any, Any, Entries], Entries]
-Change = Callable[[Any, Record], Awaitable[Any]]  # the object as the writer wants it, from the stored one
+Owners = Callable[[ServedResource, ApiCall, Any, Any, Entries], Entries]
+Change = Callable[
+    [Any, StoreRecord], Awaitable[Any]
+]  # the object as the writer wants it, from the stored one
 
 
-class Part(NamedTuple):
+class UpdatePart(NamedTuple):
     """Which part of an object an endpoint writes, and who judges the result."""
 
-    prepare: Callable[[Call, Any, Any], Any]
-    validate: Callable[[Call, Any, Any], list[Cause]]
+    prepare: Callable[[ApiCall, Any, Any], Any]
+    validate: Callable[[ApiCall, Any, Any], list[Cause]]
     counts: bool = True  # may begin a new generation
-    owners: Owners = tracking.moved
+    owners: Owners = tracking.updated_owners
 
 
-def _new(call: Call, old: Any, new: Any) -> Any:
+def _keep_new(call: ApiCall, old: Any, new: Any) -> Any:
     return new
 
 
-def _fine(call: Call, old: Any, new: Any) -> list[Cause]:
+def _no_causes(call: ApiCall, old: Any, new: Any) -> list[Cause]:
     return []
 
 
 # A write of the server's own, judged by whoever makes it.
-AS_IT_IS = Part(_new, _fine, counts=False, owners=tracking.kept)
+SERVER_WRITE = UpdatePart(_keep_new, _no_causes, counts=False, owners=tracking.unchanged_owners)
 
 
-async def update(backend: Backend, entry: Entry, call: Call, obj: Any) -> Written:
+async def update(backend: Backend, entry: ServedResource, call: ApiCall, obj: Any) -> WriteResult:
     """PUT: the object replaces the stored one."""
-    meta = entry.shape.metadata(obj)
+    meta = entry.access.metadata(obj)
     check_name(call, meta)
-    placed(entry, call, meta.namespace)
+    resolve_namespace(entry, call, meta.namespace)
 
-    async def replaced(old: Any, record: Record) -> Any:
+    async def replace(old: Any, record: StoreRecord) -> Any:
         return obj
 
     try:
-        return await modify(backend, entry, call, replaced)
+        return await modify(backend, entry, call, replace)
     except NotFound:
         if not entry.facts.create_on_update or call.subresource:
             raise
         if meta.uid:
             why = f"Precondition failed: UID in precondition: {meta.uid}, UID in object meta: "
             raise Conflict.of(entry.kind, call.name, why) from None
-        call.may("create")
-        bare = entry.shape.with_metadata(obj, structs.replace(meta, resource_version=""))
+        call.check_access("create")
+        bare = entry.access.with_metadata(obj, structs.replace(meta, resource_version=""))
         return await create(backend, entry, call, bare)
 
 
-def check_name(call: Call, meta: ObjectMeta) -> None:
+def check_name(call: ApiCall, meta: ObjectMeta) -> None:
     if not meta.name:
         told = f"the name of the object ({call.name} based on URL) was undeterminable: name must be provided"
         raise BadRequest(told)
@@ -81,41 +83,47 @@ def check_name(call: Call, meta: ObjectMeta) -> None:
 
 
 async def modify(
-    backend: Backend, entry: Entry, call: Call, change: Change, part: Part | None = None
-) -> Written:
+    backend: Backend, entry: ServedResource, call: ApiCall, change: Change, part: UpdatePart | None = None
+) -> WriteResult:
     """Change one stored object; without a `part` the subresource of the call decides."""
     part = part or part_of(entry, call)
     while True:
         record = await backend.record(entry, call.namespace, call.name)
         if record is None:
             raise NotFound.of(entry.kind, call.name)
-        old = entry.feed.object(record)
+        old = entry.watch_cache.object(record)
         new = await change(old, record)
         try:
-            return await _settle(backend, entry, call, record, old, new, part)
-        except (Stale, Missing):
+            return await _write_change(backend, entry, call, record, old, new, part)
+        except (StaleRevision, KeyMissing):
             continue
 
 
-async def _settle(
-    backend: Backend, entry: Entry, call: Call, record: Record, old: Any, new: Any, part: Part
-) -> Written:
-    strategy, shape = entry.strategy, entry.shape
+async def _write_change(
+    backend: Backend,
+    entry: ServedResource,
+    call: ApiCall,
+    record: StoreRecord,
+    old: Any,
+    new: Any,
+    part: UpdatePart,
+) -> WriteResult:
+    strategy, shape = entry.strategy, entry.access
     check_version(entry, call.name, shape.metadata(old), shape.metadata(new), record.revision)
     size = call.size + len(record.value)
-    new = await effort.run(size, call.warnings, _filled, entry, call, old, new, part)
+    new = await cpu_offload.run(size, call.warnings, _fill_defaults, entry, call, old, new, part)
     new = await strategy.admit_update(call, old, new)
     await backend.admission.update(call, old, new)
-    new = await effort.run(size, call.warnings, _checked, entry, call, old, new, part)
+    new = await cpu_offload.run(size, call.warnings, _prepare_and_validate, entry, call, old, new, part)
     await backend.admission.validate_update(call, old, new)
     return await commit(backend, entry, call, record, old, new)
 
 
-def _filled(entry: Entry, call: Call, old: Any, new: Any, part: Part) -> Any:
+def _fill_defaults(entry: ServedResource, call: ApiCall, old: Any, new: Any, part: UpdatePart) -> Any:
     """With what the server keeps, with its defaults, and with its owners."""
-    shape = entry.shape
+    shape = entry.access
     was, wants = shape.metadata(old), shape.metadata(new)
-    new = shape.with_metadata(new, metadata.carried(was, wants))
+    new = shape.with_metadata(new, metadata.keep_server_fields(was, wants))
     new = entry.strategy.defaults(new)
     owners = part.owners(entry, call, old, new, wants.managed_fields)
     if owners is not was.managed_fields:
@@ -124,15 +132,17 @@ def _filled(entry: Entry, call: Call, old: Any, new: Any, part: Part) -> Any:
     return new
 
 
-def _checked(entry: Entry, call: Call, old: Any, new: Any, part: Part) -> Any:
+def _prepare_and_validate(entry: ServedResource, call: ApiCall, old: Any, new: Any, part: UpdatePart) -> Any:
     new = part.prepare(call, old, new)
     if part.counts:
-        new = _counted(entry, old, new)
+        new = _count_generation(entry, old, new)
     _validate(entry, call, old, new, part)
     return new
 
 
-def check_version(entry: Entry, name: str, was: ObjectMeta, wants: ObjectMeta, revision: int) -> None:
+def check_version(
+    entry: ServedResource, name: str, was: ObjectMeta, wants: ObjectMeta, revision: int
+) -> None:
     """Optimistic locking, and the identity of the object."""
     if wants.resource_version in ("", "0"):
         if not entry.facts.unconditional_update:
@@ -146,64 +156,68 @@ def check_version(entry: Entry, name: str, was: ObjectMeta, wants: ObjectMeta, r
         raise Conflict.of(entry.kind, name, why)
 
 
-def part_of(entry: Entry, call: Call) -> Part:
+def part_of(entry: ServedResource, call: ApiCall) -> UpdatePart:
     strategy = entry.strategy
     if call.subresource == "status":
-        return Part(strategy.prepare_status, strategy.validate_status, counts=False)
-    return Part(strategy.prepare_update, strategy.validate_update)
+        return UpdatePart(strategy.prepare_status, strategy.validate_status, counts=False)
+    return UpdatePart(strategy.prepare_update, strategy.validate_update)
 
 
-def _counted(entry: Entry, old: Any, new: Any) -> Any:
+def _count_generation(entry: ServedResource, old: Any, new: Any) -> Any:
     if not entry.facts.generation or not entry.strategy.spec_changed(old, new):
         return new
-    meta = entry.shape.metadata(new)
-    return entry.shape.with_metadata(new, structs.replace(meta, generation=meta.generation + 1))
+    meta = entry.access.metadata(new)
+    return entry.access.with_metadata(new, structs.replace(meta, generation=meta.generation + 1))
 
 
-def _validate(entry: Entry, call: Call, old: Any, new: Any, part: Part) -> None:
-    was, becomes = entry.shape.metadata(old), entry.shape.metadata(new)
+def _validate(entry: ServedResource, call: ApiCall, old: Any, new: Any, part: UpdatePart) -> None:
+    was, becomes = entry.access.metadata(old), entry.access.metadata(new)
     causes = metadata.validate_change(entry.strategy, was, becomes) + part.validate(call, old, new)
     if causes:
         raise Invalid.of(entry.kind, call.name, causes)
 
 
-async def commit(backend: Backend, entry: Entry, call: Call, record: Record, old: Any, new: Any) -> Written:
+async def commit(
+    backend: Backend, entry: ServedResource, call: ApiCall, record: StoreRecord, old: Any, new: Any
+) -> WriteResult:
     """Write what came out, unless nothing changed; remove it if this was what kept it."""
-    if vanishes(entry, new):
+    if is_removable(entry, new):
         return await remove(backend, entry, call, record, new)
-    new, value = await effort.run(call.size + len(record.value), [], _to_store, entry, old, new)
+    new, value = await cpu_offload.run(call.size + len(record.value), [], _to_store, entry, old, new)
     if value == record.value or (len(value) == len(record.value) and new == old):
-        return Written(entry, old, record.value, record.revision)
+        return WriteResult(entry, old, record.value, record.revision)
     check_size(value, record.value)
     if call.dry_run:
-        return Written(entry, new, value, record.revision)
-    return await stored(entry, new, value, backend.update(call, entry, record, value))
+        return WriteResult(entry, new, value, record.revision)
+    return await commit_write(entry, new, value, backend.update(call, entry, record, value))
 
 
-def _to_store(entry: Entry, old: Any, new: Any) -> tuple[Any, bytes]:
-    new = tracking.settled(entry, old, new)
-    return new, entry.shape.stored(new)
+def _to_store(entry: ServedResource, old: Any, new: Any) -> tuple[Any, bytes]:
+    new = tracking.drop_time_only_change(entry, old, new)
+    return new, entry.access.encode_stored(new)
 
 
-def vanishes(entry: Entry, obj: Any) -> bool:
-    meta = entry.shape.metadata(obj)
+def is_removable(entry: ServedResource, obj: Any) -> bool:
+    meta = entry.access.metadata(obj)
     return (
         meta.deletion_timestamp is not None
         and not meta.finalizers
         and not meta.deletion_grace_period_seconds
-        and entry.strategy.may_vanish(obj)
+        and entry.strategy.is_removable(obj)
     )
 
 
-async def remove(backend: Backend, entry: Entry, call: Call, record: Record, obj: Any) -> Written:
-    value = entry.shape.stored(obj)
+async def remove(
+    backend: Backend, entry: ServedResource, call: ApiCall, record: StoreRecord, obj: Any
+) -> WriteResult:
+    value = entry.access.encode_stored(obj)
     if call.dry_run:
-        return Written(entry, obj, value, record.revision, gone=True)
+        return WriteResult(entry, obj, value, record.revision, gone=True)
     event = await backend.delete(call, entry, record)
-    meta = structs.replace(entry.shape.metadata(obj), resource_version=str(event.revision))
-    return Written(entry, entry.shape.with_metadata(obj, meta), value, event.revision, gone=True)
+    meta = structs.replace(entry.access.metadata(obj), resource_version=str(event.revision))
+    return WriteResult(entry, entry.access.with_metadata(obj, meta), value, event.revision, gone=True)
 
 
-def conflict(entry: Entry, name: str, why: str, below: str = "") -> APIError:
+def conflict(entry: ServedResource, name: str, why: str, below: str = "") -> APIError:
     resource = f"{entry.kind.plural}/{below}" if below else ""
     return Conflict.of(entry.kind, name, why, resource=resource)

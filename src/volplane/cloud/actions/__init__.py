@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from volplane.cloud.actions import instances, snapshots, tags, volumes
-from volplane.cloud.actions.answers import Action
+from volplane.cloud.actions.base import Action
 
 __all__ = ["ACTIONS", "CHECKS", "Action"]
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from volplane.cloud import filters
-from volplane.cloud.actions.answers import DONE, Tree
-from volplane.cloud.errors import Refusal, missing_parameter, no_instance, no_snapshot, no_volume
-from volplane.cloud.query import Parameters
-from volplane.cloud.query import tags as parse_tags
-from volplane.cloud.service import Service
+from volplane.cloud.actions.base import DONE, Tree
+from volplane.cloud.errors import (
+    Ec2ErrorResponse,
+    instance_not_found,
+    missing_parameter,
+    snapshot_not_found,
+    volume_not_found,
+)
+from volplane.cloud.query import QueryParameters
+from volplane.cloud.query import parse_tags as parse_tags
+from volplane.cloud.service import DiskService
 
 
-async def create_tags(service: Service, given: Parameters) -> Tree:
+async def create_tags(service: DiskService, given: QueryParameters) -> Tree:
     return await _tag(service, given, remove=False)
 
 
-async def delete_tags(service: Service, given: Parameters) -> Tree:
+async def delete_tags(service: DiskService, given: QueryParameters) -> Tree:
     return await _tag(service, given, remove=True)
 
 
-async def _tag(service: Service, given: Parameters, *, remove: bool) -> Tree:
+async def _tag(service: DiskService, given: QueryParameters, *, remove: bool) -> Tree:
     resources, ledger = given.texts("ResourceId"), service.ledger
     if not resources:
         raise missing_parameter("resourceIdSet")
@@ -30,24 +36,24 @@ async def _tag(service: Service, given: Parameters, *, remove: bool) -> Tree:
     return DONE
 
 
-def _missing(resource: str) -> Refusal:
-    kinds = {"vol": no_volume, "snap": no_snapshot, "i": no_instance}
+def _missing(resource: str) -> Ec2ErrorResponse:
+    kinds = {"vol": volume_not_found, "snap": snapshot_not_found, "i": instance_not_found}
     kind = kinds.get(resource.partition("-")[0])
-    return kind(resource) if kind else Refusal("InvalidID", f"The ID '{resource}' is not valid")
+    return kind(resource) if kind else Ec2ErrorResponse("InvalidID", f"The ID '{resource}' is not valid")
 
 
-async def describe_tags(service: Service, given: Parameters) -> Tree:
+async def describe_tags(service: DiskService, given: QueryParameters) -> Tree:
     owners = [(v.id, "volume", v.tags) for v in service.ledger.volumes.values()]
     owners += [(s.id, "snapshot", s.tags) for s in service.snapshots.all()]
     owners += [(i.id, "instance", i.tags) for i in service.ledger.instances.values()]
     rows = [(owner, kind, key, value) for owner, kind, found in owners for key, value in found.items()]
-    facts: filters.Facts[tuple[str, str, str, str]] = {
+    facts: filters.FilterFields[tuple[str, str, str, str]] = {
         "resource-id": lambda r: [r[0]],
         "resource-type": lambda r: [r[1]],
         "key": lambda r: [r[2]],
         "value": lambda r: [r[3]],
     }
-    chosen = filters.chosen(rows, facts, lambda r: {r[2]: r[3]}, given)
+    chosen = filters.apply_filters(rows, facts, lambda r: {r[2]: r[3]}, given)
     found, token = filters.page(chosen, lambda r: f"{r[0]} {r[2]}", given)
     names = ("resourceId", "resourceType", "key", "value")
     return {"tagSet": [dict(zip(names, row, strict=True)) for row in found], "nextToken": token}

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from volplane.cloud import filters, views
-from volplane.cloud.actions.answers import DONE, Tree, snapshot_id, specified_tags, volume_id
-from volplane.cloud.creation import Wish
-from volplane.cloud.errors import Refusal, missing_parameter
-from volplane.cloud.model import Shape, Volume
-from volplane.cloud.query import Parameters
-from volplane.cloud.service import Service, modified
+from volplane.cloud import filters, xml_views
+from volplane.cloud.actions.base import DONE, Tree, snapshot_id, specified_tags, volume_id
+from volplane.cloud.create_volume import CloudVolumeRequest
+from volplane.cloud.errors import Ec2ErrorResponse, missing_parameter
+from volplane.cloud.model import CloudVolume, VolumeShape
+from volplane.cloud.query import QueryParameters
+from volplane.cloud.service import DiskService, apply_changes
 
 
-async def create_volume(service: Service, given: Parameters) -> Tree:
-    return views.volume(await service.create(_wish(given)))
+async def create_volume(service: DiskService, given: QueryParameters) -> Tree:
+    return xml_views.volume(await service.create(_wish(given)))
 
 
-async def check_create_volume(service: Service, given: Parameters) -> None:
+async def check_create_volume(service: DiskService, given: QueryParameters) -> None:
     """A dry run: the arguments are looked at, and nothing is made."""
     service.creation.check(_wish(given))
 
 
-def _wish(given: Parameters) -> Wish:
+def _wish(given: QueryParameters) -> CloudVolumeRequest:
     _check_single(given)
     snapshot = given.text("SnapshotId")
     if not given.text("Size") and not snapshot:
         raise missing_parameter("size/snapshot")
-    return Wish(
-        zone=given.required("AvailabilityZone"),
-        shape=Shape(
+    return CloudVolumeRequest(
+        zone=given.require("AvailabilityZone"),
+        shape=VolumeShape(
             size=given.number("Size"),
             type=given.text("VolumeType", "gp2"),
             iops=given.number("Iops"),
@@ -40,82 +40,86 @@ def _wish(given: Parameters) -> Wish:
     )
 
 
-async def copy_volumes(service: Service, given: Parameters) -> Tree:
+async def copy_volumes(service: DiskService, given: QueryParameters) -> Tree:
     _check_single(given)
-    source = service.volume(volume_id(given.required("SourceVolumeId")))
+    source = service.volume(volume_id(given.require("SourceVolumeId")))
     wanted = {
         "size": given.number("Size"),
         "type": given.text("VolumeType"),
         "iops": given.number("Iops"),
         "throughput": given.number("Throughput"),
     }
-    wish = Wish(
+    wish = CloudVolumeRequest(
         zone=source.zone,
-        shape=modified(source.shape, wanted),
+        shape=apply_changes(source.shape, wanted),
         encrypted=given.flag("Encrypted"),
         token=given.text("ClientToken"),
         tags=specified_tags(given, "volume"),
         source=source.id,
     )
-    return {"volumeSet": [views.volume(await service.create(wish))]}
+    return {"volumeSet": [xml_views.volume(await service.create(wish))]}
 
 
-def _check_single(given: Parameters) -> None:
+def _check_single(given: QueryParameters) -> None:
     if given.flag("MultiAttachEnabled"):
-        raise Refusal("UnsupportedOperation", "This service attaches a volume to one instance only.")
+        raise Ec2ErrorResponse("UnsupportedOperation", "This service attaches a volume to one instance only.")
 
 
-async def delete_volume(service: Service, given: Parameters) -> Tree:
-    await service.delete(volume_id(given.required("VolumeId")))
+async def delete_volume(service: DiskService, given: QueryParameters) -> Tree:
+    await service.delete(volume_id(given.require("VolumeId")))
     return DONE
 
 
-async def attach_volume(service: Service, given: Parameters) -> Tree:
-    volume = volume_id(given.required("VolumeId"))
-    instance = given.required("InstanceId")
-    return views.attachment(volume, await service.attach(volume, instance, given.required("Device")))
+async def attach_volume(service: DiskService, given: QueryParameters) -> Tree:
+    volume = volume_id(given.require("VolumeId"))
+    instance = given.require("InstanceId")
+    return xml_views.attachment(volume, await service.attach(volume, instance, given.require("Device")))
 
 
-async def detach_volume(service: Service, given: Parameters) -> Tree:
-    volume = volume_id(given.required("VolumeId"))
+async def detach_volume(service: DiskService, given: QueryParameters) -> Tree:
+    volume = volume_id(given.require("VolumeId"))
     done = await service.detach(volume, given.text("InstanceId"), force=given.flag("Force"))
-    return views.attachment(volume, done)
+    return xml_views.attachment(volume, done)
 
 
-async def modify_volume(service: Service, given: Parameters) -> Tree:
+async def modify_volume(service: DiskService, given: QueryParameters) -> Tree:
     wanted = {
         "size": given.number("Size"),
         "type": given.text("VolumeType"),
         "iops": given.number("Iops"),
         "throughput": given.number("Throughput"),
     }
-    done = await service.modify(volume_id(given.required("VolumeId")), wanted)
-    return {"volumeModification": views.modification(done)}
+    done = await service.modify(volume_id(given.require("VolumeId")), wanted)
+    return {"volumeModification": xml_views.modification(done)}
 
 
-async def describe_volumes(service: Service, given: Parameters) -> Tree:
+async def describe_volumes(service: DiskService, given: QueryParameters) -> Tree:
     ids = given.texts("VolumeId")
     if ids and given.text("MaxResults"):
         text = "The parameter volumeIds cannot be used with the parameter maxResults"
-        raise Refusal("InvalidParameterCombination", text)
+        raise Ec2ErrorResponse("InvalidParameterCombination", text)
     named = [service.volume(volume_id(i)) for i in dict.fromkeys(ids)]
     found = named if ids else list(service.ledger.volumes.values())
-    found, token = filters.page(filters.chosen(found, filters.VOLUME, lambda v: v.tags, given), _id, given)
-    return {"volumeSet": [views.volume(v) for v in found], "nextToken": token}
+    found, token = filters.page(
+        filters.apply_filters(found, filters.VOLUME, lambda v: v.tags, given), _id, given
+    )
+    return {"volumeSet": [xml_views.volume(v) for v in found], "nextToken": token}
 
 
-async def describe_volumes_modifications(service: Service, given: Parameters) -> Tree:
+async def describe_volumes_modifications(service: DiskService, given: QueryParameters) -> Tree:
     known = service.ledger.modifications
     ids = given.texts("VolumeId")
     for volume in ids:
         service.volume(volume_id(volume))
         if volume not in known:
             text = f"Modification for volume '{volume}' does not exist."
-            raise Refusal("InvalidVolumeModification.NotFound", text)
-    chosen = filters.chosen([known[i] for i in ids or known], filters.MODIFICATION, lambda _: {}, given)
+            raise Ec2ErrorResponse("InvalidVolumeModification.NotFound", text)
+    chosen = filters.apply_filters(
+        [known[i] for i in ids or known], filters.MODIFICATION, lambda _: {}, given
+    )
     found, token = filters.page(chosen, lambda m: m.volume, given)
-    return {"volumeModificationSet": [views.modification(m) for m in found], "nextToken": token}
+    return {"volumeModificationSet": [xml_views.modification(m) for m in found], "nextToken": token}
 
 
-def _id(volume: Volume) -> str:
+def _id(volume: CloudVolume) -> str:
     return volume.id

@@ -52,7 +52,7 @@ forced_detaches = metrics.counter(
 )
 
 
-class AttachDetach(Controller[str, p.View, p.Step]):
+class AttachDetach(Controller[str, p.AttachDetachView, p.Step]):
     name = "persistentvolume-attach-detach-controller"
     component = COMPONENT
     workers = 256  # a worker only waits for its own writes
@@ -65,7 +65,7 @@ class AttachDetach(Controller[str, p.View, p.Step]):
         max_wait_for_unmount: float = p.UNMOUNT_GRACE,
         force_detach: bool = True,
         wait_for_deleted_nodes: bool = False,
-        attach_timeout: float = p.ANSWER,
+        attach_timeout: float = p.ATTACH_TIMEOUT,
         retry_interval_max: float = 122.0,
     ) -> None:
         super().__init__(client, backoff=Backoff(0.5, retry_interval_max))
@@ -141,7 +141,10 @@ class AttachDetach(Controller[str, p.View, p.Step]):
         node = self.nodes.get(attachment.spec.node_name)
         for name in listed_volumes(node) if node is not None else ():
             parts = split(name)
-            if parts and names.attachment(parts[1], parts[0], attachment.spec.node_name) == attachment.name:
+            if (
+                parts
+                and names.attachment_name(parts[1], parts[0], attachment.spec.node_name) == attachment.name
+            ):
                 yield name
 
     def keys_of_node(self, old: Node | None, new: Node | None) -> Iterator[str]:
@@ -176,7 +179,7 @@ class AttachDetach(Controller[str, p.View, p.Step]):
 
     # --- what the caches show
 
-    def view(self, key: str) -> p.View:
+    def view(self, key: str) -> p.AttachDetachView:
         volumes = self.by_name[key]  # mostly one; two may stand for the same disk
         volume = volumes[0] if volumes else None
         source = volume.spec.csi if volume is not None else None
@@ -187,7 +190,7 @@ class AttachDetach(Controller[str, p.View, p.Step]):
         for each in volumes:
             self._add_wanted(wanted, each, attached_to)
         listed = [node.name for node in self.listing[key]]
-        return p.View(
+        return p.AttachDetachView(
             title=volume.name if volume is not None else handle or key,
             driver=driver,
             handle=handle,
@@ -209,7 +212,7 @@ class AttachDetach(Controller[str, p.View, p.Step]):
         if parts is None:
             return []
         driver, handle = parts
-        named = (names.attachment(handle, driver, node.name) for node in self.listing[key])
+        named = (names.attachment_name(handle, driver, node.name) for node in self.listing[key])
         return [a for name in sorted(named) if (a := self.attachments.get(name)) is not None]
 
     def _add_wanted(
@@ -224,7 +227,7 @@ class AttachDetach(Controller[str, p.View, p.Step]):
             # Where it is attached already, a pod keeps it even if claim, volume or node object went away.
             if (
                 not node
-                or pods.has_let_go(pod)
+                or pods.has_released_volumes(pod)
                 or not (node in attached_to or (paired and self._is_managed(node)))
             ):
                 continue
@@ -269,16 +272,18 @@ class AttachDetach(Controller[str, p.View, p.Step]):
 
     # --- what to do
 
-    def plan(self, view: p.View) -> Iterator[p.Step | CommonStep]:
+    def plan(self, view: p.AttachDetachView) -> Iterator[p.Step | CommonStep]:
         return p.plan(view)
 
-    def update_memory(self, key: str, view: p.View | None, steps: Sequence[p.Step | CommonStep]) -> None:
+    def update_memory(
+        self, key: str, view: p.AttachDetachView | None, steps: Sequence[p.Step | CommonStep]
+    ) -> None:
         assert view is not None
         self.memory.update(key, view)
 
     # --- doing it
 
-    async def act(self, key: str, view: p.View, step: p.Step) -> None:
+    async def act(self, key: str, view: p.AttachDetachView, step: p.Step) -> None:
         match step:
             case p.CreateAttachment(node):
                 await self._create_attachment(view, node)
@@ -288,7 +293,9 @@ class AttachDetach(Controller[str, p.View, p.Step]):
                 self.memory.forget_failures(key, node)
                 if await self.volumes_attached.add(node, key):
                     trace.mark(COMPONENT, "attached", _subject(view, node), node=node, volume=view.title)
-                    self._tell(view, node, "Normal", "SuccessfulAttachVolume", p.success_message(view.title))
+                    self._record_on_pods(
+                        view, node, "Normal", "SuccessfulAttachVolume", p.success_message(view.title)
+                    )
             case p.RemoveFromVolumesAttached(node):
                 await self.volumes_attached.remove(node, key)
             case p.ReportAttachFailure(node, error):
@@ -301,9 +308,9 @@ class AttachDetach(Controller[str, p.View, p.Step]):
             case _:
                 assert_never(step)
 
-    async def _create_attachment(self, view: p.View, node: str) -> None:
+    async def _create_attachment(self, view: p.AttachDetachView, node: str) -> None:
         attachment = VolumeAttachment(
-            metadata=ObjectMeta(name=names.attachment(view.handle, view.driver, node)),
+            metadata=ObjectMeta(name=names.attachment_name(view.handle, view.driver, node)),
             spec=VolumeAttachmentSpec(
                 attacher=view.driver,
                 node_name=node,
@@ -313,7 +320,7 @@ class AttachDetach(Controller[str, p.View, p.Step]):
         with trace.span(COMPONENT, "attach", f"va/{attachment.name}", node=node, volume=view.title):
             await self.client.create(attachment, exists_ok=True)
 
-    async def _delete_attachment(self, key: str, view: p.View, step: p.DeleteAttachment) -> None:
+    async def _delete_attachment(self, key: str, view: p.AttachDetachView, step: p.DeleteAttachment) -> None:
         existing = step.attachment
         with trace.span(COMPONENT, "detach", f"va/{existing.name}", node=existing.node, volume=view.title):
             if step.check:
@@ -325,18 +332,22 @@ class AttachDetach(Controller[str, p.View, p.Step]):
             log.warning("%s: detached from %s by force: %s", view.title, existing.node, step.forced)
             forced_detaches.labels(step.forced).inc()
 
-    def _report_failure(self, key: str, view: p.View, node: str, error: str) -> None:
+    def _report_failure(self, key: str, view: p.AttachDetachView, node: str, error: str) -> None:
         """Record the failure on the pods, then not again before a pause that doubles."""
         due = self.memory.failure_due(key, node)
-        if clock.now() >= due - p.EARLY:
-            self._tell(view, node, "Warning", "FailedAttachVolume", p.failure_message(view.title, error))
+        if clock.now() >= due - p.TIMER_TOLERANCE:
+            self._record_on_pods(
+                view, node, "Warning", "FailedAttachVolume", p.failure_message(view.title, error)
+            )
             due = self.memory.note_failure(key, node, self.backoff)
         self.queue.later(key, due - clock.now(), error)
 
-    def _tell(self, view: p.View, node: str, type: str, reason: str, message: str) -> None:
+    def _record_on_pods(
+        self, view: p.AttachDetachView, node: str, type: str, reason: str, message: str
+    ) -> None:
         for pod in view.wanted.get(node, ()):
             self.events.event(pod, type, reason, message)
 
 
-def _subject(view: p.View, node: str) -> str:
-    return f"va/{names.attachment(view.handle, view.driver, node)}"
+def _subject(view: p.AttachDetachView, node: str) -> str:
+    return f"va/{names.attachment_name(view.handle, view.driver, node)}"

@@ -15,7 +15,7 @@ CSI = "kubernetes.io/csi/"
 def unique_name(volume: PersistentVolume) -> list[str]:
     """Only CSI volumes are attached from here."""
     source = volume.spec.csi
-    return [names.csi_volume(source.driver, source.volume_handle)] if source is not None else []
+    return [names.csi_volume_name(source.driver, source.volume_handle)] if source is not None else []
 
 
 def volume_driver(volume: PersistentVolume) -> list[str]:
@@ -55,7 +55,7 @@ def is_managed(node: Node) -> bool:
 
 def relevant_pod_fields(pod: Pod) -> tuple[str, bool]:
     """The fields of a pod that decide about its volumes."""
-    return pod.spec.node_name, pods.has_let_go(pod)
+    return pod.spec.node_name, pods.has_released_volumes(pod)
 
 
 def relevant_node_fields(node: Node) -> tuple[bool, bool, bool]:
@@ -64,4 +64,6 @@ def relevant_node_fields(node: Node) -> tuple[bool, bool, bool]:
 
 
 def uses(pod: Pod, claim: PersistentVolumeClaim) -> bool:
-    return any(u.claim == claim.name and (not u.ephemeral or pods.owns(pod, claim)) for u in pods.uses(pod))
+    return any(
+        u.claim == claim.name and (not u.ephemeral or pods.owns(pod, claim)) for u in pods.claim_uses(pod)
+    )

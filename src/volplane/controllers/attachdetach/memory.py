@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from volplane.api.core import Node
 from volplane.base import clock
-from volplane.controllers.attachdetach.plan import View
+from volplane.controllers.attachdetach.plan import AttachDetachView
 from volplane.loops.queue import Backoff
 
 Timer = tuple[str, str]  # a node, and `unwanted`, `attach` or `detach`
@@ -36,7 +36,7 @@ class AttachDetachMemory:
 
     # --- timers
 
-    def update(self, volume: str, view: View) -> None:
+    def update(self, volume: str, view: AttachDetachView) -> None:
         """Run timers for exactly what is the case now, and forget reports to nodes that no longer matter."""
         before, now = self._since.get(volume, {}), clock.now()
         since = {timer: before.get(timer, now) for timer in _running(view, before)}
@@ -84,7 +84,7 @@ class AttachDetachMemory:
         self._failures.get(volume, {}).pop(node, None)
 
 
-def _running(view: View, before: dict[Timer, float]) -> set[Timer]:
+def _running(view: AttachDetachView, before: dict[Timer, float]) -> set[Timer]:
     running: set[Timer] = set()
     for existing in view.attachments:
         node = existing.node

@@ -24,8 +24,8 @@ from volplane.api.core import Pod
 from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait
 
 UNMOUNT_GRACE = 360.0  # seconds that a node that is not ready gets to unmount before a forced detach
-ANSWER = 120.0  # seconds that the attacher gets for each attach or detach
-EARLY = 0.01  # seconds by which a timer may ring before its time and still be right
+ATTACH_TIMEOUT = 120.0  # seconds that the attacher gets for each attach or detach
+TIMER_TOLERANCE = 0.01  # seconds by which a timer may ring before its time and still be right
 
 DELETING = "volume attachment is being deleted"
 TIMED_OUT = "timed out waiting for external-attacher of {} CSI driver to attach volume {}"
@@ -56,7 +56,7 @@ class NodeFacts(Struct, frozen=True):
     listed: bool = False  # the volume is in volumesAttached
 
 
-class View(Struct, frozen=True):
+class AttachDetachView(Struct, frozen=True):
     title: str  # what messages call the volume: its PersistentVolume's name
     driver: str = ""
     handle: str = ""
@@ -66,7 +66,7 @@ class View(Struct, frozen=True):
     nodes: Mapping[str, NodeFacts] = {}
     reported: frozenset[str] = frozenset()  # nodes whose pods were told that the volume is elsewhere
     grace: float = UNMOUNT_GRACE
-    answer: float = ANSWER
+    answer: float = ATTACH_TIMEOUT
     force: bool = True  # detach by force after the grace
 
 
@@ -114,13 +114,13 @@ Step = (
 )
 
 
-def plan(view: View) -> Iterator[Step | CommonStep]:
+def plan(view: AttachDetachView) -> Iterator[Step | CommonStep]:
     # Detaches first: a volume that moves leaves its old node before it enters the new one.
     on = {held.node: held for held in view.attachments}
     first = ""  # what an exclusive volume does before it enters another node
     for held in view.attachments:
         if held.node not in view.wanted:
-            steps = list(leaving(view, held))
+            steps = list(plan_detach(view, held))
             if any(isinstance(step, DeleteAttachment) for step in steps):
                 first = f"it leaves {held.node} first"
             yield from steps
@@ -130,13 +130,13 @@ def plan(view: View) -> Iterator[Step | CommonStep]:
             yield RemoveFromVolumesAttached(node)
     for node in sorted(view.wanted):
         if node in on:
-            yield from awaiting(view, on[node])
+            yield from plan_pending_attach(view, on[node])
         elif view.shareable:
             yield CreateAttachment(node)
         elif first:
             yield Wait(UNTIL_CHANGED, f"not free for {node}: {first}")
         else:
-            steps = list(entering(view, node))
+            steps = list(plan_exclusive_attach(view, node))
             if any(isinstance(step, CreateAttachment) for step in steps):
                 first = f"it goes to {node} first"
             yield from steps
@@ -145,9 +145,9 @@ def plan(view: View) -> Iterator[Step | CommonStep]:
 # --- leaving
 
 
-def leaving(view: View, held: ExistingAttachment) -> Iterator[Step | CommonStep]:
+def plan_detach(view: AttachDetachView, held: ExistingAttachment) -> Iterator[Step | CommonStep]:
     place = view.nodes.get(held.node, NodeFacts(ready=False))
-    overdue = view.force and held.unwanted_for >= view.grace - EARLY
+    overdue = view.force and held.unwanted_for >= view.grace - TIMER_TOLERANCE
     if held.deleting:
         if place.listed:
             yield RemoveFromVolumesAttached(held.node)
@@ -161,9 +161,9 @@ def leaving(view: View, held: ExistingAttachment) -> Iterator[Step | CommonStep]
         if place.in_use and place.ready and not place.fenced:
             yield Wait(UNTIL_CHANGED, f"{held.node} still mounts it")  # a healthy node is waited for, forever
         else:
-            yield from _leave(place, DeleteAttachment(held, check=False, forced=forced))
+            yield from _plan_delete(place, DeleteAttachment(held, check=False, forced=forced))
     elif not place.in_use:
-        yield from _leave(place, DeleteAttachment(held))
+        yield from _plan_delete(place, DeleteAttachment(held))
     elif place.ready:
         yield Wait(UNTIL_CHANGED, f"{held.node} still mounts it")
     elif view.force:
@@ -174,7 +174,7 @@ def leaving(view: View, held: ExistingAttachment) -> Iterator[Step | CommonStep]
         yield Wait(UNTIL_CHANGED, f"{held.node} is not ready and may still mount it")
 
 
-def _leave(place: NodeFacts, detach: DeleteAttachment) -> Iterator[Step | CommonStep]:
+def _plan_delete(place: NodeFacts, detach: DeleteAttachment) -> Iterator[Step | CommonStep]:
     if place.listed:
         yield RemoveFromVolumesAttached(detach.attachment.node)
     yield detach
@@ -183,7 +183,7 @@ def _leave(place: NodeFacts, detach: DeleteAttachment) -> Iterator[Step | Common
 # --- entering
 
 
-def entering(view: View, node: str) -> Iterator[Step | CommonStep]:
+def plan_exclusive_attach(view: AttachDetachView, node: str) -> Iterator[Step | CommonStep]:
     """An exclusive volume wants to go to a node where it has no attachment yet."""
     others = [held for held in view.attachments if held.node != node]
     confirmed = [held.node for held in others if held.attached and not held.deleting]
@@ -201,16 +201,16 @@ def entering(view: View, node: str) -> Iterator[Step | CommonStep]:
         yield CreateAttachment(node)
 
 
-def _is_overdue(view: View, held: ExistingAttachment) -> bool:
-    return held.waiting_for >= view.answer - EARLY
+def _is_overdue(view: AttachDetachView, held: ExistingAttachment) -> bool:
+    return held.waiting_for >= view.answer - TIMER_TOLERANCE
 
 
-def _may_change(view: View, held: ExistingAttachment) -> bool:
+def _may_change(view: AttachDetachView, held: ExistingAttachment) -> bool:
     """The attacher is still expected to answer."""
     return not _is_overdue(view, held) and (held.deleting or not held.attach_error)
 
 
-def awaiting(view: View, held: ExistingAttachment) -> Iterator[Step | CommonStep]:
+def plan_pending_attach(view: AttachDetachView, held: ExistingAttachment) -> Iterator[Step | CommonStep]:
     """A wanted volume has an attachment on the node."""
     place = view.nodes.get(held.node, NodeFacts())
     if held.deleting:
@@ -237,12 +237,12 @@ def awaiting(view: View, held: ExistingAttachment) -> Iterator[Step | CommonStep
         )
 
 
-def _waiting_for_attacher(view: View, held: ExistingAttachment, what: str, error: str) -> str:
+def _waiting_for_attacher(view: AttachDetachView, held: ExistingAttachment, what: str, error: str) -> str:
     why = f"waiting for external-attacher of {view.driver or 'its driver'} to {what}"
     return f"{why}: {error}" if error else why
 
 
-def _pods_on(view: View, nodes: Iterable[str]) -> Iterator[Pod]:
+def _pods_on(view: AttachDetachView, nodes: Iterable[str]) -> Iterator[Pod]:
     for node in nodes:
         yield from view.wanted.get(node, ())
 

@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from volplane.api.core import AttachedVolume, Node
 from volplane.client.cache import Cache
-from volplane.client.client import Client, written
+from volplane.client.client import Client, written_revisions
 
 
-class Change(Struct):
+class VolumesAttachedChange(Struct):
     present: bool
     done: bool = False
     changed: bool = False
@@ -28,7 +28,7 @@ class VolumesAttached:
         self.client = client
         self.nodes = nodes
         self._locks: dict[str, asyncio.Lock] = {}
-        self._pending: dict[str, dict[str, Change]] = {}  # node → volume → change
+        self._pending: dict[str, dict[str, VolumesAttachedChange]] = {}  # node → volume → change
         self._last: dict[str, Node] = {}  # as we wrote it, until the cache has caught up
 
     async def add(self, node: str, volume: str) -> bool:
@@ -53,12 +53,12 @@ class VolumesAttached:
             del self._last[node.name]
 
     async def _change(self, node: str, volume: str, *, present: bool) -> bool:
-        change = self._pending.setdefault(node, {})[volume] = Change(present)
+        change = self._pending.setdefault(node, {})[volume] = VolumesAttachedChange(present)
         async with self._locks.setdefault(node, asyncio.Lock()):
             if not change.done:
                 self._pending.setdefault(node, {})[volume] = change  # again, if the write it went with failed
                 await self._flush(node)
-        notes = written.get()
+        notes = written_revisions.get()
         if notes is not None and change.revision:  # also of those who did not write themselves
             notes[Node] = max(notes.get(Node, 0), change.revision)
         return change.changed

@@ -33,7 +33,7 @@ from volplane.controllers.binder.steps import (
     SetVolumeName,
     SetVolumePhase,
     UnbindVolume,
-    VerifyLive,
+    VerifyClaimDeleted,
     VolumeStep,
     group_steps,
 )
@@ -51,7 +51,7 @@ from volplane.rules.binding import (
     claim_key,
     volume_class,
 )
-from volplane.rules.steps import CommonStep, Say
+from volplane.rules.steps import CommonStep, RecordEvent
 
 COMPONENT = "persistentvolume-controller"
 UNSET = "\0unset"  # the index key of claims that name no class; "" is a class of its own
@@ -244,7 +244,7 @@ class Binder(Controller[str, View, Step]):
     def subject(self, view: View) -> Resource:
         return view.claim if isinstance(view, ClaimView) else view.volume
 
-    def emit(self, view: View, say: Say) -> None:
+    def emit(self, view: View, say: RecordEvent) -> None:
         """Once in a sync period: a plan that the binder's own writes have woken has no news."""
         about = say.about or self.subject(view)
         if self.memory.note_event(about.uid, say, self.resync * 0.9):
@@ -270,7 +270,7 @@ class Binder(Controller[str, View, Step]):
                 await self.client.create(pod, exists_ok=True)
             case DeleteRecycler(pod):
                 await self.client.delete(Pod, pod.name, pod.namespace, uid=pod.uid, grace=0, missing_ok=True)
-            case VerifyLive(name):
+            case VerifyClaimDeleted(name):
                 assert isinstance(view, VolumeView)
                 namespace, _, claim_name = name.partition("/")
                 found = await self.client.find(PersistentVolumeClaim, claim_name, namespace)

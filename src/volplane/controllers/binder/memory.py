@@ -10,7 +10,7 @@ from __future__ import annotations
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.base import clock
 from volplane.rules.binding import BIND_COMPLETED
-from volplane.rules.steps import Say
+from volplane.rules.steps import RecordEvent
 
 
 class BinderMemory:
@@ -44,7 +44,7 @@ class BinderMemory:
         taken = self._taken.get(volume.name)
         return taken is not None and taken[0] != claim.uid
 
-    def note_event(self, uid: str, say: Say, period: float) -> bool:
+    def note_event(self, uid: str, say: RecordEvent, period: float) -> bool:
         """Whether to record the event: the same one only once in a period, 0 is once for ever."""
         recorded = self._recorded.setdefault(uid, {})
         now, last = clock.now(), recorded.get((say.reason, say.message))

@@ -27,7 +27,7 @@ from volplane.controllers.binder.steps import (
     SetVolumeName,
     SetVolumePhase,
     UnbindVolume,
-    VerifyLive,
+    VerifyClaimDeleted,
     VolumeStep,
 )
 from volplane.rules import classes, matching
@@ -43,7 +43,7 @@ from volplane.rules.binding import (
     claim_class,
     claim_key,
     is_for,
-    provisioner_asked,
+    requested_provisioner,
 )
 from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Requeue, Wait, normal, warning
 
@@ -60,7 +60,7 @@ MISBOUND = "Two claims are bound to the same volume, this one is bound incorrect
 UNKNOWN_POLICY = "Volume has unrecognized PersistentVolumeReclaimPolicy"
 NO_DELETER = 'error getting deleter volume plugin for volume "{}": no deletable volume plugin matched'
 NO_RECYCLER = "No recycler plugin found for the volume!"
-SPENT = ("Released", "Failed")
+FINISHED_PHASES = ("Released", "Failed")
 
 
 class ClaimView(Struct, frozen=True):
@@ -89,19 +89,19 @@ class VolumeView(Struct, frozen=True):
 
 def plan_claim(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
     claim = view.claim
-    fix = _migration(claim, provisioner_asked(claim.metadata.annotations))
+    fix = _migration(claim, requested_provisioner(claim.metadata.annotations))
     if fix is not None:
         # 0.1 claim carries a migrated-to that does not belong to its provisioner; its own event starts over
         yield fix
     elif BIND_COMPLETED in claim.metadata.annotations:
-        yield from _bound(claim, view.volume)
+        yield from _plan_bound_claim(claim, view.volume)
     elif claim.spec.volume_name:
-        yield from _asks_for(claim, view.volume)
+        yield from _plan_named_volume(claim, view.volume)
     else:
-        yield from _takes_any(view)
+        yield from _accepts_any_volume(view)
 
 
-def _takes_any(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
+def _accepts_any_volume(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
     claim = view.claim
     wanted = claim_class(claim)
     if view.storage_class is not None and not view.storage_class.volume_binding_mode:
@@ -125,8 +125,8 @@ def _takes_any(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
     else:
         # 1.6 claim is Pending, no volume fits, and nobody is going to make one
         yield normal("FailedBinding", NO_VOLUME)
-        yield from _pending(claim)
-        yield from _refuse(view, NO_VOLUME)
+        yield from _plan_pending_claim(claim)
+        yield from _wait_without_provisioner(view, NO_VOLUME)
 
 
 def _awaits_consumer(claim: PersistentVolumeClaim, pods: Sequence[str]) -> Iterator[ClaimStep | CommonStep]:
@@ -137,7 +137,7 @@ def _awaits_consumer(claim: PersistentVolumeClaim, pods: Sequence[str]) -> Itera
     else:
         why = NO_CONSUMER
         yield normal("WaitForFirstConsumer", why)
-    yield from _pending(claim)
+    yield from _plan_pending_claim(claim)
     yield Wait(UNTIL_CHANGED, why)
 
 
@@ -145,7 +145,9 @@ def _provision(view: ClaimView, wanted: str) -> Iterator[ClaimStep | CommonStep]
     claim, storage_class = view.claim, view.storage_class
     if not view.dynamic:
         # 1.51 provisioning is switched off
-        yield from _refuse(view, "dynamic provisioning is switched off and no persistent volume fits")
+        yield from _wait_without_provisioner(
+            view, "dynamic provisioning is switched off and no persistent volume fits"
+        )
         return
     if storage_class is None:
         # 1.52 the class does not exist (any more)
@@ -158,10 +160,10 @@ def _provision(view: ClaimView, wanted: str) -> Iterator[ClaimStep | CommonStep]
         # 1.53 an in-tree provisioner that does not exist, the one that says so by name included
         why = f"no volume plugin matched name: {provisioner}"
         yield warning("ProvisioningFailed", why)
-        yield from _refuse(view, why)
+        yield from _wait_without_provisioner(view, why)
         return
     # 1.54 the provisioner lives outside: tell it, then it is its turn
-    driver = classes.driver(provisioner)
+    driver = classes.driver_name(provisioner)
     if claim.metadata.annotations.get(STORAGE_PROVISIONER) != driver:
         yield SetProvisioner(claim, driver, migrated=driver != provisioner)
     why = AWAITS_OUTSIDE.format(driver)
@@ -169,7 +171,7 @@ def _provision(view: ClaimView, wanted: str) -> Iterator[ClaimStep | CommonStep]
     yield Wait(UNTIL_CHANGED, why)
 
 
-def _refuse(view: ClaimView, why: str) -> Iterator[ClaimStep | CommonStep]:
+def _wait_without_provisioner(view: ClaimView, why: str) -> Iterator[ClaimStep | CommonStep]:
     """Nobody will make a volume, so say of those that are there why none of them fits."""
     refusals = matching.refusals(view.claim, view.unclaimed)
     if refusals:
@@ -177,13 +179,13 @@ def _refuse(view: ClaimView, why: str) -> Iterator[ClaimStep | CommonStep]:
     yield Wait(UNTIL_CHANGED, f"{why}: {refusals}" if refusals else why)
 
 
-def _asks_for(
+def _plan_named_volume(
     claim: PersistentVolumeClaim, volume: PersistentVolume | None
 ) -> Iterator[ClaimStep | CommonStep]:
     name = claim.spec.volume_name
     if volume is None:
         # 2.1 claim is Pending, the volume it asks for does not exist
-        yield from _pending(claim)
+        yield from _plan_pending_claim(claim)
         yield Wait(UNTIL_CHANGED, f'volume "{name}" does not exist')
     elif volume.spec.claim_ref is None:
         why = matching.mismatch(volume, claim)
@@ -191,7 +193,7 @@ def _asks_for(
             # 2.2 claim is Pending, volume is unclaimed and does not fit
             message = f'Cannot bind to requested volume "{name}": {why}'
             yield warning("VolumeMismatch", message)
-            yield from _pending(claim)
+            yield from _plan_pending_claim(claim)
             yield Wait(UNTIL_CHANGED, message)
         else:
             # 2.3 claim is Pending, volume is unclaimed and fits
@@ -204,35 +206,39 @@ def _asks_for(
         message = f'volume "{name}" already bound to a different claim.'
         yield warning("FailedBinding", message)
         if BOUND_BY_CONTROLLER not in claim.metadata.annotations:
-            yield from _pending(claim)
+            yield from _plan_pending_claim(claim)
         # 2.6 the pointer was ours: somebody took bind-completed away, so nothing is written over it
         yield Wait(UNTIL_CHANGED, message)
 
 
-def _bound(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> Iterator[ClaimStep | CommonStep]:
+def _plan_bound_claim(
+    claim: PersistentVolumeClaim, volume: PersistentVolume | None
+) -> Iterator[ClaimStep | CommonStep]:
     if not claim.spec.volume_name:
         # 3.1 claim was bound, its pointer was emptied
-        yield from _lost(claim, "ClaimLost", LOST_REFERENCE)
+        yield from _plan_lost_claim(claim, "ClaimLost", LOST_REFERENCE)
     elif volume is None:
         # 3.2 claim was bound, its volume is gone
-        yield from _lost(claim, "ClaimLost", LOST_VOLUME)
+        yield from _plan_lost_claim(claim, "ClaimLost", LOST_VOLUME)
     elif volume.spec.claim_ref is None or volume.spec.claim_ref.uid == claim.uid:
         # 3.3 volume has come loose: bind it again
         # 3.4 volume is this claim's: what is missing of the four writes is done, mostly nothing; Lost may end
         yield from bind(claim, volume)
     else:
         # 3.5 volume is another claim's, or reserved by name without a uid
-        yield from _lost(claim, "ClaimMisbound", MISBOUND)
+        yield from _plan_lost_claim(claim, "ClaimMisbound", MISBOUND)
 
 
-def _lost(claim: PersistentVolumeClaim, reason: str, message: str) -> Iterator[ClaimStep | CommonStep]:
+def _plan_lost_claim(
+    claim: PersistentVolumeClaim, reason: str, message: str
+) -> Iterator[ClaimStep | CommonStep]:
     if claim.status.phase != "Lost":
         yield SetClaimStatus(claim, "Lost")
         yield warning(reason, message)
     yield Wait(UNTIL_CHANGED, message)
 
 
-def _pending(claim: PersistentVolumeClaim) -> Iterator[ClaimStep | CommonStep]:
+def _plan_pending_claim(claim: PersistentVolumeClaim) -> Iterator[ClaimStep | CommonStep]:
     """A claim without a volume is Pending and has neither size nor modes."""
     status = claim.status
     told = status.access_modes or status.capacity or status.current_volume_attributes_class_name is not None
@@ -272,7 +278,7 @@ def plan_volume(view: VolumeView) -> Iterator[VolumeStep | CommonStep]:
         yield from _set_phase(volume, "Available")
     elif (claim is None or claim.uid != ref.uid) and not view.proven and not _is_known_gone(view):
         # 4.3 the caches know no claim of that name, 4.4 or know one with another uid
-        yield VerifyLive(claim_key(volume))
+        yield VerifyClaimDeleted(claim_key(volume))
     elif claim is None or claim.uid != ref.uid:
         # 4.5 volume's claim is gone, or was replaced by another of its name
         yield from _release(view)
@@ -282,7 +288,7 @@ def plan_volume(view: VolumeView) -> Iterator[VolumeStep | CommonStep]:
 
 def _is_known_gone(view: VolumeView) -> bool:
     # A volume that was released before needs no second proof, unless a claim of that name turned up.
-    return view.claim is None and view.volume.status.phase in SPENT
+    return view.claim is None and view.volume.status.phase in FINISHED_PHASES
 
 
 def _plan_claimed(view: VolumeView, claim: PersistentVolumeClaim) -> Iterator[VolumeStep | CommonStep]:
@@ -321,7 +327,7 @@ def _policy(volume: PersistentVolume) -> str:
 
 def _release(view: VolumeView) -> Iterator[VolumeStep | CommonStep]:
     volume = view.volume
-    if volume.status.phase not in SPENT:  # a failure stays visible while reclaiming goes on
+    if volume.status.phase not in FINISHED_PHASES:  # a failure stays visible while reclaiming goes on
         yield SetVolumePhase(volume, "Released")
     notes = volume.metadata.annotations
     match _policy(volume):
@@ -371,7 +377,7 @@ def _migration(target: PersistentVolume | PersistentVolumeClaim, provisioner: st
         return None
     have = target.metadata.annotations.get(MIGRATED_TO)
     want = classes.MIGRATED.get(provisioner)
-    if have == want or (have == provisioner and provisioner in classes.STAND_INS):
+    if have == want or (have == provisioner and provisioner in classes.MIGRATION_DRIVERS):
         return None  # the second: a hand-off to the stand-in under its own name
     return FixMetadata(target, annotations={MIGRATED_TO: want})
 

@@ -30,7 +30,7 @@ from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warnin
 
 NAMESPACE = "default"
 PREFIX = "recycler-for-"
-SCRUB = 'test -e /scrub && find /scrub -mindepth 1 -delete && test -z "$(ls -A /scrub)" || exit 1'
+SCRUB_COMMAND = 'test -e /scrub && find /scrub -mindepth 1 -delete && test -z "$(ls -A /scrub)" || exit 1'
 DEADLINE = 300  # seconds that a pod gets for it
 
 
@@ -82,7 +82,7 @@ def pod_for(volume: PersistentVolume) -> Pod:
         name="pv-recycler",
         image="busybox:1.27",
         command=("/bin/sh",),
-        args=("-c", SCRUB),
+        args=("-c", SCRUB_COMMAND),
         volume_mounts=(VolumeMount(name="vol", mount_path="/scrub"),),
     )
     spec = PodSpec(

@@ -27,7 +27,7 @@ from volplane.rules.binding import (
     PRE_RESIZE_CAPACITY,
     STORAGE_PROVISIONER,
     YES,
-    take,
+    claim_ref_patch,
 )
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class SetClaimRef(Struct, frozen=True):
 
     @property
     def patch(self) -> Patch:
-        return take(self.volume, self.claim)
+        return claim_ref_patch(self.volume, self.claim)
 
 
 class SetVolumePhase(Struct, frozen=True):
@@ -158,7 +158,7 @@ class DeleteRecycler(Struct, frozen=True):
     pod: Pod
 
 
-class VerifyLive(Struct, frozen=True):
+class VerifyClaimDeleted(Struct, frozen=True):
     """The caches say that the volume's claim is gone: read it from the server first."""
 
     claim: str  # namespace/name
@@ -172,13 +172,13 @@ def group_steps(steps: Sequence[T]) -> Iterator[Sequence[T]]:
     """
     at = 0
     while at < len(steps):
-        pair = isinstance(steps[at], SetVolumePhase) and isinstance(_after(steps, at), SetVolumeName)
+        pair = isinstance(steps[at], SetVolumePhase) and isinstance(_steps_after(steps, at), SetVolumeName)
         size = 2 if pair else 1
         yield steps[at : at + size]
         at += size
 
 
-def _after(steps: Sequence[T], at: int) -> T | None:
+def _steps_after(steps: Sequence[T], at: int) -> T | None:
     return steps[at + 1] if at + 1 < len(steps) else None
 
 
@@ -191,4 +191,6 @@ ClaimStep = (
     | SetProvisioner
     | FixMetadata
 )
-VolumeStep = SetVolumePhase | UnbindVolume | FixMetadata | CreateRecycler | DeleteRecycler | VerifyLive
+VolumeStep = (
+    SetVolumePhase | UnbindVolume | FixMetadata | CreateRecycler | DeleteRecycler | VerifyClaimDeleted
+)

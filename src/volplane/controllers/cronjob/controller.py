@@ -13,7 +13,7 @@ from volplane.api.batch import CronJob, Job
 from volplane.base import clock
 from volplane.controllers.cronjob.plan import CreateJob, DeleteJob, SetCronJobStatus, Step, plan
 from volplane.loops.controller import Controller
-from volplane.rules.steps import Say, Wait
+from volplane.rules.steps import RecordEvent, Wait
 from volplane.rules.workloads import controller_uids, owner_keys
 
 
@@ -35,7 +35,7 @@ class CronJobs(Controller[str, CronJobView, Step]):
         wanted = self.crons.at(key)
         return CronJobView(wanted, self.owned[wanted.uid], clock.wall()) if wanted is not None else None
 
-    def plan(self, view: CronJobView) -> Iterator[Step | Wait | Say]:
+    def plan(self, view: CronJobView) -> Iterator[Step | Wait | RecordEvent]:
         return plan(view.wanted, view.jobs, view.now)
 
     def subject(self, view: CronJobView) -> CronJob:
@@ -49,7 +49,7 @@ class CronJobs(Controller[str, CronJobView, Step]):
                     CronJob,
                     wanted.name,
                     wanted.namespace,
-                    merge={"status": codec.exactly(status)},
+                    merge={"status": codec.full_merge_patch(status)},
                     subresource="status",
                     uid=wanted.uid,
                     missing_ok=True,

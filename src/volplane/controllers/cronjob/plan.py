@@ -15,8 +15,8 @@ from volplane.api import kinds
 from volplane.api.batch import CronJob, CronJobStatus, Job
 from volplane.api.core import ObjectReference
 from volplane.api.meta import ObjectMeta
-from volplane.rules.cron import BadSchedule, Schedule, parse, zone
-from volplane.rules.steps import Say, Wait, normal, warning
+from volplane.rules.cron import InvalidSchedule, Schedule, parse, zone
+from volplane.rules.steps import RecordEvent, Wait, normal, warning
 from volplane.rules.workloads import owner_reference
 
 MOMENT = "batch.kubernetes.io/cronjob-scheduled-timestamp"
@@ -39,7 +39,7 @@ class SetCronJobStatus(Struct, frozen=True):
 Step = CreateJob | DeleteJob | SetCronJobStatus
 
 
-def plan(wanted: CronJob, jobs: Sequence[Job], now: datetime) -> Iterator[Step | Wait | Say]:
+def plan(wanted: CronJob, jobs: Sequence[Job], now: datetime) -> Iterator[Step | Wait | RecordEvent]:
     """Steps for a cron job and the jobs it controls."""
     status = current_status(wanted, jobs)
     if status != wanted.status:
@@ -51,7 +51,7 @@ def plan(wanted: CronJob, jobs: Sequence[Job], now: datetime) -> Iterator[Step |
         return
     try:
         schedule, where = parse(wanted.spec.schedule), zone(wanted.spec.time_zone)
-    except BadSchedule as error:
+    except InvalidSchedule as error:
         yield warning("UnparseableSchedule", f'unparseable schedule "{wanted.spec.schedule}" : {error}')
         return
     except (KeyError, ValueError, OSError):
@@ -83,7 +83,9 @@ def _count_missed(schedule: Schedule, since: datetime, now: datetime, where: tzi
     return count
 
 
-def _start(wanted: CronJob, jobs: Sequence[Job], due: datetime) -> Iterator[CreateJob | DeleteJob | Say]:
+def _start(
+    wanted: CronJob, jobs: Sequence[Job], due: datetime
+) -> Iterator[CreateJob | DeleteJob | RecordEvent]:
     active = [j for j in jobs if not _end(j)]
     if wanted.spec.concurrency_policy == "Forbid" and active:
         text = "Not starting job because prior execution is running and concurrency policy is Forbid"

@@ -21,12 +21,12 @@ from volplane.controllers.csr.plan import (
     ApproveIfAllowed,
     DeleteRequest,
     RejectRequest,
+    RequestSubject,
     SignCertificate,
     Step,
-    Subject,
     plan,
 )
-from volplane.controllers.csr.signing import Authority, subject_of
+from volplane.controllers.csr.signing import CertificateSigner, subject_of
 from volplane.loops.controller import Continue, Controller, Outcome
 from volplane.rules.steps import Wait
 
@@ -35,7 +35,7 @@ GROUP, PLURAL = "certificates.k8s.io", "certificatesigningrequests"
 
 class RequestView(Struct, frozen=True):
     request: Request
-    subject: Subject
+    subject: RequestSubject
     now: datetime
     approved: bool = False  # by a step of this plan
 
@@ -45,7 +45,7 @@ class SigningRequests(Controller[str, RequestView, Step]):
 
     def __init__(self, client: Client, *, certificate: bytes = b"", key: bytes = b"") -> None:
         super().__init__(client)
-        self._authority = Authority(certificate, key) if certificate and key else None
+        self._authority = CertificateSigner(certificate, key) if certificate and key else None
 
     def setup(self) -> None:
         self.requests = self.watch(Request, lambda old, new: [new.name] if new else [])
@@ -94,7 +94,7 @@ class SigningRequests(Controller[str, RequestView, Step]):
         self, request: Request, subresource: str, type: str, reason: str, message: str
     ) -> None:
         condition = Condition(type=type, status="True", reason=reason, message=message)
-        conditions = [codec.builtins(c) for c in (*request.status.conditions, condition)]
+        conditions = [codec.to_dict(c) for c in (*request.status.conditions, condition)]
         await self._patch(request, subresource, {"conditions": conditions})
 
     async def _sign(self, request: Request) -> None:

@@ -33,7 +33,7 @@ PENDING = timedelta(hours=24)
 DECIDED = timedelta(hours=1)
 
 
-class Subject(Struct, frozen=True):
+class RequestSubject(Struct, frozen=True):
     """What the PEM of the request contains; empty names if it cannot be read."""
 
     name: str = ""
@@ -64,7 +64,7 @@ class DeleteRequest(Struct, frozen=True):
 Step = ApproveIfAllowed | SignCertificate | RejectRequest | DeleteRequest
 
 
-def plan(request: Request, subject: Subject, now: datetime) -> Iterator[Step | Wait]:
+def plan(request: Request, subject: RequestSubject, now: datetime) -> Iterator[Step | Wait]:
     left = _age_left(request, now)
     if left <= timedelta(0):
         yield DeleteRequest()
@@ -72,25 +72,25 @@ def plan(request: Request, subject: Subject, now: datetime) -> Iterator[Step | W
     held = {c.type for c in request.status.conditions}
     if APPROVED in held and not request.status.certificate and FAILED not in held:
         if request.spec.signer_name in SIGNERS:
-            why = wrong_with(request, subject)
+            why = find_problem(request, subject)
             yield RejectRequest(why) if why else SignCertificate()
     elif not held & {APPROVED, DENIED} and _is_recognized(request, subject):
         yield from _permissions(request, subject)
     yield Wait(left.total_seconds(), "it is kept for a while")
 
 
-def _is_recognized(request: Request, subject: Subject) -> bool:
-    return request.spec.signer_name == KUBELET_CLIENT and not wrong_with(request, subject)
+def _is_recognized(request: Request, subject: RequestSubject) -> bool:
+    return request.spec.signer_name == KUBELET_CLIENT and not find_problem(request, subject)
 
 
-def _permissions(request: Request, subject: Subject) -> Iterator[ApproveIfAllowed]:
+def _permissions(request: Request, subject: RequestSubject) -> Iterator[ApproveIfAllowed]:
     """The narrower one first: a node that renews its own certificate."""
     if subject.name == request.spec.username:
         yield ApproveIfAllowed("selfnodeclient", f"Auto approving self {_APPROVING}")
     yield ApproveIfAllowed("nodeclient", f"Auto approving {_APPROVING}")
 
 
-def wrong_with(request: Request, subject: Subject) -> str:
+def find_problem(request: Request, subject: RequestSubject) -> str:
     """Why this is not a request that the signer it names signs; empty if it is."""
     serving = request.spec.signer_name == KUBELET_SERVING
     if subject.groups != (NODES,):

@@ -11,17 +11,17 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from volplane.controllers.csr.plan import Subject
+from volplane.controllers.csr.plan import RequestSubject
 
 LONGEST = timedelta(days=365)
 BACKDATED = timedelta(minutes=5)  # clocks of two machines are never equal
 
 
-class Unreadable(ValueError):
+class UnreadableRequest(ValueError):
     """Not a signing request, or not signed by its own key."""
 
 
-class Authority:
+class CertificateSigner:
     def __init__(self, certificate: bytes, key: bytes) -> None:
         self._certificate = x509.load_pem_x509_certificate(certificate)
         loaded = load_pem_private_key(key, password=None)
@@ -54,16 +54,16 @@ class Authority:
         return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
 
-def subject_of(request: bytes) -> Subject:
+def subject_of(request: bytes) -> RequestSubject:
     try:
         asked = _load(request)
-    except Unreadable:
-        return Subject()
+    except UnreadableRequest:
+        return RequestSubject()
     common = asked.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     groups = asked.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
     names = _names(asked) or ()
     hosts = tuple(str(n.value) for n in names if isinstance(n, x509.DNSName | x509.IPAddress))
-    return Subject(
+    return RequestSubject(
         name=str(common[0].value) if common else "",
         groups=tuple(str(g.value) for g in groups),
         hosts=hosts,
@@ -75,9 +75,9 @@ def _load(request: bytes) -> x509.CertificateSigningRequest:
     try:
         asked = x509.load_pem_x509_csr(request)
     except ValueError as error:
-        raise Unreadable(str(error)) from error
+        raise UnreadableRequest(str(error)) from error
     if not asked.is_signature_valid:
-        raise Unreadable("the request is not signed by its own key")
+        raise UnreadableRequest("the request is not signed by its own key")
     return asked
 
 

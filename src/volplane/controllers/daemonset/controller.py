@@ -62,7 +62,7 @@ class DaemonSets(Controller[str, DaemonSetView, Step]):
                 await self.client.delete(Pod, pod.name, pod.namespace, uid=pod.uid, missing_ok=True)
                 self.events.event(wanted, "Normal", "SuccessfulDelete", f"Deleted pod: {pod.name}")
             case SetDaemonSetStatus(status):
-                patch = {"status": codec.exactly(status)}
+                patch = {"status": codec.full_merge_patch(status)}
                 where = (wanted.name, wanted.namespace)
                 await self.client.patch(DaemonSet, *where, merge=patch, subresource="status", missing_ok=True)
             case _:

@@ -25,7 +25,7 @@ from volplane.api.core import (
 )
 from volplane.rules.pods import has_ended
 from volplane.rules.steps import Wait
-from volplane.rules.taints import untolerated
+from volplane.rules.taints import find_untolerated_taint
 from volplane.rules.topology import selects
 from volplane.rules.workloads import (
     CreatePod,
@@ -79,7 +79,7 @@ def plan(
 def is_eligible(wanted: DaemonSet, node: Node) -> bool:
     spec = wanted.spec.template.spec
     tolerations = (*spec.tolerations, *daemon_tolerations(spec))
-    if untolerated(node.spec.taints, tolerations) is not None:
+    if find_untolerated_taint(node.spec.taints, tolerations) is not None:
         return False
     labels = node.metadata.labels
     if not spec.node_selector.items() <= labels.items():

@@ -66,7 +66,7 @@ class Deployments(Controller[str, DeploymentView, Step]):
                     ReplicaSet, existing.name, existing.namespace, uid=existing.uid, missing_ok=True
                 )
             case SetDeploymentStatus(status):
-                patch = {"status": codec.exactly(status)}
+                patch = {"status": codec.full_merge_patch(status)}
                 where = (wanted.name, wanted.namespace)
                 await self.client.patch(
                     Deployment, *where, merge=patch, subresource="status", missing_ok=True

@@ -19,7 +19,7 @@ from volplane.base import clock
 from volplane.controllers.disruption.plan import SetBudgetStatus, plan
 from volplane.loops.controller import Controller
 from volplane.rules.disruption import covers
-from volplane.rules.steps import Say, Wait
+from volplane.rules.steps import RecordEvent, Wait
 from volplane.rules.workloads import controller_of, is_ready
 
 Scaled = Deployment | ReplicaSet | StatefulSet
@@ -64,7 +64,7 @@ class Disruptions(Controller[str, BudgetView, SetBudgetStatus]):
         pods = [p for p in self.pods.namespace(budget.namespace) if covers(budget, p)]
         return BudgetView(budget, pods, self._scales(pods), clock.wall())
 
-    def plan(self, view: BudgetView) -> Iterator[SetBudgetStatus | Wait | Say]:
+    def plan(self, view: BudgetView) -> Iterator[SetBudgetStatus | Wait | RecordEvent]:
         return plan(view.budget, view.pods, view.scales, view.now)
 
     def subject(self, view: BudgetView) -> PodDisruptionBudget:
@@ -76,7 +76,7 @@ class Disruptions(Controller[str, BudgetView, SetBudgetStatus]):
             PodDisruptionBudget,
             budget.name,
             budget.namespace,
-            merge={"status": {**codec.exactly(status), "disruptedPods": _exactly(budget, status)}},
+            merge={"status": {**codec.full_merge_patch(status), "disruptedPods": _exactly(budget, status)}},
             subresource="status",
             uid=budget.uid,
             revision=budget.metadata.resource_version,

@@ -13,8 +13,8 @@ from msgspec import Struct, structs
 
 from volplane.api.core import Pod
 from volplane.api.policy import PodDisruptionBudget, PodDisruptionBudgetStatus
-from volplane.rules.disruption import DELETION_TIMEOUT, judged
-from volplane.rules.steps import Say, Wait, normal, warning
+from volplane.rules.disruption import DELETION_TIMEOUT, set_allowed_condition
+from volplane.rules.steps import RecordEvent, Wait, normal, warning
 from volplane.rules.workloads import controller_of, fraction_of, is_ready
 
 
@@ -22,18 +22,18 @@ class SetBudgetStatus(Struct, frozen=True):
     status: PodDisruptionBudgetStatus
 
 
-class Unscaled(ValueError):
+class UnknownScale(ValueError):
     """A pod whose owner has no number of replicas."""
 
 
 def plan(
     budget: PodDisruptionBudget, pods: Sequence[Pod], scales: Mapping[str, int], now: datetime
-) -> Iterator[SetBudgetStatus | Wait | Say]:
+) -> Iterator[SetBudgetStatus | Wait | RecordEvent]:
     """Steps for a budget, the pods it covers, and how many pods each of their owners (by uid) wants."""
     try:
         expected, desired = _count_expected(budget, pods, scales)
-    except Unscaled as failure:
-        yield from _safe(budget, str(failure), now)
+    except UnknownScale as failure:
+        yield from _deny_all(budget, str(failure), now)
         return
     disrupted = _still_disrupted(budget, pods, now)
     healthy = sum(is_ready(p) and not p.is_deleting and p.name not in disrupted for p in pods)
@@ -47,7 +47,7 @@ def plan(
         expected_pods=expected,
         disrupted_pods=disrupted,
     )
-    yield from _report(budget, judged(status, _stamp(now)))
+    yield from _report(budget, set_allowed_condition(status, _stamp(now)))
     if not pods and budget.status.observed_generation != budget.metadata.generation:
         yield normal("NoPods", "No matching pods found")
     left = [DELETION_TIMEOUT - _age(since, now) for since in disrupted.values()]
@@ -60,10 +60,12 @@ def _report(budget: PodDisruptionBudget, status: PodDisruptionBudgetStatus) -> I
         yield SetBudgetStatus(status)
 
 
-def _safe(budget: PodDisruptionBudget, failure: str, now: datetime) -> Iterator[SetBudgetStatus | Say]:
+def _deny_all(
+    budget: PodDisruptionBudget, failure: str, now: datetime
+) -> Iterator[SetBudgetStatus | RecordEvent]:
     """What cannot be counted allows nothing."""
     status = structs.replace(budget.status, disruptions_allowed=0)
-    reports = list(_report(budget, judged(status, _stamp(now), failure=failure)))
+    reports = list(_report(budget, set_allowed_condition(status, _stamp(now), failure=failure)))
     if reports:
         text = f"Failed to calculate the number of expected pods: {failure}"
         yield warning("CalculateExpectedPodCountFailed", text)
@@ -92,7 +94,7 @@ def _scale(pods: Sequence[Pod], scales: Mapping[str, int]) -> int:
         if owner is None:
             continue
         if owner.uid not in scales:
-            raise Unscaled(f'found no controllers for pod "{pod.name}"')
+            raise UnknownScale(f'found no controllers for pod "{pod.name}"')
         wanted[owner.uid] = scales[owner.uid]
     return sum(wanted.values())
 

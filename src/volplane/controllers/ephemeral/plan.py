@@ -38,7 +38,7 @@ def plan(pod: Pod, claims: Mapping[str, PersistentVolumeClaim]) -> Iterator[Step
         template = volume.ephemeral and volume.ephemeral.volume_claim_template
         if not template:
             continue
-        held = claims.get(names.owned_claim(pod.name, volume.name))
+        held = claims.get(names.ephemeral_claim_name(pod.name, volume.name))
         if held is None:
             yield CreateEphemeralClaim(volume.name, claim_for(pod, volume.name, template))
         elif not owns(pod, held):
@@ -47,7 +47,7 @@ def plan(pod: Pod, claims: Mapping[str, PersistentVolumeClaim]) -> Iterator[Step
 
 def claim_for(pod: Pod, volume: str, template: PersistentVolumeClaimTemplate) -> PersistentVolumeClaim:
     metadata = ObjectMeta(
-        name=names.owned_claim(pod.name, volume),
+        name=names.ephemeral_claim_name(pod.name, volume),
         namespace=pod.namespace,
         labels=template.metadata.labels,
         annotations=template.metadata.annotations,

@@ -19,8 +19,8 @@ from volplane.controllers.expand.plan import (
 )
 from volplane.loops.controller import Controller
 from volplane.rules import resizing
-from volplane.rules.resizing import State
-from volplane.rules.steps import Say
+from volplane.rules.resizing import ResizeState
+from volplane.rules.steps import RecordEvent
 
 
 class ExpandView(Struct, frozen=True):
@@ -47,7 +47,7 @@ class Expansion(Controller[str, ExpandView, Step]):
         claim = self.claims.at(key)
         return ExpandView(claim, self.volumes.get(claim.spec.volume_name)) if claim is not None else None
 
-    def plan(self, view: ExpandView) -> Iterator[Step | Say]:
+    def plan(self, view: ExpandView) -> Iterator[Step | RecordEvent]:
         return plan(view.claim, view.volume)
 
     def subject(self, view: ExpandView) -> PersistentVolumeClaim:
@@ -74,7 +74,7 @@ class Expansion(Controller[str, ExpandView, Step]):
         }
         status = {
             "allocatedResources": {"storage": size},
-            "allocatedResourceStatuses": {"storage": State.NODE_PENDING},
+            "allocatedResourceStatuses": {"storage": ResizeState.NODE_PENDING},
             "conditions": resizing.conditions(claim, [pending]),
         }
         await self._patch(claim, {"status": status}, subresource="status")

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.rules import binding, classes, resizing, sizes
-from volplane.rules.resizing import State
-from volplane.rules.steps import Say, normal
+from volplane.rules.resizing import ResizeState
+from volplane.rules.steps import RecordEvent, normal
 
 _IN_TREE = {
     "aws_elastic_block_store": "kubernetes.io/aws-ebs",
@@ -42,7 +42,7 @@ class StartNodeExpansion(Struct, frozen=True):
 Step = SetResizer | StartNodeExpansion
 
 
-def plan(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> Iterator[Step | Say]:
+def plan(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> Iterator[Step | RecordEvent]:
     if volume is None or not is_wanted(claim) or not binding.is_pair(claim, volume):
         return
     if plugin := in_tree(volume):
@@ -52,14 +52,14 @@ def plan(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> Itera
         if claim.metadata.annotations.get(resizing.RESIZER) != driver:
             yield SetResizer(driver)
     elif volume.spec.flex_volume is not None:
-        if resizing.state(claim) in (State.NONE, State.NODE_INFEASIBLE):
+        if resizing.state(claim) in (ResizeState.NONE, ResizeState.NODE_INFEASIBLE):
             yield StartNodeExpansion(claim.spec.resources.requests["storage"])
     else:
         yield normal("ExternalExpanding", "waiting for an external controller to expand this PVC")
 
 
 def is_wanted(claim: PersistentVolumeClaim) -> bool:
-    return claim.status.phase == "Bound" and sizes.requested(claim) > resizing.actual(claim)
+    return claim.status.phase == "Bound" and sizes.requested_size(claim) > resizing.actual_size(claim)
 
 
 def in_tree(volume: PersistentVolume) -> str:
@@ -72,5 +72,5 @@ def relevant_fields(claim: PersistentVolumeClaim | None) -> object:
     """The fields whose change matters: other writes of the status must not repeat the events."""
     if claim is None:
         return None
-    infeasible = resizing.state(claim) is State.NODE_INFEASIBLE
-    return claim.uid, claim.status.phase, sizes.requested(claim), resizing.actual(claim), infeasible
+    infeasible = resizing.state(claim) is ResizeState.NODE_INFEASIBLE
+    return claim.uid, claim.status.phase, sizes.requested_size(claim), resizing.actual_size(claim), infeasible

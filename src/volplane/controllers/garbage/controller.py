@@ -17,25 +17,25 @@ from volplane.api import kinds
 from volplane.api.apiextensions import CustomResourceDefinition
 from volplane.api.errors import Conflict
 from volplane.api.meta import ObjectMeta, OwnerReference, Resource
-from volplane.client.cache import Cache, Index
-from volplane.controllers.garbage.custom import Customs, Followed
+from volplane.client.cache import Cache, CacheIndex
+from volplane.controllers.garbage.custom import CustomKinds, FollowedKind
 from volplane.controllers.garbage.plan import (
     FOREGROUND,
     DeleteObject,
     Dependent,
-    Owner,
+    OwnerState,
     RemoveDeletionFinalizer,
     RemoveOwnerRef,
     Step,
     plan,
 )
 from volplane.loops.controller import Controller
-from volplane.loops.events import Recent
-from volplane.rules.steps import CommonStep, Say, warning
+from volplane.loops.events import RecentEntries
+from volplane.rules.steps import CommonStep, RecordEvent, warning
 
 log = logging.getLogger(__name__)
 
-FOLLOWED: tuple[type[Resource], ...] = tuple(
+BUILT_IN_KINDS: tuple[type[Resource], ...] = tuple(
     kind.type
     for kind in kinds.ALL
     # Events have neither owners nor dependents and are many; what cannot be created need not be followed.
@@ -58,31 +58,31 @@ def relevant_fields(meta: ObjectMeta) -> tuple[object, ...]:
 
 class GarbageView(Struct, frozen=True):
     object: Resource
-    owners: Mapping[str, Owner]  # by uid
+    owners: Mapping[str, OwnerState]  # by uid
     dependents: Sequence[Dependent]
     misplaced: Sequence[OwnerReference] = ()  # whose owner is in another namespace; not reported yet
 
 
 class GarbageMemory:
     def __init__(self) -> None:
-        self.dead: Recent[bool] = Recent()  # uids of owners that were seen to be deleted
-        self.reported: Recent[bool] = Recent()  # misplaced references that were reported
+        self.dead: RecentEntries[bool] = RecentEntries()  # uids of owners that were seen to be deleted
+        self.reported: RecentEntries[bool] = RecentEntries()  # misplaced references that were reported
 
 
-class Garbage(Controller[Key, GarbageView, Step]):
+class GarbageCollector(Controller[Key, GarbageView, Step]):
     name = "garbage-collector-controller"
 
     def setup(self) -> None:
         self.memory = GarbageMemory()
         self.caches: dict[type[Resource], Cache[Any]] = {}
-        self.dependents: dict[type[Resource], Index[Any]] = {}
-        self.customs = Customs(
+        self.dependents: dict[type[Resource], CacheIndex[Any]] = {}
+        self.customs = CustomKinds(
             self.client.transport,
             begun=self._follow_custom,
             ready=self._wake_dependents,
             ended=self._unfollow_custom,
         )
-        for followed in FOLLOWED:
+        for followed in BUILT_IN_KINDS:
             self._index(self.watch(followed, self._keys_for(followed), observe=self.observe))
 
     async def serve(self) -> None:
@@ -98,7 +98,7 @@ class Garbage(Controller[Key, GarbageView, Step]):
         self._index(cache)
         self.follow(cache, self._keys_for(cache.type), observe=self.observe)
 
-    def _wake_dependents(self, followed: Followed) -> None:
+    def _wake_dependents(self, followed: FollowedKind) -> None:
         """Objects whose owners are of this kind were left alone until now."""
         for cache in self.caches.values():
             for obj in cache.all():
@@ -171,19 +171,19 @@ class Garbage(Controller[Key, GarbageView, Step]):
         ]
         return GarbageView(obj, owners, dependents, misplaced)
 
-    def _owner(self, obj: Resource, reference: OwnerReference) -> Owner:
+    def _owner(self, obj: Resource, reference: OwnerReference) -> OwnerState:
         followed = self._type_of(reference)
         if followed is None or not self.caches[followed].is_synced:
             # A kind that is not served (any more), or whose objects are not all known yet.
-            return Owner.ABSENT if self.memory.dead.get((reference.uid,)) else Owner.PRESENT
+            return OwnerState.ABSENT if self.memory.dead.get((reference.uid,)) else OwnerState.PRESENT
         namespaced = kinds.of(followed).namespaced
         found = self.caches[followed].get(reference.name, obj.namespace if namespaced else "")
         if found is not None and found.uid == reference.uid:
             waits = found.is_deleting and FOREGROUND in found.metadata.finalizers
-            return Owner.WAITING if waits else Owner.PRESENT
+            return OwnerState.WAITING if waits else OwnerState.PRESENT
         if namespaced and not obj.namespace:
-            return Owner.PRESENT  # there is no namespace to look in: such a reference means nothing
-        return Owner.ABSENT
+            return OwnerState.PRESENT  # there is no namespace to look in: such a reference means nothing
+        return OwnerState.ABSENT
 
     def _is_misplaced(self, obj: Resource, reference: OwnerReference) -> bool:
         """An owner is looked up in the namespace of its dependent; this one is in another namespace."""
@@ -195,11 +195,11 @@ class Garbage(Controller[Key, GarbageView, Step]):
             return False
         if self.memory.reported.get((obj.uid, reference.uid)):
             return False
-        return any(o.uid == reference.uid for o in self.caches[followed].everywhere(reference.name))
+        return any(o.uid == reference.uid for o in self.caches[followed].list_by_name(reference.name))
 
     # --- what to do
 
-    def plan(self, view: GarbageView) -> Iterator[Step | Say]:
+    def plan(self, view: GarbageView) -> Iterator[Step | RecordEvent]:
         for reference in view.misplaced:
             yield warning("OwnerRefInvalidNamespace", misplaced_message(view.object, reference))
         yield from plan(view.object, view.owners, view.dependents)

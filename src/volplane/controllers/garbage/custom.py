@@ -15,10 +15,10 @@ from volplane.api.apiextensions import CustomResourceDefinition
 from volplane.api.meta import OwnerReference, Resource
 from volplane.client.cache import Cache
 from volplane.client.transport import Transport
-from volplane.rules.definitions import api_versions, bare_type
+from volplane.rules.definitions import api_versions, metadata_type
 
 
-class Followed:
+class FollowedKind:
     """A custom kind and the task that keeps up with its objects."""
 
     def __init__(self, cache: Cache[Any]) -> None:
@@ -30,18 +30,18 @@ class Followed:
         return (reference.api_version, reference.kind) in self.names
 
 
-class Customs:
+class CustomKinds:
     def __init__(
         self,
         transport: Transport,
         *,
         begun: Callable[[Cache[Any]], None],
-        ready: Callable[[Followed], None],  # all that exist are known
+        ready: Callable[[FollowedKind], None],  # all that exist are known
         ended: Callable[[Cache[Any]], None],
     ) -> None:
         self._transport = transport
         self._begun, self._ready, self._ended = begun, ready, ended
-        self._followed: dict[str, Followed] = {}  # by the definition's name
+        self._followed: dict[str, FollowedKind] = {}  # by the definition's name
 
     def type_of(self, reference: OwnerReference) -> type[Resource] | None:
         return next((f.cache.type for f in self._followed.values() if f.is_meant(reference)), None)
@@ -59,7 +59,7 @@ class Customs:
     ) -> None:
         definition = new or old
         assert definition is not None
-        wanted = bare_type(new) if new is not None else None
+        wanted = metadata_type(new) if new is not None else None
         followed = self._followed.get(definition.name)
         if followed is not None and followed.cache.type is not wanted:
             self._end(definition.name)
@@ -71,16 +71,16 @@ class Customs:
         kind = definition.status.accepted_names.kind
         followed.names = {(api_version, kind) for api_version in api_versions(definition)}
 
-    def _begin(self, name: str, wanted: type[Resource]) -> Followed:
-        followed = self._followed[name] = Followed(Cache(self._transport, wanted))
+    def _begin(self, name: str, wanted: type[Resource]) -> FollowedKind:
+        followed = self._followed[name] = FollowedKind(Cache(self._transport, wanted))
         self._begun(followed.cache)
         followed.task = self._group.create_task(self._follow(followed), name=repr(followed.cache))
         return followed
 
-    async def _follow(self, followed: Followed) -> None:
+    async def _follow(self, followed: FollowedKind) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(followed.cache.run())
-            await followed.cache.synced()
+            await followed.cache.wait_synced()
             self._ready(followed)
 
     def _end(self, name: str) -> None:

@@ -17,7 +17,7 @@ FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
 
 
-class Owner(Enum):
+class OwnerState(Enum):
     """How an owner looks from its dependent."""
 
     PRESENT = "present"
@@ -53,7 +53,7 @@ class RemoveDeletionFinalizer(Struct, frozen=True):
 Step = DeleteObject | RemoveOwnerRef | RemoveDeletionFinalizer
 
 
-def plan(obj: Resource, owners: Mapping[str, Owner], dependents: Sequence[Dependent]) -> Iterator[Step]:
+def plan(obj: Resource, owners: Mapping[str, OwnerState], dependents: Sequence[Dependent]) -> Iterator[Step]:
     """`owners` by uid as the caches show them, `dependents` that name this object's uid."""
     if obj.is_deleting:
         yield from _as_owner(obj, dependents)
@@ -73,12 +73,12 @@ def _as_owner(obj: Resource, dependents: Sequence[Dependent]) -> Iterator[Step]:
             yield RemoveDeletionFinalizer(obj, FOREGROUND)
 
 
-def _as_dependent(obj: Resource, owners: Mapping[str, Owner]) -> Iterator[Step]:
+def _as_dependent(obj: Resource, owners: Mapping[str, OwnerState]) -> Iterator[Step]:
     references = obj.metadata.owner_references
     if not references:
         return
-    absent = tuple(r for r in references if owners[r.uid] is Owner.ABSENT)
-    waiting = [r for r in references if owners[r.uid] is Owner.WAITING]
+    absent = tuple(r for r in references if owners[r.uid] is OwnerState.ABSENT)
+    waiting = [r for r in references if owners[r.uid] is OwnerState.WAITING]
     if len(absent) + len(waiting) < len(references):
         # It has another owner: only the references to absent owners are removed.
         if absent:

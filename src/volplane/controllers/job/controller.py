@@ -97,7 +97,7 @@ class Jobs(Controller[Key, JobView, Step]):
                     Job,
                     job.name,
                     job.namespace,
-                    merge={"status": codec.exactly(status)},
+                    merge={"status": codec.full_merge_patch(status)},
                     subresource="status",
                     uid=job.uid,
                     missing_ok=True,

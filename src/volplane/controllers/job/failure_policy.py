@@ -28,12 +28,12 @@ def has_failed(job: Job, pod: Pod) -> bool:
 # The failure policy
 
 
-class Ruling(Struct, frozen=True):
+class FailureRuling(Struct, frozen=True):
     counts: bool = True
     ends_job: str = ""  # why, when the job fails with this pod
 
 
-def ruling(job: Job, pod: Pod) -> Ruling:
+def ruling(job: Job, pod: Pod) -> FailureRuling:
     """The first rule that matches decides; without one the failure counts."""
     rules = job.spec.pod_failure_policy.rules if job.spec.pod_failure_policy else ()
     for at, rule in enumerate(rules):
@@ -41,9 +41,9 @@ def ruling(job: Job, pod: Pod) -> Ruling:
         if not why:
             continue
         if rule.action == "FailJob":
-            return Ruling(ends_job=f"{why} matching FailJob rule at index {at}")
-        return Ruling(counts=rule.action != "Ignore")
-    return Ruling()
+            return FailureRuling(ends_job=f"{why} matching FailJob rule at index {at}")
+        return FailureRuling(counts=rule.action != "Ignore")
+    return FailureRuling()
 
 
 def _match(rule: PodFailurePolicyRule, pod: Pod) -> str:

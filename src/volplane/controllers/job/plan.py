@@ -15,9 +15,9 @@ from volplane.api.batch import Job, JobCondition, JobStatus
 from volplane.api.core import Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod, PodTemplateSpec
 from volplane.controllers.job import completion_indexes as indexes
 from volplane.controllers.job.failure_policy import has_failed, pause, restarts, ruling, waits_for_the_end
-from volplane.controllers.job.tracking import FINALIZER, Tally, is_indexed, is_tracked, tally
+from volplane.controllers.job.tracking import FINALIZER, JobTally, is_indexed, is_tracked, tally
 from volplane.rules.pods import has_ended
-from volplane.rules.steps import Say, Wait, normal, warning
+from volplane.rules.steps import RecordEvent, Wait, normal, warning
 from volplane.rules.workloads import CreatePod, DeletePod, first_to_go, is_active, is_ready, pod_of
 
 BURST = 500  # pods made or deleted in one pass
@@ -48,21 +48,21 @@ class DeleteExpiredJob(Struct, frozen=True):
 Step = SetJobStatus | RemoveTrackingFinalizer | CreatePod | DeletePod | DiscardPod | DeleteExpiredJob
 
 
-def plan(job: Job, pods: Sequence[Pod], now: datetime) -> Iterator[Step | Wait | Say]:
+def plan(job: Job, pods: Sequence[Pod], now: datetime) -> Iterator[Step | Wait | RecordEvent]:
     """Steps for a job and the pods it controls."""
     if is_finished(job) or job.is_deleting:
         yield from (RemoveTrackingFinalizer(p) for p in pods if is_tracked(p))
         if not job.is_deleting:
             yield from _expiry(job, now)
         return
-    verdict = _standing(job)
+    verdict = _finished_condition(job)
     count = tally(job, pods, ending=verdict.type if verdict else "")
     active = [p for p in pods if is_active(p)]
     if verdict is None:
         verdict = _verdict(job, pods, count, len(active), now)
     status = _current_status(job, pods, count, now)
     status, over = _conclude(status, verdict, pods, now)
-    said: list[Say] = []
+    said: list[RecordEvent] = []
     if not verdict:
         status, said = _suspension(job, status, now)
     if status != job.status:
@@ -89,12 +89,14 @@ def is_suspended(job: Job) -> bool:
 # The end
 
 
-def _standing(job: Job) -> JobCondition | None:
+def _finished_condition(job: Job) -> JobCondition | None:
     verdicts = ("SuccessCriteriaMet", "FailureTarget")
     return next((c for c in job.status.conditions if c.type in verdicts and c.status == "True"), None)
 
 
-def _verdict(job: Job, pods: Sequence[Pod], count: Tally, active: int, now: datetime) -> JobCondition | None:
+def _verdict(
+    job: Job, pods: Sequence[Pod], count: JobTally, active: int, now: datetime
+) -> JobCondition | None:
     def failure(reason: str, message: str) -> JobCondition:
         return _condition("FailureTarget", "True", reason, message, now)
 
@@ -119,7 +121,7 @@ def _verdict(job: Job, pods: Sequence[Pod], count: Tally, active: int, now: date
     return None
 
 
-def _success_rule(job: Job, count: Tally) -> int | None:
+def _success_rule(job: Job, count: JobTally) -> int | None:
     if job.spec.success_policy is None or not count.completed:
         return None
     for at, rule in enumerate(job.spec.success_policy.rules):
@@ -135,7 +137,7 @@ def _success_rule(job: Job, count: Tally) -> int | None:
 
 def _conclude(
     status: JobStatus, verdict: JobCondition | None, pods: Sequence[Pod], now: datetime
-) -> tuple[JobStatus, Say | None]:
+) -> tuple[JobStatus, RecordEvent | None]:
     """The status with the verdict, and with the end when nothing is left to clear away or to count."""
     if verdict is None:
         return status, None
@@ -182,7 +184,7 @@ def _expiry(job: Job, now: datetime) -> Iterator[DeleteExpiredJob | Wait]:
 
 
 def _manage(
-    job: Job, pods: Sequence[Pod], active: Sequence[Pod], count: Tally, now: datetime
+    job: Job, pods: Sequence[Pod], active: Sequence[Pod], count: JobTally, now: datetime
 ) -> Iterator[CreatePod | DiscardPod | Wait]:
     if is_suspended(job):
         yield from (DiscardPod(p) for p in active[:BURST])
@@ -208,7 +210,7 @@ def _manage(
         yield from (CreatePod(new_pod(job)) for _ in range(missing))
 
 
-def _wanted_pods(job: Job, count: Tally, active: int) -> int:
+def _wanted_pods(job: Job, count: JobTally, active: int) -> int:
     parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
     if job.spec.completions is None:
         # A work queue: once a pod succeeded, the others finish and no new ones come.
@@ -230,7 +232,7 @@ def _surplus(job: Job, active: Sequence[Pod], too_many: int) -> list[Pod]:
     return going + rest[: max(too_many - len(going), 0)]
 
 
-def _pending(job: Job, pods: Sequence[Pod], count: Tally) -> list[int]:
+def _pending(job: Job, pods: Sequence[Pod], count: JobTally) -> list[int]:
     busy = {
         indexes.index_of(p, job.spec.completions)
         for p in pods
@@ -278,7 +280,7 @@ def _add_index_variable(container: Container) -> Container:
 # Status
 
 
-def _current_status(job: Job, pods: Sequence[Pod], count: Tally, now: datetime) -> JobStatus:
+def _current_status(job: Job, pods: Sequence[Pod], count: JobTally, now: datetime) -> JobStatus:
     active = [p for p in pods if is_active(p)]
     start = job.status.start_time
     if start is None and not is_suspended(job):
@@ -296,7 +298,7 @@ def _current_status(job: Job, pods: Sequence[Pod], count: Tally, now: datetime) 
     )
 
 
-def _suspension(job: Job, status: JobStatus, now: datetime) -> tuple[JobStatus, list[Say]]:
+def _suspension(job: Job, status: JobStatus, now: datetime) -> tuple[JobStatus, list[RecordEvent]]:
     held = next((c for c in status.conditions if c.type == "Suspended"), None)
     if is_suspended(job):
         if held is not None and held.status == "True":

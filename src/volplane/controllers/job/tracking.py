@@ -19,7 +19,7 @@ FINALIZER = "batch.kubernetes.io/job-tracking"
 MOST_UNCOUNTED = 500  # so that the status stays small
 
 
-class Tally(Struct, frozen=True):
+class JobTally(Struct, frozen=True):
     succeeded: int
     failed: int
     uncounted: UncountedTerminatedPods
@@ -44,7 +44,7 @@ def is_indexed(job: Job) -> bool:
     return job.spec.completion_mode == "Indexed"
 
 
-def tally(job: Job, pods: Sequence[Pod], *, ending: str = "") -> Tally:
+def tally(job: Job, pods: Sequence[Pod], *, ending: str = "") -> JobTally:
     """`ending` is the condition that the job ends with, once it is known: no pod is waited for then."""
     status, held = job.status, job.status.uncounted_terminated_pods or UncountedTerminatedPods()
     tracked = {p.uid for p in pods if is_tracked(p)}
@@ -72,7 +72,7 @@ def tally(job: Job, pods: Sequence[Pod], *, ending: str = "") -> Tally:
     if is_indexed(job):
         succeeded = len(completed)
     uncounted = UncountedTerminatedPods(succeeded=tuple(good), failed=tuple(bad))
-    return Tally(succeeded, failed, uncounted, frozenset(completed), tuple(done_with))
+    return JobTally(succeeded, failed, uncounted, frozenset(completed), tuple(done_with))
 
 
 def _in_order(job: Job, pods: Iterable[Pod]) -> list[Pod]:

@@ -49,7 +49,7 @@ class Namespaces(Controller[str, NamespaceView, Step]):
                 left = await self._delete_content(key)
                 return Replan(structs.replace(view, left=left, now=clock.stamp()))
             case SetConditions(conditions):
-                patch = {"status": {"conditions": [codec.builtins(c) for c in conditions]}}
+                patch = {"status": {"conditions": [codec.to_dict(c) for c in conditions]}}
                 await self.client.patch(Namespace, key, merge=patch, subresource="status", missing_ok=True)
             case FinalizeNamespace():
                 await self._finalize(key)

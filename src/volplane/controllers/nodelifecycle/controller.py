@@ -19,18 +19,18 @@ from volplane.base import clock, metrics
 from volplane.client.client import Client
 from volplane.controllers.nodelifecycle.plan import (
     MarkPodNotReady,
+    NodeHealth,
     SetTaints,
     SetUnknown,
     Step,
-    View,
     grace_of,
     plan,
 )
-from volplane.controllers.nodelifecycle.zones import EvictionPace, Pace, pause, zone_of
+from volplane.controllers.nodelifecycle.zones import EvictionPace, EvictionRates, pause, zone_of
 from volplane.loops.controller import Continue, Controller, Outcome
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.rules.pods import node_of
-from volplane.rules.steps import CommonStep, Say, normal
+from volplane.rules.steps import CommonStep, RecordEvent, normal
 from volplane.rules.taints import is_ready
 from volplane.rules.workloads import is_ready as is_pod_ready
 
@@ -42,10 +42,10 @@ EVICTIONS = metrics.counter(
 )
 
 
-class NodeView(Struct, frozen=True):
+class NodeLifecycleView(Struct, frozen=True):
     node: Node | None  # None: it was deleted
-    health: View | None = None
-    events: tuple[Say, ...] = ()  # that are still to be recorded
+    health: NodeHealth | None = None
+    events: tuple[RecordEvent, ...] = ()  # that are still to be recorded
 
 
 class NodeLifecycleMemory:
@@ -54,7 +54,7 @@ class NodeLifecycleMemory:
     def __init__(self) -> None:
         self.heard: dict[str, float] = {}
         self.pace = EvictionPace()
-        self.events: dict[str, tuple[Say, ...]] = {}  # of nodes that came or went
+        self.events: dict[str, tuple[RecordEvent, ...]] = {}  # of nodes that came or went
 
     def observe_node(self, old: Node | None, new: Node | None) -> None:
         if new is None:
@@ -76,7 +76,7 @@ class NodeLifecycleMemory:
         self.events[node.name] = (*self.events.get(node.name, ()), event)
 
 
-class NodeLifecycle(Controller[str, NodeView, Step]):
+class NodeLifecycle(Controller[str, NodeLifecycleView, Step]):
     name = "node-lifecycle-controller"
     component = "node-controller"
 
@@ -87,11 +87,11 @@ class NodeLifecycle(Controller[str, NodeView, Step]):
         monitor_grace: float = 40.0,
         startup_grace: float = 60.0,
         pace: tuple[float, float, float, int] = (0.1, 0.01, 0.55, 50),  # in the order of `Pace`
-        events: Recorder | None = None,
+        events: EventRecorder | None = None,
     ) -> None:
         super().__init__(client, events=events)
         self.monitor_grace, self.startup_grace = monitor_grace, startup_grace
-        self.pace = Pace(*pace)
+        self.pace = EvictionRates(*pace)
 
     def setup(self) -> None:
         self.memory = NodeLifecycleMemory()  # a leader that comes back has heard nothing meanwhile
@@ -118,37 +118,39 @@ class NodeLifecycle(Controller[str, NodeView, Step]):
 
     # --- what the caches show
 
-    def view(self, key: str) -> NodeView:
+    def view(self, key: str) -> NodeLifecycleView:
         node = self.nodes.at(key)
         events = self.memory.events.get(key, ())
-        return NodeView(node, self.view_health(node) if node is not None else None, events)
+        return NodeLifecycleView(node, self.view_health(node) if node is not None else None, events)
 
-    def view_health(self, node: Node) -> View:
+    def view_health(self, node: Node) -> NodeHealth:
         now = clock.now()
         silent = now - self.memory.heard.get(node.name, now)
         grace = grace_of(node, self.monitor_grace, self.startup_grace)
         if is_ready(node) and silent < grace:
-            return View(node, clock.wall(), silent, grace)
+            return NodeHealth(node, clock.wall(), silent, grace)
         left = self.memory.pace.seconds_left(zone_of(node), self._pause(node), now)
         ready = [p for p in self.on_node[node.name] if is_pod_ready(p)]
-        return View(node, clock.wall(), silent, grace, left, ready)
+        return NodeHealth(node, clock.wall(), silent, grace, left, ready)
 
     def _pause(self, node: Node) -> float:
         return pause(node, self.nodes.all(), self.pace)
 
     # --- what to do
 
-    def plan(self, view: NodeView) -> Iterator[Step | CommonStep]:
+    def plan(self, view: NodeLifecycleView) -> Iterator[Step | CommonStep]:
         yield from view.events
         if view.health is not None:
             yield from plan(view.health)
 
-    def update_memory(self, key: str, view: NodeView | None, steps: Sequence[Step | CommonStep]) -> None:
+    def update_memory(
+        self, key: str, view: NodeLifecycleView | None, steps: Sequence[Step | CommonStep]
+    ) -> None:
         self.memory.events.pop(key, None)
         if view is None or view.node is None:
             return
         self.memory.heard.setdefault(key, clock.now())
-        if any(isinstance(step, SetTaints) and step.drives_off for step in steps):
+        if any(isinstance(step, SetTaints) and step.evicts_pods for step in steps):
             zone, pause = zone_of(view.node), self._pause(view.node)
             self.memory.pace.note_eviction(zone, pause, clock.now())
 
@@ -159,11 +161,11 @@ class NodeLifecycle(Controller[str, NodeView, Step]):
 
     # --- doing it
 
-    def subject(self, view: NodeView) -> Node:
+    def subject(self, view: NodeLifecycleView) -> Node:
         assert view.node is not None
         return view.node
 
-    async def act(self, key: str, view: NodeView, step: Step) -> Outcome[NodeView]:
+    async def act(self, key: str, view: NodeLifecycleView, step: Step) -> Outcome[NodeLifecycleView]:
         node = view.node
         assert node is not None
         match step:

@@ -34,12 +34,12 @@ _OURS = {(key, NO_SCHEDULE) for key in (*_KEYS.values(), UNSCHEDULABLE)} | {
 }
 
 
-class View(Struct, frozen=True):
+class NodeHealth(Struct, frozen=True):
     node: Node
     now: datetime
     silent: float  # seconds since it was last heard of
     grace: float  # seconds of silence that mean nothing
-    turn: float = 0.0  # seconds until its pods may be driven off; infinite while nothing moves
+    eviction_delay: float = 0.0  # seconds until its pods may be driven off; infinite while nothing moves
     pods: Sequence[Pod] = ()  # on the node, and ready as far as anybody knows
 
 
@@ -53,7 +53,7 @@ class SetTaints(Struct, frozen=True):
     """Replace the node's taints."""
 
     taints: tuple[Taint, ...]
-    drives_off: bool = False  # a NoExecute taint is new: the zone's next eviction has to wait
+    evicts_pods: bool = False  # a NoExecute taint is new: the zone's next eviction has to wait
 
 
 class MarkPodNotReady(Struct, frozen=True):
@@ -63,10 +63,10 @@ class MarkPodNotReady(Struct, frozen=True):
 Step = SetUnknown | SetTaints | MarkPodNotReady
 
 
-def plan(view: View) -> Iterator[Step | CommonStep]:
+def plan(view: NodeHealth) -> Iterator[Step | CommonStep]:
     node, conditions = view.node, {c.type: c for c in view.node.status.conditions}
     if view.silent >= view.grace - TICK:
-        lost = tuple(_lost(view, conditions))
+        lost = tuple(_unknown_conditions(view, conditions))
         if lost:
             yield SetUnknown(lost)
             before = conditions.get("Ready")
@@ -91,7 +91,7 @@ def _status(conditions: dict[str, NodeCondition]) -> str:
     return conditions["Ready"].status if "Ready" in conditions else "Unknown"
 
 
-def _lost(view: View, conditions: dict[str, NodeCondition]) -> Iterator[NodeCondition]:
+def _unknown_conditions(view: NodeHealth, conditions: dict[str, NodeCondition]) -> Iterator[NodeCondition]:
     moment = _stamp(view.now)
     for type in REPORTED:
         held = conditions.get(type)
@@ -117,7 +117,7 @@ def _lost(view: View, conditions: dict[str, NodeCondition]) -> Iterator[NodeCond
 # Taints
 
 
-def _taints(view: View, conditions: dict[str, NodeCondition]) -> Iterator[SetTaints | Wait]:
+def _taints(view: NodeHealth, conditions: dict[str, NodeCondition]) -> Iterator[SetTaints | Wait]:
     held = view.node.spec.taints
     keeps_away = {_KEYS[c.type, c.status] for c in conditions.values() if (c.type, c.status) in _KEYS}
     wanted = {(key, NO_SCHEDULE) for key in keeps_away}
@@ -127,12 +127,12 @@ def _taints(view: View, conditions: dict[str, NodeCondition]) -> Iterator[SetTai
     drives = _KEYS.get(("Ready", ready))
     driving = any(t.effect == NO_EXECUTE and t.key in (NOT_READY, UNREACHABLE) for t in held)
     if drives is not None:
-        if driving and not isinf(view.turn):
+        if driving and not isinf(view.eviction_delay):
             wanted.add((drives, NO_EXECUTE))  # from one to the other at once, the pods' clocks run already
-        elif view.turn == 0:
+        elif view.eviction_delay == 0:
             wanted.add((drives, NO_EXECUTE))
         else:
-            yield _held_back(view)
+            yield _eviction_wait(view)
     kept = tuple(t for t in held if (t.key, t.effect) in wanted or (t.key, t.effect) not in _OURS)
     there = {(t.key, t.effect) for t in kept}
     added = tuple(
@@ -140,13 +140,15 @@ def _taints(view: View, conditions: dict[str, NodeCondition]) -> Iterator[SetTai
     )
     if added or kept != held:
         fresh = not driving and any(t.effect == NO_EXECUTE for t in added)
-        yield SetTaints((*kept, *added), drives_off=fresh)
+        yield SetTaints((*kept, *added), evicts_pods=fresh)
 
 
-def _held_back(view: View) -> Wait:
-    if isinf(view.turn):
+def _eviction_wait(view: NodeHealth) -> Wait:
+    if isinf(view.eviction_delay):
         return Wait(UNTIL_CHANGED, f"pods stay on {view.node.name}: too many nodes of its zone are not ready")
-    return Wait(view.turn, f"pods stay on {view.node.name} a little longer: one node after the other")
+    return Wait(
+        view.eviction_delay, f"pods stay on {view.node.name} a little longer: one node after the other"
+    )
 
 
 def _stamp(moment: datetime) -> str:

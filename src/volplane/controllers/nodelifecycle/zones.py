@@ -18,7 +18,7 @@ from volplane.rules.taints import is_ready
 REGION, ZONE = "topology.kubernetes.io/region", "topology.kubernetes.io/zone"
 
 
-class Pace(Struct, frozen=True):
+class EvictionRates(Struct, frozen=True):
     """Nodes a second and per zone; the words are those of the flags."""
 
     node_eviction_rate: float = 0.1
@@ -32,7 +32,7 @@ def zone_of(node: Node) -> str:
     return f"{labels.get(REGION, '')}:{labels.get(ZONE, '')}"
 
 
-def pause(node: Node, nodes: Iterable[Node], pace: Pace) -> float:
+def pause(node: Node, nodes: Iterable[Node], pace: EvictionRates) -> float:
     """Seconds between two nodes of this node's zone; infinite while none may be given up."""
     zones: dict[str, list[bool]] = {}
     for each in nodes:
@@ -43,7 +43,7 @@ def pause(node: Node, nodes: Iterable[Node], pace: Pace) -> float:
     return 1 / rate if rate > 0 else inf
 
 
-def _rate(ready: list[bool], pace: Pace) -> float:
+def _rate(ready: list[bool], pace: EvictionRates) -> float:
     lost = ready.count(False)
     if any(ready) and lost > 2 and lost / len(ready) >= pace.unhealthy_zone_threshold:
         large = len(ready) > pace.large_cluster_size_threshold

@@ -14,7 +14,7 @@ from volplane.base import clock
 from volplane.client.client import Client
 from volplane.controllers.podgc.plan import RemovePod, plan, surplus
 from volplane.loops.controller import Controller
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.rules.pods import has_ended, node_of
 from volplane.rules.steps import TICK, CommonStep, Wait
 from volplane.rules.taints import is_out_of_service, is_ready
@@ -29,7 +29,7 @@ def endings(pod: Pod) -> list[str]:
     return ["ended"] if has_ended(pod) else []
 
 
-class PodView(Struct, frozen=True):
+class PodGarbageView(Struct, frozen=True):
     pod: Pod
     node: Node | None
     quarantine: float
@@ -42,7 +42,7 @@ class FinishedView(Struct, frozen=True):
     threshold: int
 
 
-View = PodView | FinishedView
+View = PodGarbageView | FinishedView
 
 
 class PodGarbageMemory:
@@ -71,7 +71,7 @@ class PodGarbage(Controller[str, View, RemovePod]):
         *,
         threshold: int = 12500,
         quarantine: float = 40.0,
-        events: Recorder | None = None,
+        events: EventRecorder | None = None,
     ) -> None:
         super().__init__(client, events=events)
         self.threshold, self.quarantine = threshold, quarantine
@@ -110,7 +110,7 @@ class PodGarbage(Controller[str, View, RemovePod]):
         if pod is None:
             return None
         node = self.nodes.get(pod.spec.node_name)
-        return PodView(pod, node, self._quarantine(pod, node))
+        return PodGarbageView(pod, node, self._quarantine(pod, node))
 
     def _quarantine(self, pod: Pod, node: Node | None) -> float:
         if node is not None or not pod.spec.node_name:
@@ -120,12 +120,12 @@ class PodGarbage(Controller[str, View, RemovePod]):
         return left if left > TICK else 0.0
 
     def plan(self, view: View) -> Iterator[RemovePod | Wait]:
-        if isinstance(view, PodView):
+        if isinstance(view, PodGarbageView):
             return plan(view.pod, view.node, quarantine=view.quarantine)
         return (RemovePod(p, "too many finished pods") for p in surplus(view.pods, view.threshold))
 
     def update_memory(self, key: str, view: View | None, steps: Sequence[RemovePod | CommonStep]) -> None:
-        if isinstance(view, PodView) and view.node is None and view.pod.spec.node_name:
+        if isinstance(view, PodGarbageView) and view.node is None and view.pod.spec.node_name:
             self.memory.missing.setdefault(view.pod.spec.node_name, clock.now())
 
     def batches(self, steps: Sequence[RemovePod | CommonStep]) -> Iterable[Sequence[RemovePod | CommonStep]]:

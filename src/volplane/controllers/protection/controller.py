@@ -22,7 +22,7 @@ from volplane.controllers.protection.plan import (
     ClaimProtectionView,
     RemoveFinalizer,
     Step,
-    VerifyLive,
+    VerifyUnused,
     classes_of,
     is_protected,
     plan_attributes,
@@ -63,7 +63,7 @@ class Protection(Controller[str, V, Step]):
                     revision=protected.metadata.resource_version,
                     missing_ok=True,
                 )
-            case VerifyLive():
+            case VerifyUnused():
                 return Replan(await self.verify(view))
             case _:
                 assert_never(step)

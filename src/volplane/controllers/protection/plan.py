@@ -42,11 +42,11 @@ class RemoveFinalizer(Struct, frozen=True):
     finalizers: tuple[str, ...]
 
 
-class VerifyLive(Struct, frozen=True):
+class VerifyUnused(Struct, frozen=True):
     """The caches show nobody who uses it: read from the server before the finalizer is removed."""
 
 
-Step = AddFinalizer | RemoveFinalizer | VerifyLive
+Step = AddFinalizer | RemoveFinalizer | VerifyUnused
 
 
 def is_protected(obj: PersistentVolume | PersistentVolumeClaim, finalizer: str) -> bool:
@@ -63,11 +63,11 @@ def plan_claim(
         if CLAIM_PROTECTION not in have:
             yield AddFinalizer((*have, CLAIM_PROTECTION))
     elif CLAIM_PROTECTION in have:
-        holders = [pod.key for pod in users if holds(pod, claim)]
+        holders = [pod.key for pod in users if uses_claim(pod, claim)]
         if holders:
             yield Wait(UNTIL_CHANGED, f"still used by pod {', '.join(sorted(holders))}")
         elif not proven:
-            yield VerifyLive()
+            yield VerifyUnused()
         else:
             yield RemoveFinalizer(_without(have, CLAIM_PROTECTION))
 
@@ -96,7 +96,7 @@ def plan_attributes(
         if users:
             yield Wait(UNTIL_CHANGED, f"still referred to by {', '.join(sorted(users))}")
         elif not proven:
-            yield VerifyLive()
+            yield VerifyUnused()
         else:
             yield RemoveFinalizer(_without(have, ATTRIBUTES_PROTECTION))
 
@@ -111,12 +111,12 @@ def classes_of(obj: PersistentVolume | PersistentVolumeClaim) -> list[str]:
     return [name for name in names if name]
 
 
-def holds(pod: Pod, claim: PersistentVolumeClaim) -> bool:
+def uses_claim(pod: Pod, claim: PersistentVolumeClaim) -> bool:
     if not pod.spec.node_name or pod.namespace != claim.namespace:
         return False
     return any(
         use.claim == claim.name and (not use.ephemeral or _protects_own_claim(pod, claim))
-        for use in pods.uses(pod)
+        for use in pods.claim_uses(pod)
     )
 
 

@@ -16,7 +16,7 @@ class QuotaView(Struct, frozen=True):
     claims: Sequence[PersistentVolumeClaim]  # of its namespace
 
 
-class Quotas(Controller[str, QuotaView, SetQuotaStatus]):
+class ResourceQuotas(Controller[str, QuotaView, SetQuotaStatus]):
     name = "resourcequota-controller"
     workers = 5
     resync = 300.0

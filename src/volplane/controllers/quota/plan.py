@@ -16,6 +16,6 @@ class SetQuotaStatus(Struct, frozen=True):
 
 
 def plan(quota: ResourceQuota, claims: Iterable[PersistentVolumeClaim]) -> Iterator[SetQuotaStatus]:
-    used = quotas.spelled(quotas.used(quota, claims))
+    used = quotas.format_amounts(quotas.compute_used(quota, claims))
     if (dict(quota.status.hard), dict(quota.status.used)) != (dict(quota.spec.hard), used):
         yield SetQuotaStatus(quota.spec.hard, used)

@@ -15,7 +15,7 @@ from volplane.api.snapshot import (
 from volplane.rules import binding, snapshots
 
 
-class Unfit(ValueError):
+class InvalidSnapshotSource(ValueError):
     """No snapshot can be taken of that, as it is now."""
 
 
@@ -25,24 +25,26 @@ def volume_of(
     """The volume to copy: bound to the claim both ways, and a driver's. Raises Unfit."""
     name = snapshot.spec.source.persistent_volume_claim_name or ""
     if claim is None:
-        raise Unfit(
+        raise InvalidSnapshotSource(
             f'failed to retrieve PVC {name} from the lister: persistentvolumeclaim "{name}" not found'
         )
     if claim.status.phase != "Bound":
-        raise Unfit(f"the PVC {claim.name} is not yet bound to a PV, will not attempt to take a snapshot")
+        raise InvalidSnapshotSource(
+            f"the PVC {claim.name} is not yet bound to a PV, will not attempt to take a snapshot"
+        )
     if volume is None:
         bound = claim.spec.volume_name
-        raise Unfit(
+        raise InvalidSnapshotSource(
             f'failed to retrieve PV {bound} from the API server: persistentvolumes "{bound}" not found'
         )
     if not binding.is_for(volume, claim):
-        raise Unfit("claim in dataSource not bound or invalid")
+        raise InvalidSnapshotSource("claim in dataSource not bound or invalid")
     if volume.spec.csi is None:
-        raise Unfit(f"snapshotting non-CSI volumes is not supported, snapshot:{snapshot.key}")
+        raise InvalidSnapshotSource(f"snapshotting non-CSI volumes is not supported, snapshot:{snapshot.key}")
     return volume
 
 
-def make(
+def make_content(
     snapshot: VolumeSnapshot,
     snapshot_class: VolumeSnapshotClass,
     volume: PersistentVolume | None,

@@ -33,7 +33,7 @@ from volplane.controllers.snapshot.plan import (
     RemoveClaimFinalizer,
     SnapshotInputs,
 )
-from volplane.controllers.snapshot.settings import Settings
+from volplane.controllers.snapshot.settings import SnapshotControllerOptions
 from volplane.controllers.snapshot.status_writer import COMPONENT, SnapshotWriter
 from volplane.controllers.snapshot.steps import (
     AnnotateBeingDeleted,
@@ -44,7 +44,7 @@ from volplane.controllers.snapshot.steps import (
     SetFinalizers,
 )
 from volplane.loops.controller import Continue, Outcome
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.loops.queue import Backoff
 from volplane.rules import snapshots, topology
 from volplane.rules.steps import CommonStep
@@ -89,15 +89,15 @@ SnapshotStep = (
 )
 
 
-class Snapshots(SnapshotWriter[View, plans.Step]):
+class VolumeSnapshots(SnapshotWriter[View, plans.Step]):
     name = COMPONENT
 
     def __init__(
         self,
         client: Client,
-        settings: Settings = Settings(),  # noqa: B008  (frozen)
+        settings: SnapshotControllerOptions = SnapshotControllerOptions(),  # noqa: B008  (frozen)
         *,
-        events: Recorder | None = None,
+        events: EventRecorder | None = None,
     ) -> None:
         super().__init__(
             client,
@@ -107,7 +107,7 @@ class Snapshots(SnapshotWriter[View, plans.Step]):
             resync=settings.resync_period,
         )
         self.settings = settings
-        self.options = plans.SnapshotOptions(keep_mode=settings.prevent_volume_mode_conversion)
+        self.options = plans.SnapshotPlanOptions(keep_mode=settings.prevent_volume_mode_conversion)
 
     def setup(self) -> None:
         self.memory = SnapshotOperations()
@@ -219,7 +219,7 @@ class Snapshots(SnapshotWriter[View, plans.Step]):
         if volume.spec.node_affinity is None:
             return ""
         return next(
-            (n.name for n in self.nodes.all() if topology.reachable_from(volume, n.metadata.labels)), ""
+            (n.name for n in self.nodes.all() if topology.is_reachable_from(volume, n.metadata.labels)), ""
         )
 
     def _driver(self, snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> str:

@@ -21,7 +21,7 @@ from volplane.api.snapshot import (
     VolumeSnapshotContent,
     VolumeSnapshotStatus,
 )
-from volplane.controllers.snapshot.content import Unfit, make, volume_of
+from volplane.controllers.snapshot.content import InvalidSnapshotSource, make_content, volume_of
 from volplane.controllers.snapshot.steps import (
     AnnotateBeingDeleted,
     BindContent,
@@ -31,9 +31,9 @@ from volplane.controllers.snapshot.steps import (
     SetFinalizers,
 )
 from volplane.rules import sizes, snapshots
-from volplane.rules.snapshots import BadClass
+from volplane.rules.snapshots import InvalidSnapshotClass
 from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warning
-from volplane.rules.templates import BadTemplate
+from volplane.rules.templates import InvalidTemplate
 
 VOLUME_MISSING = "VolumeSnapshotContent is missing"
 
@@ -51,7 +51,7 @@ class SnapshotInputs(Struct, frozen=True):
     node: str = ""  # who handles it, where every node handles its own
 
 
-class SnapshotOptions(Struct, frozen=True):
+class SnapshotPlanOptions(Struct, frozen=True):
     keep_mode: bool = True  # --prevent-volume-mode-conversion
 
 
@@ -89,7 +89,7 @@ Step = (
 
 
 def plan(
-    snapshot: VolumeSnapshot, inputs: SnapshotInputs, settings: SnapshotOptions
+    snapshot: VolumeSnapshot, inputs: SnapshotInputs, settings: SnapshotPlanOptions
 ) -> Iterator[Step | CommonStep]:
     if snapshots.is_ready(snapshot) and _keeps_claim(inputs):
         yield RemoveClaimFinalizer()
@@ -116,7 +116,7 @@ def _keeps_claim(inputs: SnapshotInputs) -> bool:
 
 
 def _take(
-    snapshot: VolumeSnapshot, inputs: SnapshotInputs, settings: SnapshotOptions
+    snapshot: VolumeSnapshot, inputs: SnapshotInputs, settings: SnapshotPlanOptions
 ) -> Iterator[Step | CommonStep]:
     content = inputs.content
     if content is not None:
@@ -124,7 +124,7 @@ def _take(
             which = "is pre-provisioned while expecting a dynamically provisioned one"
             yield ReportError("SnapshotContentMismatch", f"VolumeSnapshotContent {content.name} {which}")
         elif not snapshots.is_bound_to(content, snapshot):
-            yield _misbound(content)
+            yield _report_misbound(content)
         else:
             yield from _set_finalizers(snapshot, content)
             yield from _copy_status(snapshot, content)
@@ -140,8 +140,8 @@ def _take(
     claim = inputs.claim
     try:
         volume_of(snapshot, claim, inputs.volume)
-        made = make(snapshot, chosen, inputs.volume, node=inputs.node, keep_mode=settings.keep_mode)
-    except (Unfit, BadClass, BadTemplate) as error:
+        made = make_content(snapshot, chosen, inputs.volume, node=inputs.node, keep_mode=settings.keep_mode)
+    except (InvalidSnapshotSource, InvalidSnapshotClass, InvalidTemplate) as error:
         failed = f"Failed to create snapshot content with error {error}"
         yield ReportError("SnapshotContentCreationFailed", failed)
         return
@@ -180,7 +180,7 @@ def _class(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> VolumeSnapshotCl
             if candidates
             else "cannot find default snapshot class"
         )
-    except Unfit as error:
+    except InvalidSnapshotSource as error:
         why = str(error)
     told = f"Failed to set default snapshot class with error {why}"
     return ReportError("SetDefaultSnapshotClassFailed", told, unready=False)
@@ -197,7 +197,7 @@ def _bind_existing(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator
         which = "is dynamically provisioned while expecting a pre-provisioned one"
         yield ReportError("SnapshotContentMismatch", f"VolumeSnapshotContent {which}")
     elif not snapshots.is_for(content, snapshot):
-        yield _misbound(content)
+        yield _report_misbound(content)
     else:
         yield from _set_finalizers(snapshot, content)
         ref, named = content.spec.volume_snapshot_ref, snapshot.spec.volume_snapshot_class_name
@@ -206,7 +206,7 @@ def _bind_existing(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator
         yield from _copy_status(snapshot, content)
 
 
-def _misbound(content: VolumeSnapshotContent) -> ReportError:
+def _report_misbound(content: VolumeSnapshotContent) -> ReportError:
     told = f"VolumeSnapshotContent [{content.name}] is bound to a different snapshot"
     return ReportError("SnapshotContentMisbound", told)
 
@@ -276,7 +276,7 @@ def status_changes(now: VolumeSnapshotStatus, content: VolumeSnapshotContent) ->
         status["creationTime"] = snapshots.stamp(there.creation_time)
     size = quantity.value(now.restore_size or 0)
     if there.restore_size is not None and (now.restore_size is None or (not size and there.restore_size)):
-        status["restoreSize"] = sizes.text(there.restore_size)
+        status["restoreSize"] = sizes.format_size(there.restore_size)
     return status
 
 

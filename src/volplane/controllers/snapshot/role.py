@@ -6,25 +6,25 @@ import asyncio
 import socket
 
 from volplane.client.client import Client
-from volplane.controllers.snapshot.controller import Snapshots
+from volplane.controllers.snapshot.controller import VolumeSnapshots
 from volplane.controllers.snapshot.crd_wait import wait_for_crds
-from volplane.controllers.snapshot.groups.controller import Groups
-from volplane.controllers.snapshot.settings import Settings
+from volplane.controllers.snapshot.groups.controller import VolumeGroupSnapshots
+from volplane.controllers.snapshot.settings import SnapshotControllerOptions
 from volplane.controllers.snapshot.status_writer import COMPONENT
 from volplane.loops.controller import Unsupported
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.loops.health import alive, health
 from volplane.loops.leader import lead
 from volplane.loops.wait_reports import WaitRegistry
 
-__all__ = ["Settings", "run"]
+__all__ = ["SnapshotControllerOptions", "run"]
 
 LEASE = "snapshot-controller-leader"
 
 
 async def run(
     client: Client,
-    settings: Settings,
+    settings: SnapshotControllerOptions,
     *,
     identity: str = "",
     namespace: str = "kube-system",
@@ -40,10 +40,10 @@ async def run(
     registry = wait_registry or WaitRegistry()
 
     async def work() -> None:
-        async with Recorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
-            tasks.create_task(registry.run(Snapshots(client, settings, events=events)))
+        async with EventRecorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
+            tasks.create_task(registry.run(VolumeSnapshots(client, settings, events=events)))
             if settings.groups:
-                tasks.create_task(registry.run(Groups(client, settings, events=events)))
+                tasks.create_task(registry.run(VolumeGroupSnapshots(client, settings, events=events)))
 
     checks = {"/healthz/leader-election": alive}
     async with health(settings.http_endpoint, checks, settings.metrics_path):

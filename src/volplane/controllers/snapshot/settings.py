@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from volplane.base.settings import Duration, about
-from volplane.loops.leader import Election
+from volplane.loops.leader import LeaderElectionOptions
 
 
-class Settings(Election, frozen=True, kw_only=True):
+class SnapshotControllerOptions(LeaderElectionOptions, frozen=True, kw_only=True):
     resync_period: Annotated[Duration, about("interval at which every snapshot is reconciled again")] = 900.0
     worker_threads: Annotated[int, about("snapshots that are processed at the same time")] = 10
     retry_interval_start: Annotated[Duration, about("first delay after a failure; it doubles each time")] = (

@@ -29,8 +29,8 @@ from volplane.controllers.statefulset.plan import (
     SetPodLabels,
     SetRevisionNumber,
     SetStatefulSetStatus,
+    StatefulSetView,
     Step,
-    View,
     plan,
 )
 from volplane.loops.controller import Controller
@@ -45,7 +45,7 @@ from volplane.rules.workloads import (
 )
 
 
-class StatefulSets(Controller[str, View, Step]):
+class StatefulSets(Controller[str, StatefulSetView, Step]):
     name = "statefulset-controller"
 
     def setup(self) -> None:
@@ -90,12 +90,12 @@ class StatefulSets(Controller[str, View, Step]):
 
     # --- what to do
 
-    def view(self, key: str) -> View | None:
+    def view(self, key: str) -> StatefulSetView | None:
         wanted = self.sets.at(key)
         if wanted is None:
             return None
         where = wanted.namespace
-        return View(
+        return StatefulSetView(
             wanted,
             clock.wall(),
             pods=self.own_pods[wanted.uid],
@@ -104,7 +104,7 @@ class StatefulSets(Controller[str, View, Step]):
             orphans=[*self.orphan_pods[where], *self.orphan_revisions[where]],
         )
 
-    def plan(self, view: View) -> Iterator[Step | CommonStep]:
+    def plan(self, view: StatefulSetView) -> Iterator[Step | CommonStep]:
         return plan(view)
 
     def batches(self, steps: Sequence[Step | CommonStep]) -> Iterator[Sequence[Step | CommonStep]]:
@@ -116,10 +116,10 @@ class StatefulSets(Controller[str, View, Step]):
         yield from ([step] for step in steps if isinstance(step, SetOwnerRefs))
         yield [step for step in steps if isinstance(step, PodStep) and not isinstance(step, SetOwnerRefs)]
 
-    def subject(self, view: View) -> StatefulSet:
+    def subject(self, view: StatefulSetView) -> StatefulSet:
         return view.wanted
 
-    async def act(self, key: str, view: View, step: Step) -> None:
+    async def act(self, key: str, view: StatefulSetView, step: Step) -> None:
         wanted = view.wanted
         match step:
             case AdoptObject(orphan):
@@ -145,7 +145,7 @@ class StatefulSets(Controller[str, View, Step]):
                     missing_ok=True,
                 )
             case SetStatefulSetStatus(status):
-                await self._set_status(wanted, codec.exactly(status))
+                await self._set_status(wanted, codec.full_merge_patch(status))
             case SetOwnerRefs():
                 await self._set_owner_refs(step)
             case CreatePodWithClaims(pod, claims):

@@ -16,7 +16,7 @@ from volplane.api import kinds
 from volplane.api.apps import StatefulSet
 from volplane.api.core import PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume
 from volplane.api.meta import LabelSelector, OwnerReference, Resource
-from volplane.controllers.statefulset.revisions import POD_LABEL, Revision
+from volplane.controllers.statefulset.revisions import POD_LABEL, TemplateRevision
 from volplane.rules.workloads import owner_reference, pod_of
 
 NAME_LABEL = "statefulset.kubernetes.io/pod-name"
@@ -45,7 +45,7 @@ def ordinals(wanted: StatefulSet) -> range:
     return range(start(wanted), start(wanted) + replicas(wanted))
 
 
-def new_pod(wanted: StatefulSet, revision: Revision, ordinal: int) -> Pod:
+def new_pod(wanted: StatefulSet, revision: TemplateRevision, ordinal: int) -> Pod:
     name = f"{wanted.name}-{ordinal}"
     labels = {NAME_LABEL: name, INDEX_LABEL: str(ordinal), POD_LABEL: revision.name}
     pod = pod_of(revision.template, wanted, name=name, labels=labels)
@@ -132,7 +132,7 @@ def owners(
     held = claim.metadata.owner_references
     if _names_another(claim, wanted) or _names_another(claim, pod):
         return held  # left over from namesakes: garbage collection knows what to do with it
-    others = tuple(r for r in held if not _is_of(r, wanted) and not _is_of(r, pod))
+    others = tuple(r for r in held if not _is_reference_to(r, wanted) and not _is_reference_to(r, pod))
     if has_rival(claim, wanted, pod):
         return others
     mine: tuple[Resource, ...] = ()
@@ -144,7 +144,7 @@ def owners(
     return held if set(held) == set(ought) else ought
 
 
-def _is_of(reference: OwnerReference, owner: Resource) -> bool:
+def _is_reference_to(reference: OwnerReference, owner: Resource) -> bool:
     """Points at an object of this kind and name, whichever uid it has."""
     kind = kinds.of(type(owner))
     told = (reference.api_version, reference.kind, reference.name)
@@ -152,4 +152,4 @@ def _is_of(reference: OwnerReference, owner: Resource) -> bool:
 
 
 def _names_another(claim: PersistentVolumeClaim, owner: Resource) -> bool:
-    return any(_is_of(r, owner) and r.uid != owner.uid for r in claim.metadata.owner_references)
+    return any(_is_reference_to(r, owner) and r.uid != owner.uid for r in claim.metadata.owner_references)

@@ -15,22 +15,22 @@ from msgspec import Struct
 from volplane.api.apps import ControllerRevision, StatefulSet, StatefulSetStatus
 from volplane.api.core import PersistentVolumeClaim, Pod
 from volplane.api.meta import OwnerReference
-from volplane.api.selectors import Labels
+from volplane.api.selectors import LabelMatcher
 from volplane.controllers.statefulset import identity
 from volplane.controllers.statefulset.revisions import (
     POD_LABEL,
-    History,
-    Revision,
+    RevisionHistory,
+    TemplateRevision,
     history,
     last_known,
-    superfluous,
+    revisions_to_delete,
 )
 from volplane.rules.pods import has_ended
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Say, Wait, warning
+from volplane.rules.steps import UNTIL_CHANGED, CommonStep, RecordEvent, Wait, warning
 from volplane.rules.workloads import DeletePod, availability, available_in, is_ready
 
 
-class View(Struct, frozen=True):
+class StatefulSetView(Struct, frozen=True):
     """A set and what the caches show around it."""
 
     wanted: StatefulSet
@@ -100,7 +100,7 @@ Step = (
 )
 
 
-def plan(view: View) -> Iterator[Step | CommonStep]:
+def plan(view: StatefulSetView) -> Iterator[Step | CommonStep]:
     wanted, pods = view.wanted, [p for p in view.pods if belongs(view.wanted, p)]
     if wanted.is_deleting:
         # Its revisions and pods may be on their way to nobody; what it last knew is what it reports.
@@ -116,7 +116,7 @@ def plan(view: View) -> Iterator[Step | CommonStep]:
         yield CreateRevision(held.create)
     if held.renumber is not None:
         yield SetRevisionNumber(*held.renumber)
-    yield from (DeleteRevision(r) for r in superfluous(wanted, held, view.revisions, pods))
+    yield from (DeleteRevision(r) for r in revisions_to_delete(wanted, held, view.revisions, pods))
     yield from _report(view, pods, held)
     yield from _pod_steps(view, pods, held)
     yield from availability(pods, view.wanted.spec.min_ready_seconds, view.now)
@@ -127,10 +127,10 @@ def belongs(wanted: StatefulSet, pod: Pod) -> bool:
 
 
 def _is_selected(wanted: StatefulSet, obj: Pod | ControllerRevision) -> bool:
-    return Labels.of(wanted.spec.selector).matches(obj.metadata.labels)
+    return LabelMatcher.of(wanted.spec.selector).matches(obj.metadata.labels)
 
 
-def _adopt(view: View) -> Iterator[AdoptObject]:
+def _adopt(view: StatefulSetView) -> Iterator[AdoptObject]:
     for orphan in view.orphans:
         if orphan.is_deleting:
             continue
@@ -144,31 +144,33 @@ def _adopt(view: View) -> Iterator[AdoptObject]:
 # Pods
 
 
-def _pod_steps(view: View, pods: Sequence[Pod], held: History) -> Iterator[PodStep | Wait | Say]:
+def _pod_steps(
+    view: StatefulSetView, pods: Sequence[Pod], held: RevisionHistory
+) -> Iterator[PodStep | Wait | RecordEvent]:
     wanted = view.wanted
     ordinals = identity.ordinals(wanted)
     present = {identity.parse(p.name)[1]: p for p in pods}
     at_once = wanted.spec.pod_management_policy == "Parallel"
     complete = True
     for ordinal in ordinals:
-        halts = yield from _keep(view, ordinal, present.get(ordinal), held, at_once)
+        halts = yield from _plan_ordinal(view, ordinal, present.get(ordinal), held, at_once)
         complete = complete and not halts
         if halts and not at_once:
             return
     surplus = [present[o] for o in sorted(present.keys() - set(ordinals), reverse=True)]
     for pod in surplus:
         yield from _set_owners(view, pod, given_up=True)
-    shrinks = yield from _give_up(view, surplus, at_once)
+    shrinks = yield from _plan_surplus(view, surplus, at_once)
     if complete and not shrinks and wanted.spec.update_strategy.type != "OnDelete":
         yield from _update(view, [present[o] for o in ordinals], held.update)
 
 
-def _keep(
-    view: View, ordinal: int, pod: Pod | None, held: History, at_once: bool
-) -> Generator[PodStep | Wait | Say, None, bool]:
+def _plan_ordinal(
+    view: StatefulSetView, ordinal: int, pod: Pod | None, held: RevisionHistory, at_once: bool
+) -> Generator[PodStep | Wait | RecordEvent, None, bool]:
     """One ordinal; the generator's result says whether those after it have to wait."""
     if pod is None:
-        yield from _make(view, ordinal, held)
+        yield from _plan_new_pod(view, ordinal, held)
         return True
     if has_ended(pod):
         if not pod.is_deleting:
@@ -179,7 +181,7 @@ def _keep(
         if missing:
             yield CreateClaims(pod, missing)
     if not at_once:
-        why = _not_yet(view, pod)
+        why = _unready_reason(view, pod)
         if why:
             yield Wait(UNTIL_CHANGED, why)
             return True
@@ -189,7 +191,7 @@ def _keep(
     return False
 
 
-def _not_yet(view: View, pod: Pod) -> str:
+def _unready_reason(view: StatefulSetView, pod: Pod) -> str:
     """Why the pods after this one wait; empty when they need not."""
     if pod.is_deleting:
         return f"pod {pod.name} is terminating"
@@ -198,13 +200,13 @@ def _not_yet(view: View, pod: Pod) -> str:
     return "" if _is_available(view, pod) else f"pod {pod.name} is not available yet"
 
 
-def _is_available(view: View, pod: Pod) -> bool:
+def _is_available(view: StatefulSetView, pod: Pod) -> bool:
     return available_in(pod, view.wanted.spec.min_ready_seconds, view.now) == 0 and not pod.is_deleting
 
 
-def _make(
-    view: View, ordinal: int, held: History
-) -> Iterator[CreatePodWithClaims | SetOwnerRefs | Wait | Say]:
+def _plan_new_pod(
+    view: StatefulSetView, ordinal: int, held: RevisionHistory
+) -> Iterator[CreatePodWithClaims | SetOwnerRefs | Wait | RecordEvent]:
     wanted = view.wanted
     pod = identity.new_pod(wanted, _revision_for(wanted, ordinal, held), ordinal)
     claims = list(identity.claims_of(wanted, ordinal))
@@ -224,7 +226,7 @@ def _make(
     yield CreatePodWithClaims(pod, tuple(c for c in claims if c.name not in view.claims))
 
 
-def _revision_for(wanted: StatefulSet, ordinal: int, held: History) -> Revision:
+def _revision_for(wanted: StatefulSet, ordinal: int, held: RevisionHistory) -> TemplateRevision:
     """Below the partition, a pod that is lost comes back as it was."""
     rolling = wanted.spec.update_strategy.rolling_update
     if rolling is not None:
@@ -234,7 +236,7 @@ def _revision_for(wanted: StatefulSet, ordinal: int, held: History) -> Revision:
     return held.current if ordinal < identity.start(wanted) + keeps else held.update
 
 
-def _set_owners(view: View, pod: Pod, *, given_up: bool) -> Iterator[SetOwnerRefs | Say]:
+def _set_owners(view: StatefulSetView, pod: Pod, *, given_up: bool) -> Iterator[SetOwnerRefs | RecordEvent]:
     _, ordinal = identity.parse(pod.name)
     for template in view.wanted.spec.volume_claim_templates:
         claim = view.claims.get(identity.claim_name(template.name, view.wanted, ordinal))
@@ -252,7 +254,9 @@ def _set_owners(view: View, pod: Pod, *, given_up: bool) -> Iterator[SetOwnerRef
         yield SetOwnerRefs(claim, ought)
 
 
-def _give_up(view: View, surplus: Sequence[Pod], at_once: bool) -> Generator[DeletePod | Wait, None, bool]:
+def _plan_surplus(
+    view: StatefulSetView, surplus: Sequence[Pod], at_once: bool
+) -> Generator[DeletePod | Wait, None, bool]:
     """Pods beyond the wanted number, highest first; the result says whether there were any to deal with."""
     alive = [p for p in surplus if not p.is_deleting]
     if at_once:
@@ -273,7 +277,9 @@ def _give_up(view: View, surplus: Sequence[Pod], at_once: bool) -> Generator[Del
     return True
 
 
-def _update(view: View, pods: Sequence[Pod], target: Revision) -> Iterator[DeletePod | Wait]:
+def _update(
+    view: StatefulSetView, pods: Sequence[Pod], target: TemplateRevision
+) -> Iterator[DeletePod | Wait]:
     rolling = view.wanted.spec.update_strategy.rolling_update
     lowest = (rolling.partition or 0) if rolling else 0
     for pod in reversed(pods[lowest:]):
@@ -288,13 +294,15 @@ def _update(view: View, pods: Sequence[Pod], target: Revision) -> Iterator[Delet
 # Status
 
 
-def _report(view: View, pods: Sequence[Pod], held: History) -> Iterator[SetStatefulSetStatus]:
+def _report(
+    view: StatefulSetView, pods: Sequence[Pod], held: RevisionHistory
+) -> Iterator[SetStatefulSetStatus]:
     status = current_status(view, pods, held)
     if status != view.wanted.status:
         yield SetStatefulSetStatus(status)
 
 
-def current_status(view: View, pods: Sequence[Pod], held: History) -> StatefulSetStatus:
+def current_status(view: StatefulSetView, pods: Sequence[Pod], held: RevisionHistory) -> StatefulSetStatus:
     wanted, total = view.wanted, identity.replicas(view.wanted)
     ready = [p for p in pods if p.status.phase == "Running" and is_ready(p)]
     minimum = wanted.spec.min_ready_seconds

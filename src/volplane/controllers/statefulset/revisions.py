@@ -22,23 +22,23 @@ HASH_LABEL = "controller.kubernetes.io/hash"
 LONGEST_PREFIX = 223
 
 
-class Revision(Struct, frozen=True):
+class TemplateRevision(Struct, frozen=True):
     """A template under its revision's name."""
 
     name: str
     template: PodTemplateSpec
 
 
-class History(Struct, frozen=True):
+class RevisionHistory(Struct, frozen=True):
     """Where the set comes from, where it goes to, and what that asks to be written."""
 
-    current: Revision
-    update: Revision
+    current: TemplateRevision
+    update: TemplateRevision
     create: ControllerRevision | None = None
     renumber: tuple[ControllerRevision, int] | None = None
 
 
-def history(wanted: StatefulSet, revisions: Iterable[ControllerRevision]) -> History:
+def history(wanted: StatefulSet, revisions: Iterable[ControllerRevision]) -> RevisionHistory:
     known = sorted(revisions, key=_order)
     newest = known[-1].number if known else 0
     data = data_of(wanted.spec.template)
@@ -46,22 +46,25 @@ def history(wanted: StatefulSet, revisions: Iterable[ControllerRevision]) -> His
     create = None if same else new_revision(wanted, data, newest + 1)
     held = same[-1] if same else create
     assert held is not None
-    update = Revision(held.name, wanted.spec.template)
+    update = TemplateRevision(held.name, wanted.spec.template)
     before = next((r for r in known if r.name == wanted.status.current_revision), None)
-    return History(
+    return RevisionHistory(
         current=update
         if before is None or before.name == held.name
-        else Revision(before.name, _read(before)),
+        else TemplateRevision(before.name, _read(before)),
         update=update,
         create=create,
         renumber=(held, newest + 1) if same and held.number < newest else None,
     )
 
 
-def last_known(wanted: StatefulSet) -> History:
+def last_known(wanted: StatefulSet) -> RevisionHistory:
     """By name only, for a set that makes no more pods."""
     status, template = wanted.status, wanted.spec.template
-    return History(Revision(status.current_revision, template), Revision(status.update_revision, template))
+    return RevisionHistory(
+        TemplateRevision(status.current_revision, template),
+        TemplateRevision(status.update_revision, template),
+    )
 
 
 def _order(revision: ControllerRevision) -> tuple[int, str, str]:
@@ -89,8 +92,8 @@ def new_revision(wanted: StatefulSet, data: Mapping[str, Any], number: int) -> C
     return ControllerRevision(metadata=metadata, data=data, number=number)
 
 
-def superfluous(
-    wanted: StatefulSet, held: History, revisions: Iterable[ControllerRevision], pods: Sequence[Pod]
+def revisions_to_delete(
+    wanted: StatefulSet, held: RevisionHistory, revisions: Iterable[ControllerRevision], pods: Sequence[Pod]
 ) -> list[ControllerRevision]:
     """The oldest of those that nothing runs, beyond the history that the set asks for."""
     limit = 10 if wanted.spec.revision_history_limit is None else wanted.spec.revision_history_limit

@@ -15,7 +15,7 @@ from volplane.base import clock
 from volplane.controllers.tainteviction.plan import EvictPod, TaintView, plan, toleration_seconds
 from volplane.loops.controller import Controller
 from volplane.rules.pods import node_of
-from volplane.rules.steps import CommonStep, Say, Wait
+from volplane.rules.steps import CommonStep, RecordEvent, Wait
 from volplane.rules.taints import NO_EXECUTE
 
 
@@ -80,7 +80,7 @@ class TaintEviction(Controller[str, TaintView, EvictPod]):
         taints = _no_execute(self.nodes.get(pod.spec.node_name))
         return TaintView(pod, taints, clock.now() - seen.since, seen.announced)
 
-    def plan(self, view: TaintView) -> Iterator[EvictPod | Wait | Say]:
+    def plan(self, view: TaintView) -> Iterator[EvictPod | Wait | RecordEvent]:
         return plan(view)
 
     def update_memory(self, key: str, view: TaintView | None, steps: Sequence[EvictPod | CommonStep]) -> None:

@@ -12,7 +12,7 @@ from math import inf
 from msgspec import Struct
 
 from volplane.api.core import Pod, Taint
-from volplane.rules.steps import TICK, Say, Wait, normal
+from volplane.rules.steps import TICK, RecordEvent, Wait, normal
 from volplane.rules.taints import NO_EXECUTE, tolerates
 
 
@@ -27,7 +27,7 @@ class TaintView(Struct, frozen=True):
     announced: bool = False  # an eviction was pending when the pod was planned before
 
 
-def plan(view: TaintView) -> Iterator[EvictPod | Wait | Say]:
+def plan(view: TaintView) -> Iterator[EvictPod | Wait | RecordEvent]:
     pod, taints = view.pod, view.taints
     if pod.is_deleting:
         return

@@ -13,29 +13,29 @@ from typing import ClassVar
 from msgspec import Struct
 
 from volplane import sdk
-from volplane.drivers.ebs.controller import Controller
+from volplane.drivers.ebs.constants import NAME
+from volplane.drivers.ebs.controller import EbsController
 from volplane.drivers.ebs.ec2 import Ec2
-from volplane.drivers.ebs.facts import NAME
-from volplane.drivers.ebs.node import MAX_VOLUMES, Node, Place
+from volplane.drivers.ebs.node import MAX_VOLUMES, EbsNode, EbsNodeConfig
 from volplane.host import Host, NodePaths
-from volplane.web.sigv4 import Keys
+from volplane.web.sigv4 import AwsKeys
 
 __all__ = [
     "MAX_VOLUMES",
     "NAME",
-    "Account",
-    "Controller",
+    "AwsAccount",
+    "EbsAllInOneDriver",
+    "EbsController",
+    "EbsNode",
+    "EbsNodeConfig",
     "Ec2",
-    "Node",
-    "Place",
-    "Whole",
-    "connect",
+    "connect_ec2",
     "run_controller",
     "run_node",
 ]
 
 
-class Account(Struct, frozen=True):
+class AwsAccount(Struct, frozen=True):
     """Where the EC2 API is, and who asks. Without keys: botocore's usual chain (environment, files, role)."""
 
     endpoint: str = ""
@@ -45,31 +45,31 @@ class Account(Struct, frozen=True):
     session_token: str = ""  # of keys that are lent for a while
 
 
-class Whole(Controller, Node):
+class EbsAllInOneDriver(EbsController, EbsNode):
     """Both services on one socket, for one machine and for conformance tests."""
 
-    claims: ClassVar[frozenset[str]] = Controller.claims | Node.claims
+    claims: ClassVar[frozenset[str]] = EbsController.claims | EbsNode.claims
 
-    def __init__(self, ec2: Ec2, place: Place, host: Host, paths: NodePaths) -> None:
-        Controller.__init__(self, ec2)
-        Node.__init__(self, place, host, paths, connect=self._connected)
+    def __init__(self, ec2: Ec2, place: EbsNodeConfig, host: Host, paths: NodePaths) -> None:
+        EbsController.__init__(self, ec2)
+        EbsNode.__init__(self, place, host, paths, connect=self._get_ec2)
 
-    async def _connected(self) -> Ec2:
+    async def _get_ec2(self) -> Ec2:
         return self._ec2
 
 
-async def connect(account: Account, host: Host) -> Ec2:
+async def connect_ec2(account: AwsAccount, host: Host) -> Ec2:
     if account.access_key:
-        keys: Callable[[], Keys] = partial(
-            Keys, account.access_key, account.secret_key, account.session_token
+        keys: Callable[[], AwsKeys] = partial(
+            AwsKeys, account.access_key, account.secret_key, account.session_token
         )
     else:
-        keys = await host.call(found_keys)
+        keys = await host.call(find_keys)
     endpoint = account.endpoint or f"https://ec2.{account.region}.amazonaws.com"
     return Ec2(endpoint, region=account.region, keys=keys)
 
 
-def found_keys() -> Callable[[], Keys]:
+def find_keys() -> Callable[[], AwsKeys]:
     """By botocore's usual chain: environment, files, role."""
     from botocore.session import Session  # heavy, and only needed on AWS
 
@@ -77,25 +77,25 @@ def found_keys() -> Callable[[], Keys]:
     if found is None:
         raise RuntimeError("no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 
-    def keys() -> Keys:
+    def keys() -> AwsKeys:
         held = found.get_frozen_credentials()  # renews those that are lent
-        return Keys(held.access_key, held.secret_key, held.token or "")
+        return AwsKeys(held.access_key, held.secret_key, held.token or "")
 
     return keys
 
 
-async def run_controller(account: Account, host: Host, socket: str) -> None:
+async def run_controller(account: AwsAccount, host: Host, socket: str) -> None:
     """Serve the controller on `socket` until cancelled."""
-    await sdk.serve(Controller(await connect(account, host)), socket)
+    await sdk.serve(EbsController(await connect_ec2(account, host)), socket)
 
 
 async def run_node(
-    place: Place, host: Host, paths: NodePaths, socket: str, *, account: Account | None = None
+    place: EbsNodeConfig, host: Host, paths: NodePaths, socket: str, *, account: AwsAccount | None = None
 ) -> None:
     """Serve the node on `socket` (a real path) until cancelled; with an account, inline volumes too."""
 
-    async def connected(account: Account) -> Ec2:
-        return await connect(account, host)
+    async def connect_account(account: AwsAccount) -> Ec2:
+        return await connect_ec2(account, host)
 
-    found = partial(connected, account) if account is not None else None
-    await sdk.serve(Node(place, host, paths, connect=found), socket)
+    found = partial(connect_account, account) if account is not None else None
+    await sdk.serve(EbsNode(place, host, paths, connect=found), socket)

@@ -12,10 +12,10 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-LARGEST = 200  # values that EC2 takes in a filter
+MAX_BATCH = 200  # values that EC2 takes in a filter
 
 
-class Batch(Generic[T]):
+class RequestBatcher(Generic[T]):
     def __init__(self, ask: Callable[[list[str]], Awaitable[Mapping[str, T]]]) -> None:
         self._ask = ask
         self._waiting: dict[str, asyncio.Future[T | None]] = {}
@@ -37,7 +37,7 @@ class Batch(Generic[T]):
 
     async def _drain(self) -> None:
         while self._waiting:
-            keys = list(self._waiting)[:LARGEST]
+            keys = list(self._waiting)[:MAX_BATCH]
             asked = {key: self._waiting.pop(key) for key in keys}
             try:
                 found = await self._ask(keys)

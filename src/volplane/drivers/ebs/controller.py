@@ -14,14 +14,14 @@ from typing import ClassVar
 from msgspec import Struct
 
 from volplane.csi import v1
-from volplane.drivers.ebs import parameters, refusals
-from volplane.drivers.ebs.attaching import Attaching, until, until_created
-from volplane.drivers.ebs.ec2 import Ec2, Refused, Volume
-from volplane.drivers.ebs.facts import CLUSTER_TAG, NAME_TAG, OWN_ZONE_KEY, ZONE_KEY
+from volplane.drivers.ebs import error_codes, parameters
+from volplane.drivers.ebs.constants import CLUSTER_TAG, NAME_TAG, OWN_ZONE_KEY, ZONE_KEY
+from volplane.drivers.ebs.disk_attacher import DiskAttacher, poll_while, wait_until_created
+from volplane.drivers.ebs.ec2 import Ec2, Ec2Error, Ec2Volume
+from volplane.drivers.ebs.error_codes import translate_errors
 from volplane.drivers.ebs.groups import GroupCalls
-from volplane.drivers.ebs.parameters import GIB, Disk
-from volplane.drivers.ebs.refusals import translated
-from volplane.drivers.ebs.snapshots import known_snapshot
+from volplane.drivers.ebs.parameters import GIB, DiskParameters
+from volplane.drivers.ebs.snapshots import require_snapshot_id
 from volplane.sdk.errors import (
     Aborted,
     AlreadyExists,
@@ -35,7 +35,7 @@ _VOLUME = re.compile(r"vol-[0-9a-f]{8,17}")
 _INSTANCE = re.compile(r"i-[0-9a-z-]{1,60}")
 
 
-class Origin(Struct, frozen=True):
+class CopySource(Struct, frozen=True):
     """What a new disk is a copy of."""
 
     size: int = 0  # GiB
@@ -48,7 +48,7 @@ class Origin(Struct, frozen=True):
         return {"SnapshotId": self.snapshot} if self.snapshot else {}
 
 
-class Controller(GroupCalls):
+class EbsController(GroupCalls):
     claims: ClassVar[frozenset[str]] = frozenset(
         {
             "CLONE_VOLUME",
@@ -61,7 +61,7 @@ class Controller(GroupCalls):
 
     def __init__(self, ec2: Ec2) -> None:
         GroupCalls.__init__(self, ec2)  # by name: `Whole` is a Node, too
-        self._attaching = Attaching(ec2)
+        self._attaching = DiskAttacher(ec2)
 
     async def stop(self) -> None:
         await self._ec2.close()
@@ -69,32 +69,32 @@ class Controller(GroupCalls):
     # Create and delete
 
     async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse:
-        why_not = parameters.why_not(request.volume_capabilities)
+        why_not = parameters.unsupported_reason(request.volume_capabilities)
         if why_not:
             raise InvalidArgument(f"volume capabilities not supported: {why_not}")
         disk = parameters.parse({**request.parameters, **request.mutable_parameters})
-        with translated():
-            origin = await self._origin(request.volume_content_source)
+        with translate_errors():
+            origin = await self._copy_source(request.volume_content_source)
             size = disk.size(request.capacity_range, least=origin.size)
             zone = await self._zone(request, origin)
             volume = await self._create(request, disk, size, zone, origin)
-            await until_created(self._ec2, volume.id, volume.state)
-        return v1.CreateVolumeResponse(volume=_shown(volume))
+            await wait_until_created(self._ec2, volume.id, volume.state)
+        return v1.CreateVolumeResponse(volume=_to_csi_volume(volume))
 
-    async def _origin(self, source: v1.VolumeContentSource) -> Origin:
+    async def _copy_source(self, source: v1.VolumeContentSource) -> CopySource:
         """What the new disk is to hold; what does not exist is NOT_FOUND."""
         match source.WhichOneof("type"):
             case "snapshot":
-                snapshot = await self._ec2.snapshot(known_snapshot(source.snapshot.snapshot_id))
-                return Origin(snapshot.size, snapshot=snapshot.id)
+                snapshot = await self._ec2.snapshot(require_snapshot_id(source.snapshot.snapshot_id))
+                return CopySource(snapshot.size, snapshot=snapshot.id)
             case "volume":
-                volume = await self._ec2.volume(_known_volume(source.volume.volume_id))
-                return Origin(volume.size, volume=volume.id, zone=volume.zone)
-        return Origin()
+                volume = await self._ec2.volume(_require_volume_id(source.volume.volume_id))
+                return CopySource(volume.size, volume=volume.id, zone=volume.zone)
+        return CopySource()
 
     async def _create(
-        self, request: v1.CreateVolumeRequest, disk: Disk, size: int, zone: str, origin: Origin
-    ) -> Volume:
+        self, request: v1.CreateVolumeRequest, disk: DiskParameters, size: int, zone: str, origin: CopySource
+    ) -> Ec2Volume:
         given = disk.request(size, zone) | {"ClientToken": hashlib.sha256(request.name.encode()).hexdigest()}
         tags = {**disk.tags, NAME_TAG: request.name, CLUSTER_TAG: "true"}
         try:
@@ -102,12 +102,14 @@ class Controller(GroupCalls):
                 del given["AvailabilityZone"]  # a copy is where its source is
                 return await self._ec2.copy_volume(origin.volume, given, tags)
             return await self._ec2.create_volume(given | origin.parameters, tags)
-        except Refused as error:
-            if error.code != refusals.MISMATCH:
+        except Ec2Error as error:
+            if error.code != error_codes.MISMATCH:
                 raise
-            return await self._made_before(request, disk, origin)
+            return await self._find_existing_volume(request, disk, origin)
 
-    async def _made_before(self, request: v1.CreateVolumeRequest, disk: Disk, origin: Origin) -> Volume:
+    async def _find_existing_volume(
+        self, request: v1.CreateVolumeRequest, disk: DiskParameters, origin: CopySource
+    ) -> Ec2Volume:
         """The name was used with other arguments: fine if what came out satisfies this request too."""
         found = await self._ec2.volumes({f"tag:{NAME_TAG}": request.name})
         wanted = request.capacity_range
@@ -122,7 +124,7 @@ class Controller(GroupCalls):
                 return volume
         raise AlreadyExists(f"{request.name} exists, and is not what is asked for")
 
-    async def _zone(self, request: v1.CreateVolumeRequest, origin: Origin) -> str:
+    async def _zone(self, request: v1.CreateVolumeRequest, origin: CopySource) -> str:
         if origin.zone:
             if not _reaches(request, origin.zone):
                 text = f"a copy of {origin.volume} is in {origin.zone}, where it is not wanted"
@@ -140,11 +142,11 @@ class Controller(GroupCalls):
 
     async def delete_volume(self, request: v1.DeleteVolumeRequest) -> v1.DeleteVolumeResponse:
         if _VOLUME.fullmatch(request.volume_id):
-            with translated():
+            with translate_errors():
                 try:
                     await self._ec2.delete_volume(request.volume_id)
-                except Refused as error:
-                    if error.code != refusals.NO_VOLUME:
+                except Ec2Error as error:
+                    if error.code != error_codes.VOLUME_NOT_FOUND:
                         raise
         return v1.DeleteVolumeResponse()
 
@@ -153,13 +155,13 @@ class Controller(GroupCalls):
     async def controller_publish_volume(
         self, request: v1.ControllerPublishVolumeRequest
     ) -> v1.ControllerPublishVolumeResponse:
-        volume, instance = _known_volume(request.volume_id), request.node_id
+        volume, instance = _require_volume_id(request.volume_id), request.node_id
         if not _INSTANCE.fullmatch(instance):
             raise NotFound(f"there is no instance {instance}")
-        why_not = parameters.why_not([request.volume_capability])
+        why_not = parameters.unsupported_reason([request.volume_capability])
         if why_not:
             raise InvalidArgument(f"volume capability not supported: {why_not}")
-        with translated():
+        with translate_errors():
             device = await self._attaching.attach(volume, instance)
         return v1.ControllerPublishVolumeResponse(publish_context={"devicePath": device})
 
@@ -168,7 +170,7 @@ class Controller(GroupCalls):
     ) -> v1.ControllerUnpublishVolumeResponse:
         volume, instance = request.volume_id, request.node_id
         if _VOLUME.fullmatch(volume):
-            with translated():
+            with translate_errors():
                 await self._attaching.detach(volume, instance)
         return v1.ControllerUnpublishVolumeResponse()
 
@@ -177,9 +179,9 @@ class Controller(GroupCalls):
     async def validate_volume_capabilities(
         self, request: v1.ValidateVolumeCapabilitiesRequest
     ) -> v1.ValidateVolumeCapabilitiesResponse:
-        with translated():
-            await self._ec2.volume(_known_volume(request.volume_id))
-        why_not = parameters.why_not(request.volume_capabilities)
+        with translate_errors():
+            await self._ec2.volume(_require_volume_id(request.volume_id))
+        why_not = parameters.unsupported_reason(request.volume_capabilities)
         if why_not:
             return v1.ValidateVolumeCapabilitiesResponse(message=why_not)
         confirmed = v1.ValidateVolumeCapabilitiesResponse.Confirmed(
@@ -193,7 +195,7 @@ class Controller(GroupCalls):
         after, most = request.starting_token, request.max_entries
         if after and not _VOLUME.fullmatch(after):
             raise Aborted(f"{after!r} is no token of ours")
-        with translated():
+        with translate_errors():
             found = sorted(await self._ec2.volumes(), key=lambda v: v.id)
         found = [v for v in found if v.id > after]
         page = found[:most] if most else found
@@ -203,20 +205,20 @@ class Controller(GroupCalls):
     async def controller_get_volume(
         self, request: v1.ControllerGetVolumeRequest
     ) -> v1.ControllerGetVolumeResponse:
-        with translated():
-            volume = await self._ec2.volume(_known_volume(request.volume_id))
+        with translate_errors():
+            volume = await self._ec2.volume(_require_volume_id(request.volume_id))
         status = v1.ControllerGetVolumeResponse.VolumeStatus(
             published_node_ids=_nodes(volume), volume_condition=_condition(volume)
         )
-        return v1.ControllerGetVolumeResponse(volume=_shown(volume), status=status)
+        return v1.ControllerGetVolumeResponse(volume=_to_csi_volume(volume), status=status)
 
     async def get_capacity(self, request: v1.GetCapacityRequest) -> v1.GetCapacityResponse:
-        disk = parameters.parse(parameters.for_driver(request.parameters))
+        disk = parameters.parse(parameters.driver_parameters(request.parameters))
         largest = disk.largest * GIB
-        if parameters.why_not(request.volume_capabilities):
+        if parameters.unsupported_reason(request.volume_capabilities):
             return v1.GetCapacityResponse(available_capacity=0)
         zone = _zone_of(request.accessible_topology)
-        with translated():
+        with translate_errors():
             if zone and zone not in await self._ec2.zones():
                 return v1.GetCapacityResponse(available_capacity=0)
             left = await self._ec2.capacity()
@@ -232,8 +234,8 @@ class Controller(GroupCalls):
         size = -(-wanted.required_bytes // GIB)
         if wanted.limit_bytes and size * GIB > wanted.limit_bytes:
             raise OutOfRange(f"{size} GiB, the next whole size, is above the limit")
-        with translated():
-            volume = await self._ec2.volume(_known_volume(request.volume_id))
+        with translate_errors():
+            volume = await self._ec2.volume(_require_volume_id(request.volume_id))
             if volume.size < size:
                 await self._modify(volume.id, {"Size": str(size)})
         return v1.ControllerExpandVolumeResponse(
@@ -245,8 +247,8 @@ class Controller(GroupCalls):
         self, request: v1.ControllerModifyVolumeRequest
     ) -> v1.ControllerModifyVolumeResponse:
         disk = parameters.parse_change(request.mutable_parameters)
-        with translated():
-            volume = await self._ec2.volume(_known_volume(request.volume_id))
+        with translate_errors():
+            volume = await self._ec2.volume(_require_volume_id(request.volume_id))
             wanted = disk.changes(volume.size, type=volume.type, iops=volume.iops, speed=volume.throughput)
             if wanted:
                 await self._modify(volume.id, wanted)
@@ -259,12 +261,12 @@ class Controller(GroupCalls):
             async def again() -> str:
                 return await self._ec2.modification(volume)
 
-            state = await until(again, "modifying")
+            state = await poll_while(again, "modifying")
         if state not in ("optimizing", "completed"):
             raise Aborted(f"the modification of {volume} is {state}")
 
 
-def _known_volume(volume: str) -> str:
+def _require_volume_id(volume: str) -> str:
     if not _VOLUME.fullmatch(volume):
         raise NotFound(f"there is no volume {volume}")
     return volume
@@ -279,7 +281,7 @@ def _reaches(request: v1.CreateVolumeRequest, zone: str) -> bool:
     return not requisite or zone in {_zone_of(term) for term in requisite}
 
 
-def _shown(volume: Volume) -> v1.Volume:
+def _to_csi_volume(volume: Ec2Volume) -> v1.Volume:
     return v1.Volume(
         volume_id=volume.id,
         capacity_bytes=volume.size * GIB,
@@ -288,23 +290,23 @@ def _shown(volume: Volume) -> v1.Volume:
     )
 
 
-def _source(volume: Volume) -> v1.VolumeContentSource | None:
+def _source(volume: Ec2Volume) -> v1.VolumeContentSource | None:
     if volume.snapshot:
         return v1.VolumeContentSource(snapshot={"snapshot_id": volume.snapshot})
     return v1.VolumeContentSource(volume={"volume_id": volume.source}) if volume.source else None
 
 
-def _nodes(volume: Volume) -> list[str]:
+def _nodes(volume: Ec2Volume) -> list[str]:
     return [a.instance for a in volume.attachments if a.state == "attached"]
 
 
-def _condition(volume: Volume) -> v1.VolumeCondition:
+def _condition(volume: Ec2Volume) -> v1.VolumeCondition:
     broken = volume.state in ("error", "deleting", "deleted")
     return v1.VolumeCondition(abnormal=broken, message=f"the disk is {volume.state}")
 
 
-def _entry(volume: Volume) -> v1.ListVolumesResponse.Entry:
+def _entry(volume: Ec2Volume) -> v1.ListVolumesResponse.Entry:
     status = v1.ListVolumesResponse.VolumeStatus(
         published_node_ids=_nodes(volume), volume_condition=_condition(volume)
     )
-    return v1.ListVolumesResponse.Entry(volume=_shown(volume), status=status)
+    return v1.ListVolumesResponse.Entry(volume=_to_csi_volume(volume), status=status)

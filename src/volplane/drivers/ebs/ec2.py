@@ -16,10 +16,10 @@ from xml.etree import ElementTree
 from msgspec import Struct
 
 from volplane.base import clock, trace
-from volplane.drivers.ebs.batch import Batch
-from volplane.web import Answer, Http
-from volplane.web.client import Disconnected
-from volplane.web.sigv4 import Keys, Signer
+from volplane.drivers.ebs.batch import RequestBatcher
+from volplane.web import ClientResponse, HttpClient
+from volplane.web.client import ServerDisconnected
+from volplane.web.sigv4 import AwsKeys, Signer
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _COPYING = frozenset({"CreateVolume", "CopyVolumes", "CreateSnapshot", "CreateSn
 _CONTENT_TYPE = "application/x-www-form-urlencoded; charset=utf-8"
 
 
-class Refused(Exception):
+class Ec2Error(Exception):
     """EC2 said no."""
 
     def __init__(self, code: str, message: str, status: int) -> None:
@@ -40,17 +40,17 @@ class Refused(Exception):
         self.code, self.message, self.status = code, message, status
 
 
-class Unreachable(Exception):
+class Ec2Unreachable(Exception):
     """No answer: whether the call was carried out is not known."""
 
 
-class Attachment(Struct, frozen=True):
+class Ec2Attachment(Struct, frozen=True):
     instance: str
     device: str
     state: str
 
 
-class Volume(Struct, frozen=True):
+class Ec2Volume(Struct, frozen=True):
     id: str
     zone: str
     size: int  # GiB
@@ -60,11 +60,11 @@ class Volume(Struct, frozen=True):
     throughput: int = 0
     snapshot: str = ""  # what it was made from
     source: str = ""
-    attachments: tuple[Attachment, ...] = ()
+    attachments: tuple[Ec2Attachment, ...] = ()
     tags: Mapping[str, str] = {}
 
 
-class Snapshot(Struct, frozen=True):
+class Ec2Snapshot(Struct, frozen=True):
     id: str
     volume: str
     size: int  # GiB
@@ -76,26 +76,26 @@ class Snapshot(Struct, frozen=True):
 
 class Ec2:
     def __init__(
-        self, endpoint: str, *, region: str, keys: Callable[[], Keys], timeout: float = TIMEOUT
+        self, endpoint: str, *, region: str, keys: Callable[[], AwsKeys], timeout: float = TIMEOUT
     ) -> None:
         """`keys`: asked for each request, because some are lent for a while only."""
         self._endpoint = endpoint.rstrip("/") + "/"
-        self._http = Http(endpoint)
+        self._http = HttpClient(endpoint)
         self._keys = keys
         url = urlsplit(self._endpoint)
         self._signer = Signer(url.netloc.rpartition("@")[2], url.path, region=region, service="ec2")
         self._timeout = timeout
-        self._described = Batch(self._describe)
+        self._described = RequestBatcher(self._describe)
 
     async def close(self) -> None:
         await self._described.close()
         await self._http.close()
 
-    async def create_volume(self, given: Mapping[str, str], tags: Mapping[str, str]) -> Volume:
-        return _volume(await self.call("CreateVolume", {**given, **_tagged("volume", tags)}))
+    async def create_volume(self, given: Mapping[str, str], tags: Mapping[str, str]) -> Ec2Volume:
+        return _volume(await self.call("CreateVolume", {**given, **_tag_specification("volume", tags)}))
 
-    async def copy_volume(self, source: str, given: Mapping[str, str], tags: Mapping[str, str]) -> Volume:
-        wanted = {"SourceVolumeId": source, **given, **_tagged("volume", tags)}
+    async def copy_volume(self, source: str, given: Mapping[str, str], tags: Mapping[str, str]) -> Ec2Volume:
+        wanted = {"SourceVolumeId": source, **given, **_tag_specification("volume", tags)}
         answer = await self.call("CopyVolumes", wanted)
         (made,) = (_volume(item) for item in answer.iterfind("volumeSet/item"))
         return made
@@ -103,44 +103,48 @@ class Ec2:
     async def delete_volume(self, volume: str) -> None:
         await self.call("DeleteVolume", {"VolumeId": volume})
 
-    async def attach_volume(self, volume: str, instance: str, device: str) -> Attachment:
+    async def attach_volume(self, volume: str, instance: str, device: str) -> Ec2Attachment:
         given = {"VolumeId": volume, "InstanceId": instance, "Device": device}
         return _attachment(await self.call("AttachVolume", given))
 
-    async def detach_volume(self, volume: str, instance: str = "") -> Attachment:
+    async def detach_volume(self, volume: str, instance: str = "") -> Ec2Attachment:
         given = {"VolumeId": volume} | ({"InstanceId": instance} if instance else {})
         return _attachment(await self.call("DetachVolume", given))
 
-    async def volume(self, volume: str) -> Volume:
+    async def volume(self, volume: str) -> Ec2Volume:
         found = await self._described.get(volume)
         if found is None:
-            raise Refused("InvalidVolume.NotFound", f"The volume '{volume}' does not exist.", 400)
+            raise Ec2Error("InvalidVolume.NotFound", f"The volume '{volume}' does not exist.", 400)
         return found
 
-    async def _describe(self, volumes: list[str]) -> dict[str, Volume]:
+    async def _describe(self, volumes: list[str]) -> dict[str, Ec2Volume]:
         # By filter: of a list of ids EC2 refuses all if one is gone.
         values = {f"Filter.1.Value.{number}": volume for number, volume in enumerate(volumes, start=1)}
-        items = await self._all("DescribeVolumes", {"Filter.1.Name": "volume-id", **values}, "volumeSet/item")
+        items = await self._call_all_pages(
+            "DescribeVolumes", {"Filter.1.Name": "volume-id", **values}, "volumeSet/item"
+        )
         return {volume.id: volume for volume in map(_volume, items)}
 
-    async def volumes(self, filters: Mapping[str, str] | None = None) -> list[Volume]:
+    async def volumes(self, filters: Mapping[str, str] | None = None) -> list[Ec2Volume]:
         """All of them, page by page."""
-        items = await self._all("DescribeVolumes", _filtered(filters or {}), "volumeSet/item")
+        items = await self._call_all_pages(
+            "DescribeVolumes", _filter_parameters(filters or {}), "volumeSet/item"
+        )
         return [_volume(item) for item in items]
 
-    async def create_snapshot(self, volume: str, description: str, tags: Mapping[str, str]) -> Snapshot:
-        given = {"VolumeId": volume, "Description": description, **_tagged("snapshot", tags)}
+    async def create_snapshot(self, volume: str, description: str, tags: Mapping[str, str]) -> Ec2Snapshot:
+        given = {"VolumeId": volume, "Description": description, **_tag_specification("snapshot", tags)}
         return _snapshot(await self.call("CreateSnapshot", given))
 
     async def create_snapshots(
         self, instance: str, without: Iterable[str], description: str, tags: Mapping[str, str]
-    ) -> list[Snapshot]:
+    ) -> list[Ec2Snapshot]:
         """Of all data volumes of an instance but some, at one moment."""
         given = {"InstanceSpecification.InstanceId": instance, "Description": description}
         given["InstanceSpecification.ExcludeBootVolume"] = "true"
         for number, volume in enumerate(without, start=1):
             given[f"InstanceSpecification.ExcludeDataVolumeId.{number}"] = volume
-        answer = await self.call("CreateSnapshots", {**given, **_tagged("snapshot", tags)})
+        answer = await self.call("CreateSnapshots", {**given, **_tag_specification("snapshot", tags)})
         return [_snapshot(item) for item in answer.iterfind("snapshotSet/item")]
 
     async def create_tags(self, resources: Iterable[str], tags: Mapping[str, str]) -> None:
@@ -152,17 +156,22 @@ class Ec2:
     async def delete_snapshot(self, snapshot: str) -> None:
         await self.call("DeleteSnapshot", {"SnapshotId": snapshot})
 
-    async def snapshot(self, snapshot: str) -> Snapshot:
+    async def snapshot(self, snapshot: str) -> Ec2Snapshot:
         answer = await self.call("DescribeSnapshots", {"SnapshotId.1": snapshot})
         (found,) = (_snapshot(item) for item in answer.iterfind("snapshotSet/item"))
         return found
 
-    async def snapshots(self, filters: Mapping[str, str] | None = None) -> list[Snapshot]:
+    async def snapshots(self, filters: Mapping[str, str] | None = None) -> list[Ec2Snapshot]:
         """All of our own, page by page."""
-        given = {"Owner.1": "self", **_filtered(filters or {})}
-        return [_snapshot(item) for item in await self._all("DescribeSnapshots", given, "snapshotSet/item")]
+        given = {"Owner.1": "self", **_filter_parameters(filters or {})}
+        return [
+            _snapshot(item)
+            for item in await self._call_all_pages("DescribeSnapshots", given, "snapshotSet/item")
+        ]
 
-    async def _all(self, action: str, given: dict[str, str], path: str) -> list[ElementTree.Element]:
+    async def _call_all_pages(
+        self, action: str, given: dict[str, str], path: str
+    ) -> list[ElementTree.Element]:
         found: list[ElementTree.Element] = []
         given["MaxResults"] = "500"
         while True:
@@ -205,7 +214,7 @@ class Ec2:
         """Bytes that our own disk service has left; AWS does not tell: None."""
         try:
             answer = await self.call("DescribeDiskCapacity", {})
-        except Refused as error:
+        except Ec2Error as error:
             if error.code == "InvalidAction":
                 return None
             raise
@@ -220,7 +229,7 @@ class Ec2:
         """Stopped or gone for good; an instance that is on its way there, or unknown, is not off."""
         try:
             answer = await self.call("DescribeInstances", {"InstanceId.1": instance})
-        except Refused as error:
+        except Ec2Error as error:
             if error.code.startswith("InvalidInstanceID"):
                 return False
             raise
@@ -234,7 +243,7 @@ class Ec2:
         for number in range(THROTTLED_TRIES):
             try:
                 return await self._call(action, given)
-            except Refused as error:
+            except Ec2Error as error:
                 if error.code not in _THROTTLED:
                     raise
                 # At random, so that those who were refused together do not come again together.
@@ -249,12 +258,12 @@ class Ec2:
                 answer = await self._send(action, given)
                 outcome = "200"
                 return answer
-            except Refused as error:
+            except Ec2Error as error:
                 outcome = f"{error.status} {error}"
                 raise
             finally:
                 spent = (time.perf_counter() - started) * 1000
-                log.info("AWS API %s(%s): %s in %.1f ms", action, _spelled(given), outcome, spent)
+                log.info("AWS API %s(%s): %s in %.1f ms", action, _format_parameters(given), outcome, spent)
 
     async def _send(self, action: str, given: Mapping[str, str]) -> ElementTree.Element:
         body = urlencode({"Action": action, "Version": VERSION, **given}).encode()
@@ -263,34 +272,34 @@ class Ec2:
             patience = max(self._timeout, COPY_TIMEOUT) if action in _COPYING else self._timeout
             answer = await self._post(headers, body, patience)
         except (OSError, TimeoutError) as error:
-            raise Unreachable(f"{action}: {self._endpoint} does not answer: {error}") from error
-        return _parsed(answer.status, answer.body)
+            raise Ec2Unreachable(f"{action}: {self._endpoint} does not answer: {error}") from error
+        return _parse_answer(answer.status, answer.body)
 
-    async def _post(self, headers: list[tuple[str, str]], body: bytes, timeout: float) -> Answer:
+    async def _post(self, headers: list[tuple[str, str]], body: bytes, timeout: float) -> ClientResponse:
         try:
             return await self._http.request("POST", "/", headers=headers, body=body, timeout=timeout)
-        except Disconnected as gone:
+        except ServerDisconnected as gone:
             # The kept connection was just being closed. Every call of ours may run twice: send it again.
             if gone.answered:
                 raise
         return await self._http.request("POST", "/", headers=headers, body=body, timeout=timeout)
 
 
-def _parsed(status: int, body: bytes) -> ElementTree.Element:
+def _parse_answer(status: int, body: bytes) -> ElementTree.Element:
     try:
         tree = ElementTree.fromstring(body)
     except ElementTree.ParseError as error:
-        raise Unreachable(f"the answer is not XML: {error}") from error
+        raise Ec2Unreachable(f"the answer is not XML: {error}") from error
     for element in tree.iter():
         element.tag = element.tag.rpartition("}")[2]
     if status != 200:
         code = tree.findtext("Errors/Error/Code", "Unknown")
-        raise Refused(code, tree.findtext("Errors/Error/Message", ""), status)
+        raise Ec2Error(code, tree.findtext("Errors/Error/Message", ""), status)
     return tree
 
 
-def _volume(item: ElementTree.Element) -> Volume:
-    return Volume(
+def _volume(item: ElementTree.Element) -> Ec2Volume:
+    return Ec2Volume(
         id=item.findtext("volumeId", ""),
         zone=item.findtext("availabilityZone", ""),
         size=int(item.findtext("size", "0")),
@@ -305,8 +314,8 @@ def _volume(item: ElementTree.Element) -> Volume:
     )
 
 
-def _snapshot(item: ElementTree.Element) -> Snapshot:
-    return Snapshot(
+def _snapshot(item: ElementTree.Element) -> Ec2Snapshot:
+    return Ec2Snapshot(
         id=item.findtext("snapshotId", ""),
         volume=item.findtext("volumeId", ""),
         size=int(item.findtext("volumeSize", "0")),
@@ -321,7 +330,7 @@ def _tags(item: ElementTree.Element) -> dict[str, str]:
     return {t.findtext("key", ""): t.findtext("value", "") for t in item.iterfind("tagSet/item")}
 
 
-def _tagged(kind: str, tags: Mapping[str, str]) -> dict[str, str]:
+def _tag_specification(kind: str, tags: Mapping[str, str]) -> dict[str, str]:
     found = {"TagSpecification.1.ResourceType": kind}
     for number, (key, value) in enumerate(sorted(tags.items()), start=1):
         found[f"TagSpecification.1.Tag.{number}.Key"] = key
@@ -329,20 +338,20 @@ def _tagged(kind: str, tags: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _filtered(filters: Mapping[str, str]) -> dict[str, str]:
+def _filter_parameters(filters: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for number, (name, value) in enumerate(filters.items(), start=1):
         found |= {f"Filter.{number}.Name": name, f"Filter.{number}.Value.1": value}
     return found
 
 
-def _attachment(item: ElementTree.Element) -> Attachment:
-    return Attachment(
+def _attachment(item: ElementTree.Element) -> Ec2Attachment:
+    return Ec2Attachment(
         item.findtext("instanceId", ""), item.findtext("device", ""), item.findtext("status", "")
     )
 
 
-def _spelled(given: Mapping[str, str]) -> str:
+def _format_parameters(given: Mapping[str, str]) -> str:
     return ", ".join(
         f"{name}={value}" for name, value in given.items() if not name.startswith("TagSpecification")
     )

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Sequence
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from volplane.csi import v1
-from volplane.drivers.ebs import parameters, refusals
-from volplane.drivers.ebs.ec2 import Refused, Snapshot, Volume
-from volplane.drivers.ebs.facts import CLUSTER_TAG, GROUP_TAG, NAME, SEAL_TAG
-from volplane.drivers.ebs.refusals import translated
-from volplane.drivers.ebs.snapshots import SnapshotCalls, shown
+from volplane.drivers.ebs import error_codes, parameters
+from volplane.drivers.ebs.constants import CLUSTER_TAG, COMPLETE_TAG, GROUP_TAG, NAME
+from volplane.drivers.ebs.ec2 import Ec2Error, Ec2Snapshot, Ec2Volume
+from volplane.drivers.ebs.error_codes import translate_errors
+from volplane.drivers.ebs.snapshots import SnapshotCalls, to_csi_snapshot
 from volplane.sdk.errors import AlreadyExists, FailedPrecondition, Internal, InvalidArgument, NotFound
 
 
@@ -30,20 +30,22 @@ class GroupCalls(SnapshotCalls):
     ) -> v1.CreateVolumeGroupSnapshotResponse:
         tags = parameters.group_tags(request.parameters)
         group, wanted = group_id(request.name), frozenset(request.source_volume_ids)
-        with translated():
+        with translate_errors():
             found = await self._members(group)
             if found and {s.volume for s in found} != wanted:
-                found = await self._kept(request.name, found, wanted)
+                found = await self._check_existing_group(request.name, found, wanted)
             if not found:
                 found = await self._take(wanted, {**tags, GROUP_TAG: group, CLUSTER_TAG: "true"})
-            if not any(SEAL_TAG in s.tags for s in found):
-                await self._ec2.create_tags([s.id for s in found], {SEAL_TAG: "true"})
-        return v1.CreateVolumeGroupSnapshotResponse(group_snapshot=_group(group, found))
+            if not any(COMPLETE_TAG in s.tags for s in found):
+                await self._ec2.create_tags([s.id for s in found], {COMPLETE_TAG: "true"})
+        return v1.CreateVolumeGroupSnapshotResponse(group_snapshot=_to_csi_group(group, found))
 
-    async def _kept(self, name: str, found: list[Snapshot], wanted: frozenset[str]) -> list[Snapshot]:
+    async def _check_existing_group(
+        self, name: str, found: list[Ec2Snapshot], wanted: frozenset[str]
+    ) -> list[Ec2Snapshot]:
         """Of a group that is not what is asked for: nothing, if it was cut off; else a refusal."""
         volumes = {s.volume for s in found}
-        if any(SEAL_TAG in s.tags for s in found):
+        if any(COMPLETE_TAG in s.tags for s in found):
             if volumes < wanted:
                 missing = ", ".join(sorted(wanted - volumes))
                 raise FailedPrecondition(f"the group {name} has lost its snapshots of {missing}")
@@ -51,8 +53,8 @@ class GroupCalls(SnapshotCalls):
         await self._remove(found)
         return []
 
-    async def _take(self, wanted: Iterable[str], tags: dict[str, str]) -> list[Snapshot]:
-        volumes = [await self._known(volume) for volume in sorted(wanted)]
+    async def _take(self, wanted: Iterable[str], tags: dict[str, str]) -> list[Ec2Snapshot]:
+        volumes = [await self._require_volume(volume) for volume in sorted(wanted)]
         attached = {v.id: v.attachments[0].instance for v in volumes if v.attachments}
         places = sorted(set(attached.values()))
         if len(places) > 1:
@@ -67,7 +69,7 @@ class GroupCalls(SnapshotCalls):
 
     async def _take_attached(
         self, instance: str, wanted: Iterable[str], tags: dict[str, str]
-    ) -> list[Snapshot]:
+    ) -> list[Ec2Snapshot]:
         others = [volume for volume in await self._ec2.data_volumes(instance) if volume not in wanted]
         description = f"Created by {NAME} for a group on {instance}"
         made = await self._ec2.create_snapshots(instance, others, description, tags)
@@ -79,7 +81,7 @@ class GroupCalls(SnapshotCalls):
             raise FailedPrecondition(f"a volume of the group has just left {instance}")
         return made
 
-    async def _known(self, volume: str) -> Volume:
+    async def _require_volume(self, volume: str) -> Ec2Volume:
         if not volume.startswith("vol-"):
             raise NotFound(f"there is no volume {volume}")
         return await self._ec2.volume(volume)
@@ -87,36 +89,40 @@ class GroupCalls(SnapshotCalls):
     async def delete_volume_group_snapshot(
         self, request: v1.DeleteVolumeGroupSnapshotRequest
     ) -> v1.DeleteVolumeGroupSnapshotResponse:
-        with translated():
+        with translate_errors():
             found = await self._members(request.group_snapshot_id)
             # Those that are gone are fine: an earlier call may have been cut off.
-            _check(request.group_snapshot_id, [s.id for s in found], request.snapshot_ids, all_there=False)
+            _check_members(
+                request.group_snapshot_id, [s.id for s in found], request.snapshot_ids, all_there=False
+            )
             await self._remove(found)
         return v1.DeleteVolumeGroupSnapshotResponse()
 
     async def get_volume_group_snapshot(
         self, request: v1.GetVolumeGroupSnapshotRequest
     ) -> v1.GetVolumeGroupSnapshotResponse:
-        with translated():
+        with translate_errors():
             found = await self._members(request.group_snapshot_id)
         if not found:
             raise NotFound(f"there is no group of snapshots {request.group_snapshot_id}")
-        _check(request.group_snapshot_id, [s.id for s in found], request.snapshot_ids, all_there=True)
-        return v1.GetVolumeGroupSnapshotResponse(group_snapshot=_group(request.group_snapshot_id, found))
+        _check_members(request.group_snapshot_id, [s.id for s in found], request.snapshot_ids, all_there=True)
+        return v1.GetVolumeGroupSnapshotResponse(
+            group_snapshot=_to_csi_group(request.group_snapshot_id, found)
+        )
 
-    async def _members(self, group: str) -> list[Snapshot]:
+    async def _members(self, group: str) -> list[Ec2Snapshot]:
         return await self._ec2.snapshots({f"tag:{GROUP_TAG}": group})
 
-    async def _remove(self, snapshots: Iterable[Snapshot]) -> None:
+    async def _remove(self, snapshots: Iterable[Ec2Snapshot]) -> None:
         async with asyncio.TaskGroup() as tasks:
             for snapshot in snapshots:
-                tasks.create_task(self._forget(snapshot.id))
+                tasks.create_task(self._delete_snapshot_if_exists(snapshot.id))
 
-    async def _forget(self, snapshot: str) -> None:
+    async def _delete_snapshot_if_exists(self, snapshot: str) -> None:
         try:
             await self._ec2.delete_snapshot(snapshot)
-        except Refused as error:
-            if error.code != refusals.NO_SNAPSHOT:
+        except Ec2Error as error:
+            if error.code != error_codes.SNAPSHOT_NOT_FOUND:
                 raise
 
 
@@ -124,18 +130,18 @@ def group_id(name: str) -> str:
     return f"snapgroup-{hashlib.sha256(name.encode()).hexdigest()[:17]}"
 
 
-def _check(group: str, members: Sequence[str], told: Sequence[str], *, all_there: bool) -> None:
+def _check_members(group: str, members: Sequence[str], told: Sequence[str], *, all_there: bool) -> None:
     """The caller's list of the group's snapshots, if it gives one."""
     strange = set(members) - set(told) or (all_there and set(told) - set(members))
     if told and strange:
         raise InvalidArgument(f"{group} consists of {', '.join(sorted(members))}")
 
 
-def _group(group: str, members: Sequence[Snapshot]) -> v1.VolumeGroupSnapshot:
+def _to_csi_group(group: str, members: Sequence[Ec2Snapshot]) -> v1.VolumeGroupSnapshot:
     for member in members:
         if member.state == "error":
             raise Internal(f"{member.id} of {member.volume} failed: {member.why}")
-    found = [shown(member) for member in sorted(members, key=lambda s: s.id)]
+    found = [to_csi_snapshot(member) for member in sorted(members, key=lambda s: s.id)]
     cut: Timestamp = min((s.creation_time for s in found), key=lambda t: (t.seconds, t.nanos))
     return v1.VolumeGroupSnapshot(
         group_snapshot_id=group,

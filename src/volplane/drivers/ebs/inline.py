@@ -13,12 +13,12 @@ from typing import TypeAlias
 
 from volplane.api import quantity
 from volplane.csi import v1
-from volplane.drivers.ebs import parameters, refusals
-from volplane.drivers.ebs.attaching import Attaching, until_created
-from volplane.drivers.ebs.ec2 import Ec2, Refused, Volume
-from volplane.drivers.ebs.facts import CLUSTER_TAG, INLINE_TAG
-from volplane.drivers.ebs.parameters import Disk
-from volplane.drivers.ebs.refusals import translated
+from volplane.drivers.ebs import error_codes, parameters
+from volplane.drivers.ebs.constants import CLUSTER_TAG, INLINE_TAG
+from volplane.drivers.ebs.disk_attacher import DiskAttacher, wait_until_created
+from volplane.drivers.ebs.ec2 import Ec2, Ec2Error, Ec2Volume
+from volplane.drivers.ebs.error_codes import translate_errors
+from volplane.drivers.ebs.parameters import DiskParameters
 from volplane.sdk.errors import FailedPrecondition, InvalidArgument
 
 DEFAULT_SIZE = 1  # GiB
@@ -30,68 +30,68 @@ _FOR = {
 }
 
 
-Connect: TypeAlias = Callable[[], Awaitable[Ec2]]
+ConnectEc2: TypeAlias = Callable[[], Awaitable[Ec2]]
 
 
-class Inline:
-    def __init__(self, connect: Connect | None, *, instance: str, zone: str) -> None:
+class InlineVolumes:
+    def __init__(self, connect: ConnectEc2 | None, *, instance: str, zone: str) -> None:
         self._connect, self._instance, self._zone = connect, instance, zone
         self._ec2: Ec2 | None = None
-        self._attaching: Attaching | None = None
+        self._attaching: DiskAttacher | None = None
 
     async def close(self) -> None:
         if self._ec2 is not None:
             await self._ec2.close()
 
-    async def _cloud(self) -> tuple[Ec2, Attaching]:
+    async def _connect_once(self) -> tuple[Ec2, DiskAttacher]:
         """Connected when it is first needed: most nodes never see such a volume, and some have no keys."""
         if self._connect is None:
             raise FailedPrecondition("inline volumes need the EC2 API, and this node has no access to it")
         if self._ec2 is None or self._attaching is None:
             self._ec2 = await self._connect()
-            self._attaching = Attaching(self._ec2)
+            self._attaching = DiskAttacher(self._ec2)
         return self._ec2, self._attaching
 
     async def attach(self, handle: str, attributes: Mapping[str, str]) -> tuple[str, str]:
         """The disk of a handle, made if it is not there: its id, and its device here."""
-        disk, size = wanted(attributes)
+        disk, size = parse_attributes(attributes)
         tags = {**disk.tags, INLINE_TAG: handle, CLUSTER_TAG: "true"}
         tags |= {tag: attributes[key] for key, tag in _FOR.items() if attributes.get(key)}
-        with translated():
-            ec2, attaching = await self._cloud()
-            volume = await self._found(ec2, handle)
+        with translate_errors():
+            ec2, attaching = await self._connect_once()
+            volume = await self._find_volume(ec2, handle)
             if volume is None:
                 token = hashlib.sha256(f"inline {handle}".encode()).hexdigest()
                 volume = await ec2.create_volume(
                     disk.request(size, self._zone) | {"ClientToken": token}, tags
                 )
-            await until_created(ec2, volume.id, volume.state)
+            await wait_until_created(ec2, volume.id, volume.state)
             return volume.id, await attaching.attach(volume.id, self._instance)
 
     async def remove(self, handle: str) -> None:
         """Nothing there is fine."""
-        with translated():
-            ec2, attaching = await self._cloud()
-            volume = await self._found(ec2, handle)
+        with translate_errors():
+            ec2, attaching = await self._connect_once()
+            volume = await self._find_volume(ec2, handle)
             if volume is None:
                 return
             await attaching.detach(volume.id, self._instance)
             try:
                 await ec2.delete_volume(volume.id)
-            except Refused as error:
-                if error.code != refusals.NO_VOLUME:
+            except Ec2Error as error:
+                if error.code != error_codes.VOLUME_NOT_FOUND:
                     raise
 
     @property
-    def possible(self) -> bool:
+    def is_available(self) -> bool:
         return self._connect is not None
 
-    async def _found(self, ec2: Ec2, handle: str) -> Volume | None:
+    async def _find_volume(self, ec2: Ec2, handle: str) -> Ec2Volume | None:
         found = await ec2.volumes({f"tag:{INLINE_TAG}": handle})
         return next((v for v in found if v.state in ("creating", "available", "in-use")), None)
 
 
-def wanted(attributes: Mapping[str, str]) -> tuple[Disk, int]:
+def parse_attributes(attributes: Mapping[str, str]) -> tuple[DiskParameters, int]:
     """The disk that a pod's volumeAttributes ask for, and its size in GiB."""
     given = {k: v for k, v in attributes.items() if not k.startswith(_POD)}
     text = given.pop("size", f"{DEFAULT_SIZE}Gi")

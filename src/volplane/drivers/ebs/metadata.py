@@ -12,40 +12,42 @@ import re
 from msgspec import Struct
 
 from volplane.api.core import Node
-from volplane.drivers.ebs.facts import OWN_ZONE_KEY, ZONE_KEY
-from volplane.web import Http
+from volplane.drivers.ebs.constants import OWN_ZONE_KEY, ZONE_KEY
+from volplane.web import HttpClient
 from volplane.web.client import HttpError
 
 log = logging.getLogger(__name__)
 
 ENDPOINT = "http://169.254.169.254"
-PATIENCE = 2.0  # seconds for each question
-LIFETIME = "60"  # seconds of the token that the answers cost
+REQUEST_TIMEOUT = 2.0  # seconds for each question
+TOKEN_TTL = "60"  # seconds of the token that the answers cost
 
 _PROVIDER = re.compile(r"aws:///(?P<zone>[^/]*)/(?:.*/)?(?P<instance>i-[0-9a-z-]+)")
 
 
-class Where(Struct, frozen=True):
+class InstanceLocation(Struct, frozen=True):
     instance: str
     zone: str
 
 
-async def from_instance(endpoint: str = ENDPOINT) -> Where | None:
+async def from_instance(endpoint: str = ENDPOINT) -> InstanceLocation | None:
     """What the instance's own metadata say; None where nobody answers."""
-    http = Http(endpoint or ENDPOINT)
+    http = HttpClient(endpoint or ENDPOINT)
     try:
-        lifetime = [("X-aws-ec2-metadata-token-ttl-seconds", LIFETIME)]
-        answer = await http.request("PUT", "/latest/api/token", headers=lifetime, timeout=PATIENCE)
+        lifetime = [("X-aws-ec2-metadata-token-ttl-seconds", TOKEN_TTL)]
+        answer = await http.request("PUT", "/latest/api/token", headers=lifetime, timeout=REQUEST_TIMEOUT)
         if answer.status != 200:
             return None
         token = [("X-aws-ec2-metadata-token", answer.body.decode())]
         told = []
         for path in ("instance-id", "placement/availability-zone"):
-            answer = await http.request("GET", f"/latest/meta-data/{path}", headers=token, timeout=PATIENCE)
+            answer = await http.request(
+                "GET", f"/latest/meta-data/{path}", headers=token, timeout=REQUEST_TIMEOUT
+            )
             if answer.status != 200:
                 return None
             told.append(answer.body.decode().strip())
-        return Where(*told)
+        return InstanceLocation(*told)
     except (OSError, TimeoutError, HttpError) as error:
         log.info("no instance metadata at %s: %s", endpoint or ENDPOINT, error)
         return None
@@ -53,11 +55,11 @@ async def from_instance(endpoint: str = ENDPOINT) -> Where | None:
         await http.close()
 
 
-def from_node(node: Node) -> Where | None:
+def from_node(node: Node) -> InstanceLocation | None:
     """What the cloud's controller wrote on the Node; None if it was none of AWS."""
     found = _PROVIDER.fullmatch(node.spec.provider_id)
     if found is None:
         return None
     labels = node.metadata.labels
     zone = found["zone"] or labels.get(ZONE_KEY, "") or labels.get(OWN_ZONE_KEY, "")
-    return Where(found["instance"], zone) if zone else None
+    return InstanceLocation(found["instance"], zone) if zone else None

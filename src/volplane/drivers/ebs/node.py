@@ -19,8 +19,8 @@ from msgspec import Struct
 from volplane.base import clock
 from volplane.csi import v1
 from volplane.drivers.ebs import parameters
-from volplane.drivers.ebs.facts import NAME, OWN_ZONE_KEY, VERSION, ZONE_KEY
-from volplane.drivers.ebs.inline import Connect, Inline
+from volplane.drivers.ebs.constants import NAME, OWN_ZONE_KEY, VERSION, ZONE_KEY
+from volplane.drivers.ebs.inline import ConnectEc2, InlineVolumes
 from volplane.host import Host, NodePaths, devices
 from volplane.rules import latency
 from volplane.sdk import Driver
@@ -32,12 +32,12 @@ from volplane.sdk.validation import EPHEMERAL
 MAX_VOLUMES = 28
 BY_ID = "/dev/disk/by-id"
 INLINE_HANDLE = "csi-"  # how a kubelet's own handles begin
-DEVICE_TIMEOUT, GLANCE = 10.0, 0.05  # a disk that AWS has attached shows up within seconds
+DEVICE_TIMEOUT, DEVICE_POLL_INTERVAL = 10.0, 0.05  # a disk that AWS has attached shows up within seconds
 
 _Mode = v1.VolumeCapability.AccessMode
 
 
-class Place(Struct, frozen=True):
+class EbsNodeConfig(Struct, frozen=True):
     """Where this node is; on AWS from the instance's metadata, here from the settings."""
 
     instance: str
@@ -46,17 +46,19 @@ class Place(Struct, frozen=True):
     latency: str = ""  # take as long as a cloud does; a profile of `rules.latency`
 
 
-class Node(Driver):
+class EbsNode(Driver):
     name, version = NAME, VERSION
     claims: ClassVar[frozenset[str]] = frozenset(
         {"VOLUME_ACCESSIBILITY_CONSTRAINTS", "SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION"}
     )
     elsewhere: ClassVar[frozenset[str]] = frozenset({"CreateVolume", "CreateVolumeGroupSnapshot"})
 
-    def __init__(self, place: Place, host: Host, paths: NodePaths, *, connect: Connect | None = None) -> None:
+    def __init__(
+        self, place: EbsNodeConfig, host: Host, paths: NodePaths, *, connect: ConnectEc2 | None = None
+    ) -> None:
         """With `connect` there can be inline volumes, which a node makes by itself."""
         Driver.__init__(self)
-        self._inline = Inline(connect, instance=place.instance, zone=place.zone)
+        self._inline = InlineVolumes(connect, instance=place.instance, zone=place.zone)
         self._place, self._host, self._paths = place, host, paths
         self._mounter = Mounter(host)
         self._random = Random(place.instance)
@@ -75,9 +77,9 @@ class Node(Driver):
     async def node_stage_volume(self, request: v1.NodeStageVolumeRequest) -> v1.NodeStageVolumeResponse:
         _check(request.volume_capability)
         target = self._path(request.staging_target_path, "staging_target_path")
-        await self._pace("NodeStageVolume")
+        await self._simulate_latency("NodeStageVolume")
         named = request.publish_context.get("devicePath", "")
-        async with self._device(request.volume_id, named) as device:
+        async with self._open_device(request.volume_id, named) as device:
             if request.volume_capability.HasField("mount"):
                 mount = request.volume_capability.mount
                 await self._mounter.stage(device, target, mount.fs_type, tuple(mount.mount_flags))
@@ -92,12 +94,12 @@ class Node(Driver):
         target = self._path(request.target_path, "target_path")
         staging = request.staging_target_path
         staging = self._path(staging, "staging_target_path") if staging else ""
-        await self._pace("NodePublishVolume")
+        await self._simulate_latency("NodePublishVolume")
         if request.volume_context.get(EPHEMERAL) == "true":
             await self._publish_inline(request, target)
         elif request.volume_capability.HasField("block"):
             named = request.publish_context.get("devicePath", "")
-            async with self._device(request.volume_id, named) as device:
+            async with self._open_device(request.volume_id, named) as device:
                 await self._mounter.publish_block(device, target)
         else:
             mode = request.volume_capability.access_mode.mode
@@ -116,7 +118,7 @@ class Node(Driver):
         mount = request.volume_capability.mount
         volume, named = await self._inline.attach(request.volume_id, request.volume_context)
         options = (*mount.mount_flags, "ro") if request.readonly else tuple(mount.mount_flags)
-        async with self._device(volume, named) as device:
+        async with self._open_device(volume, named) as device:
             await self._mounter.stage(device, target, mount.fs_type, options)
 
     async def node_unpublish_volume(
@@ -124,7 +126,7 @@ class Node(Driver):
     ) -> v1.NodeUnpublishVolumeResponse:
         await self._mounter.unpublish(self._path(request.target_path, "target_path"))
         # The request does not say what kind of volume it was; a disk's own id is never a kubelet's handle.
-        if request.volume_id.startswith(INLINE_HANDLE) and self._inline.possible:
+        if request.volume_id.startswith(INLINE_HANDLE) and self._inline.is_available:
             await self._inline.remove(request.volume_id)
         return v1.NodeUnpublishVolumeResponse()
 
@@ -132,7 +134,7 @@ class Node(Driver):
         self, request: v1.NodeGetVolumeStatsRequest
     ) -> v1.NodeGetVolumeStatsResponse:
         path = self._path(request.volume_path, "volume_path")
-        usage, why = await self._mounter.usage(path), await self._mounter.trouble(path)
+        usage, why = await self._mounter.usage(path), await self._mounter.find_problem(path)
         condition = v1.VolumeCondition(abnormal=bool(why), message=why or "the disk is mounted and answers")
         return v1.NodeGetVolumeStatsResponse(usage=usage, volume_condition=condition)
 
@@ -144,13 +146,13 @@ class Node(Driver):
     def _path(self, path: str, field: str) -> str:
         return node_path(self._paths, path, field)
 
-    async def _pace(self, step: str) -> None:
+    async def _simulate_latency(self, step: str) -> None:
         seconds = latency.seconds(self._place.latency, step, self._random.random())
         if seconds:
             await asyncio.sleep(seconds)
 
     @asynccontextmanager
-    async def _device(self, volume: str, named: str) -> AsyncIterator[str]:
+    async def _open_device(self, volume: str, named: str) -> AsyncIterator[str]:
         """The volume's disk, kept open: meanwhile nobody can take it away and give its name to another."""
         stable = self._paths.real(f"{BY_ID}/nvme-Amazon_Elastic_Block_Store_{volume.replace('-', '')}")
         if "/" in volume:
@@ -160,12 +162,12 @@ class Node(Driver):
                 raise InvalidArgument(f'devicePath "{named}" is not below /dev')
             named = self._paths.real(named)
         deadline = clock.now() + DEVICE_TIMEOUT
-        while (found := await self._host.call(_opened, volume, stable, named)) is None:
+        while (found := await self._host.call(_try_open_device, volume, stable, named)) is None:
             if not named:
                 raise InvalidArgument("devicePath is missing in the publish context")
             if clock.now() >= deadline:
                 raise FailedPrecondition(f"the disk of {volume} has not appeared as {named}")
-            await asyncio.sleep(GLANCE)
+            await asyncio.sleep(DEVICE_POLL_INTERVAL)
         descriptor, device = found
         try:
             yield device
@@ -175,26 +177,26 @@ class Node(Driver):
 
 
 def _check(capability: v1.VolumeCapability) -> None:
-    why_not = parameters.why_not([capability])
+    why_not = parameters.unsupported_reason([capability])
     if why_not:
         raise InvalidArgument(f"volume capability not supported: {why_not}")
 
 
-def _opened(volume: str, stable: str, named: str) -> tuple[int, str] | None:
-    device = _disk(stable, named)
+def _try_open_device(volume: str, stable: str, named: str) -> tuple[int, str] | None:
+    device = _resolve_disk(stable, named)
     if not device:
         return None
     descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
     # Links go before the disk does: what they say now is true, and stays true while we have it open. Unless
     # somebody has taken the disk away behind the service's back; so the disk itself is asked, too.
     told = devices.serial(device).replace("-", "")
-    if _disk(stable, named) == device and told in ("", volume.replace("-", "")):
+    if _resolve_disk(stable, named) == device and told in ("", volume.replace("-", "")):
         return descriptor, device
     os.close(descriptor)
     return None
 
 
-def _disk(stable: str, named: str) -> str:
+def _resolve_disk(stable: str, named: str) -> str:
     if os.path.exists(stable):
         return os.path.realpath(stable)
     if not named or not os.path.exists(named) or _belongs_to_another(named, stable):

@@ -56,7 +56,7 @@ MODES = frozenset(
 )
 
 
-class Disk(Struct, frozen=True):
+class DiskParameters(Struct, frozen=True):
     """What the parameters ask for, apart from size and zone."""
 
     type: str = DEFAULT_TYPE
@@ -120,7 +120,7 @@ class Disk(Struct, frozen=True):
         return min(max(self.iops_per_gib * size, low), min(ratio * size, high))
 
 
-def parse(parameters: Mapping[str, str]) -> Disk:
+def parse(parameters: Mapping[str, str]) -> DiskParameters:
     """Keys are read in any case, as they always were; one that is not known is an error."""
     known: dict[str, object] = {}
     tags: dict[str, str] = {}
@@ -147,18 +147,18 @@ def parse(parameters: Mapping[str, str]) -> Disk:
                 tags[name] = content
             case _:
                 raise InvalidArgument(f"Invalid parameter key {key} for CreateVolume")
-    disk = Disk(**known, tags=tags)  # type: ignore[arg-type]
+    disk = DiskParameters(**known, tags=tags)  # type: ignore[arg-type]
     if disk.iops_per_gib and disk.type not in _IOPS_PER_GIB:
         raise InvalidArgument(f"iopsPerGB does not go with disks of type {disk.type}")
     return disk
 
 
-def for_driver(given: Mapping[str, str]) -> dict[str, str]:
+def driver_parameters(given: Mapping[str, str]) -> dict[str, str]:
     """Of a class's parameters those that are not for sidecars: GetCapacity gets all of them as they are."""
     return {key: value for key, value in given.items() if not key.lower().startswith("csi.storage.k8s.io/")}
 
 
-def parse_change(wanted: Mapping[str, str]) -> Disk:
+def parse_change(wanted: Mapping[str, str]) -> DiskParameters:
     """A VolumeAttributesClass's parameters; an empty type is the one the disk has."""
     known: dict[str, object] = {"type": ""}
     for key, value in wanted.items():
@@ -173,7 +173,7 @@ def parse_change(wanted: Mapping[str, str]) -> Disk:
                 known["throughput"] = _number(key, value)
             case _:
                 raise InvalidArgument(f"Invalid mutable parameter key: {key}")
-    return Disk(**known)  # type: ignore[arg-type]
+    return DiskParameters(**known)  # type: ignore[arg-type]
 
 
 def snapshot_tags(parameters: Mapping[str, str]) -> dict[str, str]:
@@ -218,7 +218,7 @@ def _flag(key: str, value: str) -> bool:
     return value.lower() == "true"
 
 
-def why_not(capabilities: Sequence[v1.VolumeCapability]) -> str:
+def unsupported_reason(capabilities: Sequence[v1.VolumeCapability]) -> str:
     """What a disk cannot do of this, or nothing."""
     for capability in capabilities:
         mode = capability.access_mode.mode

@@ -12,11 +12,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from volplane.base import clock
 from volplane.csi import v1
-from volplane.drivers.ebs import parameters, refusals
-from volplane.drivers.ebs.ec2 import Ec2, Refused, Snapshot
-from volplane.drivers.ebs.facts import CLUSTER_TAG, GROUP_TAG, NAME, SNAPSHOT_TAG, VERSION
+from volplane.drivers.ebs import error_codes, parameters
+from volplane.drivers.ebs.constants import CLUSTER_TAG, GROUP_TAG, NAME, SNAPSHOT_TAG, VERSION
+from volplane.drivers.ebs.ec2 import Ec2, Ec2Error, Ec2Snapshot
+from volplane.drivers.ebs.error_codes import translate_errors
 from volplane.drivers.ebs.parameters import GIB
-from volplane.drivers.ebs.refusals import translated
 from volplane.sdk import Driver
 from volplane.sdk.errors import Aborted, AlreadyExists, Internal, NotFound
 
@@ -32,7 +32,7 @@ class SnapshotCalls(Driver):
 
     async def create_snapshot(self, request: v1.CreateSnapshotRequest) -> v1.CreateSnapshotResponse:
         tags = parameters.snapshot_tags(request.parameters)
-        with translated():
+        with translate_errors():
             found = await self._ec2.snapshots({f"tag:{SNAPSHOT_TAG}": request.name})
             for snapshot in found:
                 if snapshot.volume != request.source_volume_id:
@@ -45,11 +45,11 @@ class SnapshotCalls(Driver):
 
     async def delete_snapshot(self, request: v1.DeleteSnapshotRequest) -> v1.DeleteSnapshotResponse:
         if _SNAPSHOT.fullmatch(request.snapshot_id):
-            with translated():
+            with translate_errors():
                 try:
                     await self._ec2.delete_snapshot(request.snapshot_id)
-                except Refused as error:
-                    if error.code != refusals.NO_SNAPSHOT:
+                except Ec2Error as error:
+                    if error.code != error_codes.SNAPSHOT_NOT_FOUND:
                         raise
         return v1.DeleteSnapshotResponse()
 
@@ -57,39 +57,39 @@ class SnapshotCalls(Driver):
         after, most = request.starting_token, request.max_entries
         if after and not _SNAPSHOT.fullmatch(after):
             raise Aborted(f"{after!r} is no token of ours")
-        with translated():
-            found = await self._found(request.snapshot_id, request.source_volume_id)
+        with translate_errors():
+            found = await self._list_snapshots(request.snapshot_id, request.source_volume_id)
         found = [s for s in sorted(found, key=lambda s: s.id) if s.id > after]
         page = found[:most] if most else found
         token = page[-1].id if len(page) < len(found) else ""
-        entries = [v1.ListSnapshotsResponse.Entry(snapshot=shown(s)) for s in page]
+        entries = [v1.ListSnapshotsResponse.Entry(snapshot=to_csi_snapshot(s)) for s in page]
         return v1.ListSnapshotsResponse(entries=entries, next_token=token)
 
-    async def _found(self, snapshot: str, volume: str) -> list[Snapshot]:
+    async def _list_snapshots(self, snapshot: str, volume: str) -> list[Ec2Snapshot]:
         filters = {"volume-id": volume} if volume else {}
         if snapshot:
             filters["snapshot-id"] = snapshot
         return await self._ec2.snapshots(filters)
 
     async def get_snapshot(self, request: v1.GetSnapshotRequest) -> v1.GetSnapshotResponse:
-        with translated():
-            snapshot = await self._ec2.snapshot(known_snapshot(request.snapshot_id))
-        return v1.GetSnapshotResponse(snapshot=shown(snapshot))
+        with translate_errors():
+            snapshot = await self._ec2.snapshot(require_snapshot_id(request.snapshot_id))
+        return v1.GetSnapshotResponse(snapshot=to_csi_snapshot(snapshot))
 
 
-def known_snapshot(snapshot: str) -> str:
+def require_snapshot_id(snapshot: str) -> str:
     if not _SNAPSHOT.fullmatch(snapshot):
         raise NotFound(f"there is no snapshot {snapshot}")
     return snapshot
 
 
-def _answer(snapshot: Snapshot) -> v1.CreateSnapshotResponse:
+def _answer(snapshot: Ec2Snapshot) -> v1.CreateSnapshotResponse:
     if snapshot.state == "error":
         raise Internal(f"{snapshot.id} of {snapshot.volume} failed: {snapshot.why}")
-    return v1.CreateSnapshotResponse(snapshot=shown(snapshot))
+    return v1.CreateSnapshotResponse(snapshot=to_csi_snapshot(snapshot))
 
 
-def shown(snapshot: Snapshot) -> v1.Snapshot:
+def to_csi_snapshot(snapshot: Ec2Snapshot) -> v1.Snapshot:
     cut = Timestamp()
     cut.FromDatetime(clock.parse(snapshot.started))
     return v1.Snapshot(

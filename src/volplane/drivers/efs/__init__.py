@@ -7,20 +7,28 @@ same parameters and volume handles as AWS's driver for EFS, so that its manifest
 from __future__ import annotations
 
 from volplane import sdk
-from volplane.drivers.efs.driver import NAME, Controller, Node, Whole
-from volplane.drivers.efs.shares import Shares
+from volplane.drivers.efs.access_points import AccessPointStore
+from volplane.drivers.efs.driver import NAME, EfsAllInOneDriver, EfsController, EfsNode
 from volplane.host import Host, NodePaths
 
-__all__ = ["NAME", "Controller", "Node", "Shares", "Whole", "run_controller", "run_node"]
+__all__ = [
+    "NAME",
+    "AccessPointStore",
+    "EfsAllInOneDriver",
+    "EfsController",
+    "EfsNode",
+    "run_controller",
+    "run_node",
+]
 
 
 async def run_controller(directory: str, host: Host, socket: str) -> None:
     """Serve the controller on `socket` until cancelled."""
-    await sdk.serve(Controller(Shares(directory), host), socket)
+    await sdk.serve(EfsController(AccessPointStore(directory), host), socket)
 
 
 async def run_node(
     directory: str, node: str, host: Host, paths: NodePaths, socket: str, *, latency: str = ""
 ) -> None:
     """Serve the node on `socket` (a real path) until cancelled."""
-    await sdk.serve(Node(Shares(directory), node, host, paths, latency=latency), socket)
+    await sdk.serve(EfsNode(AccessPointStore(directory), node, host, paths, latency=latency), socket)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from volplane.csi import v1
-from volplane.drivers.efs.shares import DEFAULT_FILE_SYSTEM
+from volplane.drivers.efs.access_points import DEFAULT_FILE_SYSTEM
 from volplane.sdk.errors import InvalidArgument
 
 FIRST_GID, LAST_GID = 50_000, 7_000_000
@@ -26,7 +26,7 @@ _IGNORED = frozenset(_NAMES.values()) | {"az", "reuseaccesspoint", "ensureunique
 FLAGS = frozenset({"tls", "iam", "nfsvers=4.1", "nfsvers=4", "rw", "ro", "noatime", "noresvport", "hard"})
 
 
-class Wanted(Struct, frozen=True):
+class AccessPointParameters(Struct, frozen=True):
     file_system: str = DEFAULT_FILE_SYSTEM
     base: str = ""
     pattern: str = ""
@@ -47,7 +47,7 @@ class Wanted(Struct, frozen=True):
         return "/".join(parts)
 
 
-def parse(parameters: Mapping[str, str]) -> Wanted:
+def parse(parameters: Mapping[str, str]) -> AccessPointParameters:
     known: dict[str, object] = {}
     for key, value in parameters.items():
         match key.lower():
@@ -76,7 +76,7 @@ def parse(parameters: Mapping[str, str]) -> Wanted:
                 pass
             case _:
                 raise InvalidArgument(f"Invalid parameter key {key} for CreateVolume")
-    wanted = Wanted(**known)  # type: ignore[arg-type]
+    wanted = AccessPointParameters(**known)  # type: ignore[arg-type]
     if wanted.first_gid > wanted.last_gid:
         raise InvalidArgument("gidRangeStart is above gidRangeEnd")
     return wanted
@@ -94,7 +94,7 @@ def _octal(key: str, value: str) -> int:
     return int(value, 8)
 
 
-def why_not(capabilities: Sequence[v1.VolumeCapability]) -> str:
+def unsupported_reason(capabilities: Sequence[v1.VolumeCapability]) -> str:
     """What a shared directory cannot do of this, or nothing."""
     for capability in capabilities:
         if capability.HasField("block"):

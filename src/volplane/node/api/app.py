@@ -8,10 +8,10 @@ from urllib.parse import unquote
 from volplane.api import codec
 from volplane.base import metrics
 from volplane.host import Host, NodePaths
+from volplane.node.api.errors import KubeletApiError
 from volplane.node.api.logs import LogRequest, read_log
-from volplane.node.api.refusal import Refusal
-from volplane.node.pods.keeper import Pods
-from volplane.node.pods.records import NOTHING, Record, all_containers
+from volplane.node.pods.pod_manager import PodManager
+from volplane.node.pods.records import NO_RECORD, ContainerRecord, all_containers
 from volplane.node.pods.worker import PodWorker
 from volplane.web import Request, Response, Upgraded
 
@@ -21,23 +21,23 @@ _TEXT = [("Content-Type", "text/plain; charset=utf-8")]
 _JSON = [("Content-Type", "application/json")]
 
 
-class Target:
+class ContainerTarget:
     """A container that a request is about."""
 
     def __init__(self, worker: PodWorker, name: str) -> None:
         if all(c.name != name for c in all_containers(worker.pod)):
-            raise Refusal(404, f"container {name} is not valid for pod {worker.pod.name}")
+            raise KubeletApiError(404, f"container {name} is not valid for pod {worker.pod.name}")
         self.worker, self.name = worker, name
 
     @property
-    def record(self) -> Record:
-        return self.worker.records.get(self.name, NOTHING)
+    def record(self) -> ContainerRecord:
+        return self.worker.records.get(self.name, NO_RECORD)
 
 
 class KubeletApi:
     def __init__(
         self,
-        pods: Pods,
+        pods: PodManager,
         host: Host,
         paths: NodePaths,
         *,
@@ -49,16 +49,18 @@ class KubeletApi:
 
     async def __call__(self, request: Request) -> Response | Upgraded:
         try:
-            self._admit(request)
+            self._authorize(request)
             return await self._route(request)
-        except Refusal as refusal:
+        except KubeletApiError as refusal:
             return Response(refusal.status, _TEXT, f"{refusal}\n".encode())
 
-    def _admit(self, request: Request) -> None:
+    def _authorize(self, request: Request) -> None:
         if request.peer is None:
-            raise Refusal(401, "Unauthorized")
+            raise KubeletApiError(401, "Unauthorized")
         if request.peer.common_name not in self._allowed:
-            raise Refusal(403, f"Forbidden (user={request.peer.common_name}, verb={request.method.lower()})")
+            raise KubeletApiError(
+                403, f"Forbidden (user={request.peer.common_name}, verb={request.method.lower()})"
+            )
 
     async def _route(self, request: Request) -> Response | Upgraded:
         # Decoded part by part: a name never holds a slash.
@@ -87,20 +89,20 @@ class KubeletApi:
                 return await attach(request, target, self.host, self.paths)
             case "portForward", [namespace, pod, *_] if len(rest) in (2, 3):
                 worker = self._worker(namespace, pod)
-                return await forward(request, lambda port: self.pods.shared.network.dial(worker.uid, port))
-        raise Refusal(404, "404 page not found")
+                return await forward(request, lambda port: self.pods.deps.network.dial(worker.uid, port))
+        raise KubeletApiError(404, "404 page not found")
 
     def _worker(self, namespace: str, pod: str) -> PodWorker:
         worker = self.pods.find(namespace, pod)
         if worker is None:
-            raise Refusal(404, f'pod "{pod}" not found in namespace "{namespace}" on this node')
+            raise KubeletApiError(404, f'pod "{pod}" not found in namespace "{namespace}" on this node')
         return worker
 
-    def _target(self, namespace: str, pod: str, container: str) -> Target:
-        return Target(self._worker(namespace, pod), container)
+    def _target(self, namespace: str, pod: str, container: str) -> ContainerTarget:
+        return ContainerTarget(self._worker(namespace, pod), container)
 
-    async def _logs(self, request: Request, target: Target) -> Response:
-        asked = LogRequest.of(request.query)
+    async def _logs(self, request: Request, target: ContainerTarget) -> Response:
+        asked = LogRequest.from_query(request.query)
         body = await read_log(asked, target, self.host, self.paths)
         return Response(200, _TEXT, body)
 

@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Protocol
 
-from volplane.node.api.refusal import Refusal
+from volplane.node.api.errors import KubeletApiError
 from volplane.web import Request, spdy, websocket
-from volplane.web.spdy import Channel, Session
+from volplane.web.spdy import SpdyChannel, SpdySession
 from volplane.web.websocket import BadHandshake, WebSocket
 
 WEBSOCKET_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 SPDY_PROTOCOLS = ("v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io")
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
-OPENING = 30.0  # seconds for a SPDY client to open all streams that it asked for
+STREAM_TIMEOUT = 30.0  # seconds for a SPDY client to open all streams that it asked for
 LINGER = 10.0  # seconds for a SPDY client to leave when everything has been said
 
 
@@ -25,7 +25,7 @@ class Channels(Protocol):
     async def __aexit__(self, *_: object) -> None: ...
     async def stdout(self, data: bytes) -> None: ...
     async def stderr(self, data: bytes) -> None: ...
-    async def fail(self, status: Mapping[str, Any]) -> None:
+    async def send_status(self, status: Mapping[str, Any]) -> None:
         """The last word: how it ended, success included."""
         ...
 
@@ -35,15 +35,15 @@ class Channels(Protocol):
 
 
 async def accept(request: Request) -> Channels:
-    if websocket.is_asked(request):
+    if websocket.is_websocket_request(request):
         try:
             socket = await websocket.server_accept(request, WEBSOCKET_PROTOCOLS)
         except BadHandshake as error:
-            raise Refusal(400, str(error)) from error
+            raise KubeletApiError(400, str(error)) from error
         return WebSocketChannels(socket, request)
     if "spdy/3.1" in request.headers.tokens("upgrade"):
         return await SpdyChannels.accept(request)
-    raise Refusal(400, "Upgrade request required")
+    raise KubeletApiError(400, "Upgrade request required")
 
 
 class WebSocketChannels:
@@ -53,16 +53,18 @@ class WebSocketChannels:
 
     async def __aenter__(self) -> WebSocketChannels:
         # The lowest output channel first: clients take it as the sign that the conversation has begun.
-        lowest = next((c for c, name in ((STDOUT, "output"), (STDERR, "error")) if self._asked(name)), ERROR)
+        lowest = next(
+            (c for c, name in ((STDOUT, "output"), (STDERR, "error")) if self._is_requested(name)), ERROR
+        )
         await self._socket.send(bytes([lowest]))
         # kubectl before 1.35 reads before it knows its own channels, and throws away what comes too soon.
-        await self._socket.greet()
+        await self._socket.wait_for_peer()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._socket.close(1000)
 
-    def _asked(self, name: str) -> bool:
+    def _is_requested(self, name: str) -> bool:
         return self._request.query.flag(name)
 
     async def stdout(self, data: bytes) -> None:
@@ -71,7 +73,7 @@ class WebSocketChannels:
     async def stderr(self, data: bytes) -> None:
         await self._socket.send(bytes([STDERR]) + data)
 
-    async def fail(self, status: Mapping[str, Any]) -> None:
+    async def send_status(self, status: Mapping[str, Any]) -> None:
         await self._socket.send(bytes([ERROR]) + json.dumps(status).encode())
 
     async def incoming(self) -> AsyncIterator[tuple[str, bytes]]:
@@ -87,7 +89,7 @@ class WebSocketChannels:
 
 
 class SpdyChannels:
-    def __init__(self, session: Session, stack: AsyncExitStack, streams: dict[str, Channel]) -> None:
+    def __init__(self, session: SpdySession, stack: AsyncExitStack, streams: dict[str, SpdyChannel]) -> None:
         self._session, self._stack, self._streams = session, stack, streams
 
     @classmethod
@@ -97,7 +99,7 @@ class SpdyChannels:
         ]
         chosen = next((p for p in SPDY_PROTOCOLS if p in offered), None)
         if chosen is None:
-            raise Refusal(
+            raise KubeletApiError(
                 403, f"unable to upgrade: the client offers {offered}, we speak {list(SPDY_PROTOCOLS)}"
             )
         stream = await request.upgrade(
@@ -117,8 +119,8 @@ class SpdyChannels:
         elif query.flag("error"):
             wanted.add("stderr")
         try:
-            async with asyncio.timeout(OPENING):
-                streams = await _opened(session, wanted)
+            async with asyncio.timeout(STREAM_TIMEOUT):
+                streams = await _accept_streams(session, wanted)
         except BaseException:
             await stack.aclose()
             raise
@@ -133,7 +135,7 @@ class SpdyChannels:
         # The client leaves first: to it, a connection that breaks before it has read the status is a success.
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER):
-                await self._session.over()
+                await self._session.wait_closed()
         await self._stack.aclose()
 
     async def stdout(self, data: bytes) -> None:
@@ -146,7 +148,7 @@ class SpdyChannels:
         if channel := self._streams.get(name):
             await channel.write(data)
 
-    async def fail(self, status: Mapping[str, Any]) -> None:
+    async def send_status(self, status: Mapping[str, Any]) -> None:
         # The outputs end first: a client that has seen the status need not read on.
         for name in ("stdout", "stderr"):
             if channel := self._streams.get(name):
@@ -156,7 +158,7 @@ class SpdyChannels:
     async def incoming(self) -> AsyncIterator[tuple[str, bytes]]:
         queue: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue(maxsize=16)
 
-        async def read(name: str, channel: Channel) -> None:
+        async def read(name: str, channel: SpdyChannel) -> None:
             while data := await channel.read():
                 await queue.put((name, data))
             if name == "stdin":
@@ -178,8 +180,8 @@ class SpdyChannels:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _opened(session: Session, wanted: set[str]) -> dict[str, Channel]:
-    streams: dict[str, Channel] = {}
+async def _accept_streams(session: SpdySession, wanted: set[str]) -> dict[str, SpdyChannel]:
+    streams: dict[str, SpdyChannel] = {}
     while wanted - streams.keys():
         try:
             channel = await anext(session)

@@ -17,18 +17,18 @@ from msgspec import Struct
 from volplane.base import clock
 from volplane.host import Host, NodePaths
 from volplane.node import inotify
+from volplane.node.api.errors import KubeletApiError
 from volplane.node.api.log_files import LogFiles
-from volplane.node.api.refusal import Refusal
 from volplane.node.containers.base import ContainerError
 from volplane.node.inotify import Inotify
-from volplane.node.pods.records import Attempt
+from volplane.node.pods.records import ContainerAttempt
 from volplane.node.pods.runtimes import container_id
 from volplane.web import Query
 
 if TYPE_CHECKING:
-    from volplane.node.api.app import Target
+    from volplane.node.api.app import ContainerTarget
 
-Ending = Coroutine[None, None, None]  # ends with the container
+ContainerEnd = Coroutine[None, None, None]  # ends with the container
 
 CHUNK = 256 << 10
 LONG_AGO = 10 * 365 * 24 * 3600  # seconds; no log is older, and no date can be
@@ -47,7 +47,7 @@ class LogRequest(Struct, frozen=True):
     stream: str = "All"
 
     @classmethod
-    def of(cls, query: Query) -> LogRequest:
+    def from_query(cls, query: Query) -> LogRequest:
         since = None
         if seconds := _number(query, "sinceSeconds"):
             since = clock.wall() - timedelta(seconds=min(seconds, LONG_AGO))
@@ -55,7 +55,7 @@ class LogRequest(Struct, frozen=True):
             try:
                 since = clock.parse(moment)
             except ValueError as error:
-                raise Refusal(400, f"invalid sinceTime: {error}") from error
+                raise KubeletApiError(400, f"invalid sinceTime: {error}") from error
         return cls(
             follow=query.flag("follow"),
             previous=query.flag("previous"),
@@ -72,79 +72,83 @@ def _number(query: Query, name: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal()):
-        raise Refusal(400, f"invalid {name}: must be a number that is not negative")
+        raise KubeletApiError(400, f"invalid {name}: must be a number that is not negative")
     return int(text) if len(text) <= DIGITS else 10**DIGITS
 
 
 async def read_log(
-    asked: LogRequest, target: Target, host: Host, paths: NodePaths
+    asked: LogRequest, target: ContainerTarget, host: Host, paths: NodePaths
 ) -> AsyncGenerator[bytes, None]:
     attempt = _attempt(asked, target)
     pod = target.worker.pod
     path = paths.real(paths.log_file(pod.namespace, pod.name, pod.uid, target.name, attempt.number))
-    return _Reader(asked, path, host).read(_end_of(target, attempt) if asked.follow else None)
+    return _LogReader(asked, path, host).read(_wait_for_end(target, attempt) if asked.follow else None)
 
 
-def _attempt(asked: LogRequest, target: Target) -> Attempt:
+def _attempt(asked: LogRequest, target: ContainerTarget) -> ContainerAttempt:
     pod, record = target.worker.pod, target.record
     if asked.previous:
         # While the next attempt is held back, the one that ended is still the current one.
         found = record.current if record.waiting is not None else record.previous
         if found is None or found.running:
-            raise Refusal(400, f'previous terminated container "{target.name}" in pod "{pod.name}" not found')
+            raise KubeletApiError(
+                400, f'previous terminated container "{target.name}" in pod "{pod.name}" not found'
+            )
         return found
     if record.current is None:
         why = record.waiting.reason if record.waiting else "ContainerCreating"
-        raise Refusal(400, f'container "{target.name}" in pod "{pod.name}" is waiting to start: {why}')
+        raise KubeletApiError(
+            400, f'container "{target.name}" in pod "{pod.name}" is waiting to start: {why}'
+        )
     return record.current
 
 
-async def _end_of(target: Target, attempt: Attempt) -> None:
+async def _wait_for_end(target: ContainerTarget, attempt: ContainerAttempt) -> None:
     """Until this attempt no longer writes."""
     if not attempt.running:
         return
     try:
-        await target.worker.shared.kit.runtimes.wait(
+        await target.worker.deps.containers.runtimes.wait(
             container_id(target.worker.uid, target.name, attempt.number)
         )
     except ContainerError:
         return
 
 
-class _Reader:
+class _LogReader:
     def __init__(self, asked: LogRequest, path: str, host: Host) -> None:
         self._asked, self._path, self._host = asked, path, host
         self._left = asked.limit
         self._rest = b""  # a line that is not complete yet
         self._fresh = True  # the next text begins a line
 
-    async def read(self, end: Ending | None) -> AsyncGenerator[bytes, None]:
+    async def read(self, end: ContainerEnd | None) -> AsyncGenerator[bytes, None]:
         """With an `end`, the log is followed until then."""
         files = LogFiles(self._path, follow=end is not None)
         await self._host.call(files.open, self._asked.tail, self._asked.since)
         try:
-            async for piece in self._to_the_end(files) if end is None else self._follow(files, end):
+            async for piece in self._read_available(files) if end is None else self._follow(files, end):
                 yield piece
         finally:
             if end is not None:
                 end.close()  # in case nobody ever came to await it
             files.close()
 
-    async def _to_the_end(self, files: LogFiles) -> AsyncGenerator[bytes, None]:
+    async def _read_available(self, files: LogFiles) -> AsyncGenerator[bytes, None]:
         while data := await self._host.call(files.read, CHUNK):
-            if piece := self._shown(data):
+            if piece := self._format(data):
                 yield piece
             if self._left == 0:
                 return
 
-    async def _follow(self, files: LogFiles, end: Ending) -> AsyncGenerator[bytes, None]:
+    async def _follow(self, files: LogFiles, end: ContainerEnd) -> AsyncGenerator[bytes, None]:
         ending = asyncio.create_task(end)
         async with Inotify() as watch:
             watch.add(os.path.dirname(self._path), inotify.MODIFY | inotify.CREATE)
             try:
                 while True:
                     over = ending.done()  # seen before the last look, so that nothing is missed after it
-                    async for piece in self._to_the_end(files):
+                    async for piece in self._read_available(files):
                         yield piece
                     if over or self._left == 0:
                         return
@@ -158,7 +162,7 @@ class _Reader:
                 ending.cancel()
                 await asyncio.gather(ending, return_exceptions=True)
 
-    def _shown(self, data: bytes) -> bytes:
+    def _format(self, data: bytes) -> bytes:
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         if len(self._rest) > LONGEST:  # shown as it is, or it would fill the memory
@@ -173,14 +177,14 @@ class _Reader:
     def _texts(self, lines: list[bytes]) -> Iterator[bytes]:
         for line in lines:
             stamp, stream, mark, text = (*line.split(b" ", 3), b"", b"", b"")[:4]
-            if not self._wants(stamp, stream):
+            if not self._matches(stamp, stream):
                 continue
             if self._fresh and self._asked.timestamps:
                 yield stamp + b" "
             self._fresh = mark != b"P"
             yield text + (b"\n" if self._fresh else b"")
 
-    def _wants(self, stamp: bytes, stream: bytes) -> bool:
+    def _matches(self, stamp: bytes, stream: bytes) -> bool:
         if self._asked.stream != "All" and stream.decode().capitalize() != self._asked.stream:
             return False
         if self._asked.since is None:

@@ -12,38 +12,38 @@ import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from volplane.node.api.refusal import Refusal
+from volplane.node.api.errors import KubeletApiError
 from volplane.web import Request, Response, Upgraded, spdy, websocket
-from volplane.web.spdy import Channel, Session
+from volplane.web.spdy import SpdyChannel, SpdySession
 from volplane.web.stream import ByteStream
 from volplane.web.websocket import BadHandshake, MessageStream, WebSocket
 
 PROTOCOL = "portforward.k8s.io"
 TUNNEL = f"SPDY/3.1+{PROTOCOL}"
 PLAIN = "v4.channel.k8s.io"
-PATIENCE = 10.0
+DIAL_TIMEOUT = 10.0
 MOST_PORTS = 127
-UNPAIRED = 64  # streams that may wait for their other half
+MAX_UNPAIRED = 64  # streams that may wait for their other half
 
-Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-Dial = Callable[[int], Awaitable[Ends]]
+StreamPair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Dial = Callable[[int], Awaitable[StreamPair]]
 Write = Callable[[bytes], Awaitable[None]]
 
 
 async def forward(request: Request, dial: Dial) -> Response | Upgraded:
-    if websocket.is_asked(request):
+    if websocket.is_websocket_request(request):
         ports = _ports(request)
         try:
             socket = await websocket.server_accept(request, (TUNNEL, PLAIN))
         except BadHandshake as error:
-            raise Refusal(400, str(error)) from error
+            raise KubeletApiError(400, str(error)) from error
         if socket.protocol == PLAIN:
-            await _plain(socket, dial, ports)
+            await _serve_plain(socket, dial, ports)
         else:
             await _serve(MessageStream(socket), dial)
         return Upgraded()
     if "spdy/3.1" not in request.headers.tokens("upgrade"):
-        raise Refusal(400, "Upgrade request required")
+        raise KubeletApiError(400, "Upgrade request required")
     answer = [("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", PROTOCOL)]
     await _serve(await request.upgrade(answer), dial)
     return Upgraded()
@@ -53,10 +53,10 @@ def _ports(request: Request) -> list[int]:
     """Those that the request names. Two channels each must fit into a byte."""
     named = request.query.all("port")
     if len(named) > MOST_PORTS:
-        raise Refusal(400, f"too many ports: {len(named)}, at most {MOST_PORTS}")
+        raise KubeletApiError(400, f"too many ports: {len(named)}, at most {MOST_PORTS}")
     for text in named:
         if not (text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) < 65536):
-            raise Refusal(400, f"invalid port {text[:20]!r}: must be a number from 1 to 65535")
+            raise KubeletApiError(400, f"invalid port {text[:20]!r}: must be a number from 1 to 65535")
     return [int(text) for text in named]
 
 
@@ -74,14 +74,14 @@ async def _serve(below: ByteStream, dial: Dial) -> None:
             await asyncio.gather(*links, return_exceptions=True)
 
 
-async def _pair(session: Session, links: set[asyncio.Task[None]], dial: Dial) -> None:
-    waiting: dict[str, Channel] = {}  # streams whose other half has not come yet
+async def _pair(session: SpdySession, links: set[asyncio.Task[None]], dial: Dial) -> None:
+    waiting: dict[str, SpdyChannel] = {}  # streams whose other half has not come yet
     async for channel in session:
         number = channel.headers.get("requestid")
         other = waiting.pop(number, None)
         if other is None:
             waiting[number] = channel
-            if len(waiting) > UNPAIRED:
+            if len(waiting) > MAX_UNPAIRED:
                 await waiting.pop(next(iter(waiting))).reset()
             continue
         data, error = (channel, other) if channel.headers.get("streamtype") == "data" else (other, channel)
@@ -90,10 +90,10 @@ async def _pair(session: Session, links: set[asyncio.Task[None]], dial: Dial) ->
         link.add_done_callback(links.discard)
 
 
-async def _connect_channel(data: Channel, error: Channel, dial: Dial) -> None:
+async def _connect_channel(data: SpdyChannel, error: SpdyChannel, dial: Dial) -> None:
     port = data.headers.get("port")
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DIAL_TIMEOUT):
             reader, writer = await dial(int(port))
     except (OSError, ValueError, OverflowError, TimeoutError) as failure:
         await error.write(f"an error occurred forwarding port {port}: {failure}".encode())
@@ -110,7 +110,7 @@ async def _connect_channel(data: Channel, error: Channel, dial: Dial) -> None:
 # --- two channels a port
 
 
-async def _plain(socket: WebSocket, dial: Dial, ports: list[int]) -> None:
+async def _serve_plain(socket: WebSocket, dial: Dial, ports: list[int]) -> None:
     """Channel 2i carries the i-th port's data and 2i+1 its errors; each begins with the port's number."""
     inputs: list[asyncio.Queue[bytes]] = [asyncio.Queue(maxsize=16) for _ in ports]
     for index, port in enumerate(ports):
@@ -134,7 +134,7 @@ async def _connect_plain(
     socket: WebSocket, dial: Dial, index: int, port: int, given: asyncio.Queue[bytes]
 ) -> None:
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DIAL_TIMEOUT):
             reader, writer = await dial(port)
     except (OSError, TimeoutError) as failure:
         text = f"an error occurred forwarding port {port}: {failure}"
@@ -144,10 +144,10 @@ async def _connect_plain(
     async def write(data: bytes) -> None:
         await socket.send(bytes([2 * index]) + data)
 
-    await _relay(reader, writer, given.get, write, _nothing)
+    await _relay(reader, writer, given.get, write, _do_nothing)
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     return None
 
 

@@ -15,82 +15,84 @@ from typing import TYPE_CHECKING, Any
 
 from volplane.host import Host, NodePaths
 from volplane.node.api.channels import Channels, accept
+from volplane.node.api.errors import KubeletApiError
 from volplane.node.api.logs import LogRequest, read_log
-from volplane.node.api.refusal import Refusal
-from volplane.node.containers.base import Attached, ContainerError, Exec, Output
-from volplane.node.containers.execs import CannotExec
-from volplane.node.pods.container import finished
+from volplane.node.containers.base import AttachSession, ContainerError, ExecOutput, ExecSession
+from volplane.node.containers.process_exec import CannotExec
+from volplane.node.pods.container import finish_uncancelled
 from volplane.node.pods.records import all_containers
 from volplane.node.pods.runtimes import container_id
 from volplane.web import Request, Response, Upgraded
 
 if TYPE_CHECKING:
-    from volplane.node.api.app import Target
+    from volplane.node.api.app import ContainerTarget
 
 log = logging.getLogger(__name__)
 
 SUCCESS = {"metadata": {}, "status": "Success"}
 
 
-async def execute(request: Request, target: Target) -> Response | Upgraded:
+async def execute(request: Request, target: ContainerTarget) -> Response | Upgraded:
     query = request.query
     command = tuple(query.all("command"))
     if not command:
-        raise Refusal(400, "you must specify at least 1 command for the container")
+        raise KubeletApiError(400, "you must specify at least 1 command for the container")
     running = _running_id(target)
     tty, stdin = query.flag("tty"), query.flag("input")
     try:
         # Before the upgrade: a refusal can still be an answer that everybody understands.
-        started = await target.worker.shared.kit.runtimes.exec(running, command, tty=tty, stdin=stdin)
+        started = await target.worker.deps.containers.runtimes.exec(running, command, tty=tty, stdin=stdin)
     except CannotExec as error:
-        return await _cannot(request, str(error), error.code)
+        return await _report_failed_start(request, str(error), error.code)
     except ContainerError as error:
-        raise Refusal(400, str(error)) from error
+        raise KubeletApiError(400, str(error)) from error
     try:
         channels = await accept(request)
         async with channels:
-            await _converse(channels, started)
+            await _run_exec(channels, started)
     finally:
-        await finished(started.close())
+        await finish_uncancelled(started.close())
     return Upgraded()
 
 
-def _running_id(target: Target) -> str:
+def _running_id(target: ContainerTarget) -> str:
     current = target.record.current
     if current is None or not current.running:
-        raise Refusal(400, f'container "{target.name}" in pod "{target.worker.pod.name}" is not running')
+        raise KubeletApiError(
+            400, f'container "{target.name}" in pod "{target.worker.pod.name}" is not running'
+        )
     return container_id(target.worker.uid, target.name, current.number)
 
 
-async def _cannot(request: Request, message: str, code: int) -> Response | Upgraded:
+async def _report_failed_start(request: Request, message: str, code: int) -> Response | Upgraded:
     """The command does not exist: for the client, it ran and ended with the shell's code for that."""
     async with await accept(request) as channels:
-        await channels.fail(_status(code, message))
+        await channels.send_status(_status(code, message))
     return Upgraded()
 
 
-async def _converse(channels: Channels, started: Exec) -> None:
-    incoming = asyncio.create_task(_feed(channels, started))
+async def _run_exec(channels: Channels, started: ExecSession) -> None:
+    incoming = asyncio.create_task(_forward_input(channels, started))
     try:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_pump(started.stdout, channels.stdout, after_others=True))
+            tasks.create_task(_copy_output(started.stdout, channels.stdout, after_others=True))
             if started.stderr is not None:
-                tasks.create_task(_pump(started.stderr, channels.stderr))
+                tasks.create_task(_copy_output(started.stderr, channels.stderr))
         code = await started.wait()
-        await channels.fail(_status(code))
+        await channels.send_status(_status(code))
     except* ConnectionError:
         pass  # the client has left; closing the exec ends the command
     except* Exception as problems:
         # Said aloud: to a client, a conversation that ends without a status has been a success.
         log.error("a command in a container was lost", exc_info=problems)
         with suppress(ConnectionError):
-            await channels.fail(_lost(problems.exceptions[0]))
+            await channels.send_status(_internal_error_status(problems.exceptions[0]))
     finally:
         incoming.cancel()
         await asyncio.gather(incoming, return_exceptions=True)
 
 
-async def _feed(channels: Channels, started: Exec) -> None:
+async def _forward_input(channels: Channels, started: ExecSession) -> None:
     """What the client sends: input, its end, and new sizes of the terminal."""
     async for kind, data in channels.incoming():
         if kind == "resize":
@@ -104,8 +106,8 @@ async def _feed(channels: Channels, started: Exec) -> None:
     await started.close()  # the client is gone, and with it the reason to run
 
 
-async def _pump(
-    source: Output, write: Callable[[bytes], Awaitable[None]], *, after_others: bool = False
+async def _copy_output(
+    source: ExecOutput, write: Callable[[bytes], Awaitable[None]], *, after_others: bool = False
 ) -> None:
     """`after_others`: what is there at the same time on another output goes first. A command complains before
     it ends its output, and a client that has seen the end may not wait for the complaint (`kubectl cp`).
@@ -129,7 +131,7 @@ def _status(code: int, message: str = "") -> dict[str, Any]:
     }
 
 
-def _lost(problem: BaseException) -> dict[str, Any]:
+def _internal_error_status(problem: BaseException) -> dict[str, Any]:
     message = f"error executing command in container: {problem!r}"
     return {
         "metadata": {},
@@ -140,38 +142,40 @@ def _lost(problem: BaseException) -> dict[str, Any]:
     }
 
 
-async def attach(request: Request, target: Target, host: Host, paths: NodePaths) -> Response | Upgraded:
+async def attach(
+    request: Request, target: ContainerTarget, host: Host, paths: NodePaths
+) -> Response | Upgraded:
     """What the container says from now on; with an input of its own, what it is told as well."""
     running = _running_id(target)
     spec = next(c for c in all_containers(target.worker.pod) if c.name == target.name)
     stdin = request.query.flag("input")
-    runtimes = target.worker.shared.kit.runtimes
+    runtimes = target.worker.deps.containers.runtimes
     if (spec.stdin or spec.tty) and not runtimes.is_builtin(spec):
         if stdin and not spec.stdin:
-            raise _without_input(target)
+            raise _no_stdin_error(target)
         try:
             attached = await runtimes.attach(running, stdin=stdin)
         except ContainerError as error:
-            raise Refusal(400, str(error)) from error
-        return await _visit(request, attached, once=spec.stdin_once and not spec.tty)
+            raise KubeletApiError(400, str(error)) from error
+        return await _serve_attach(request, attached, once=spec.stdin_once and not spec.tty)
     if stdin:
-        raise _without_input(target)
-    return await _read_along(request, await read_log(LogRequest(follow=True, tail=0), target, host, paths))
+        raise _no_stdin_error(target)
+    return await _stream_log(request, await read_log(LogRequest(follow=True, tail=0), target, host, paths))
 
 
-def _without_input(target: Target) -> Refusal:
-    return Refusal(
+def _no_stdin_error(target: ContainerTarget) -> KubeletApiError:
+    return KubeletApiError(
         400, f'container "{target.name}" was not started with stdin: it cannot be attached with it'
     )
 
 
-async def _read_along(request: Request, lines: AsyncGenerator[bytes, None]) -> Upgraded:
+async def _stream_log(request: Request, lines: AsyncGenerator[bytes, None]) -> Upgraded:
     channels = await accept(request)
     async with channels:
         try:
             async for piece in lines:
                 await channels.stdout(piece)
-            await channels.fail(SUCCESS)
+            await channels.send_status(SUCCESS)
         except ConnectionError:
             pass
         finally:
@@ -179,27 +183,27 @@ async def _read_along(request: Request, lines: AsyncGenerator[bytes, None]) -> U
     return Upgraded()
 
 
-async def _visit(request: Request, attached: Attached, *, once: bool) -> Upgraded:
+async def _serve_attach(request: Request, attached: AttachSession, *, once: bool) -> Upgraded:
     try:
         channels = await accept(request)
         async with channels:
-            await _attend(channels, attached, once=once)
+            await _run_attach(channels, attached, once=once)
     finally:
         attached.close()
     return Upgraded()
 
 
-async def _attend(channels: Channels, attached: Attached, *, once: bool) -> None:
+async def _run_attach(channels: Channels, attached: AttachSession, *, once: bool) -> None:
     """Until the container has ended, the client has gone, or it has said all it wanted to."""
     tasks = [
-        asyncio.create_task(_hear(channels, attached)),
-        asyncio.create_task(_speak(channels, attached, once=once)),
+        asyncio.create_task(_send_output(channels, attached)),
+        asyncio.create_task(_receive_input(channels, attached, once=once)),
     ]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
-        await channels.fail(SUCCESS)
+        await channels.send_status(SUCCESS)
     except ConnectionError:
         pass  # the client has left
     finally:
@@ -208,12 +212,12 @@ async def _attend(channels: Channels, attached: Attached, *, once: bool) -> None
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _hear(channels: Channels, attached: Attached) -> None:
+async def _send_output(channels: Channels, attached: AttachSession) -> None:
     async for stream, data in attached.listen():
         await (channels.stdout(data) if stream == "stdout" else channels.stderr(data))
 
 
-async def _speak(channels: Channels, attached: Attached, *, once: bool) -> None:
+async def _receive_input(channels: Channels, attached: AttachSession, *, once: bool) -> None:
     """An input that is there for one client ends with it; any other goes on, and only the client leaves."""
     async for kind, data in channels.incoming():
         if kind == "resize":

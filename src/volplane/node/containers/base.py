@@ -33,7 +33,7 @@ class Mount(Struct, frozen=True):
     recursive: bool = False  # read-only counts for what is mounted below it, too
 
 
-class Device(Struct, frozen=True):
+class ContainerDevice(Struct, frozen=True):
     source: str
     target: str
     permissions: str = "mrw"
@@ -53,7 +53,7 @@ class ContainerSpec(Struct, frozen=True):
     workdir: str = ""
     hostname: str = ""
     mounts: tuple[Mount, ...] = ()
-    devices: tuple[Device, ...] = ()
+    devices: tuple[ContainerDevice, ...] = ()
     user: int | None = None
     group: int | None = None
     groups: tuple[int, ...] = ()
@@ -80,7 +80,7 @@ class ContainerSpec(Struct, frozen=True):
     cover_secrets: bool = True  # keys and passwords of this machine are not seen
 
 
-class State(Struct, frozen=True):
+class ContainerRunState(Struct, frozen=True):
     id: str
     running: bool
     pid: int = 0
@@ -101,7 +101,7 @@ class NoSuchContainer(ContainerError):
         super().__init__(f'container "{id}" does not exist')
 
 
-class NotRunning(ContainerError):
+class ContainerNotRunning(ContainerError):
     def __init__(self, id: str) -> None:
         super().__init__(f'container "{id}" is not running')
 
@@ -110,7 +110,7 @@ class StartFailed(ContainerError):
     """Nothing was started and nothing is left of it."""
 
 
-class NotAllowed(StartFailed):
+class ImageNotAllowed(StartFailed):
     """The pod may not run that image; it may be allowed later."""
 
 
@@ -122,26 +122,26 @@ class AttachRefused(ContainerError):
     pass
 
 
-class Input(Protocol):
+class ExecInput(Protocol):
     async def write(self, data: bytes) -> None: ...
     def close(self) -> None: ...
 
 
-class Output(Protocol):
+class ExecOutput(Protocol):
     async def read(self, limit: int = 65536) -> bytes:
         """What is there; nothing means the end."""
         ...
 
 
-class Exec(Protocol):
+class ExecSession(Protocol):
     """A command running inside a container."""
 
     @property
-    def stdin(self) -> Input | None: ...
+    def stdin(self) -> ExecInput | None: ...
     @property
-    def stdout(self) -> Output: ...
+    def stdout(self) -> ExecOutput: ...
     @property
-    def stderr(self) -> Output | None:
+    def stderr(self) -> ExecOutput | None:
         """None with a terminal: there everything comes out of one end."""
         ...
 
@@ -152,7 +152,7 @@ class Exec(Protocol):
         ...
 
 
-class Attached(Protocol):
+class AttachSession(Protocol):
     """Somebody who hears what a container says from now on, and may speak to it."""
 
     def listen(self) -> AsyncIterator[tuple[str, bytes]]:
@@ -169,7 +169,7 @@ class Attached(Protocol):
 
 
 class Runtime(Protocol):
-    async def start(self, spec: ContainerSpec) -> State:
+    async def start(self, spec: ContainerSpec) -> ContainerRunState:
         """Run it; a container of this id that exists already is left as it is. Raises StartFailed."""
         ...
 
@@ -181,23 +181,23 @@ class Runtime(Protocol):
         """End a start that is under way; afterwards nothing of it is left, or the container exists."""
         ...
 
-    async def stop(self, id: str, grace: float) -> State:
+    async def stop(self, id: str, grace: float) -> ContainerRunState:
         """Ask it to end, and after `grace` seconds end it; a start that is under way is cancelled."""
         ...
 
-    async def state(self, id: str) -> State | None: ...
-    async def states(self) -> list[State]:
+    async def state(self, id: str) -> ContainerRunState | None: ...
+    async def states(self) -> list[ContainerRunState]:
         """All containers not yet removed, those of an earlier life of this process included."""
         ...
 
-    async def wait(self, id: str) -> State:
+    async def wait(self, id: str) -> ContainerRunState:
         """Until it has ended."""
         ...
 
     async def exec(
         self, id: str, command: tuple[str, ...], *, tty: bool = False, stdin: bool = False
-    ) -> Exec: ...
-    async def attach(self, id: str, *, stdin: bool = False) -> Attached:
+    ) -> ExecSession: ...
+    async def attach(self, id: str, *, stdin: bool = False) -> AttachSession:
         """To a container that was started with an input or a terminal; others say all in their logs."""
         ...
 
@@ -210,8 +210,10 @@ class Runtime(Protocol):
         ...
 
 
-def ended(state: State, finished_at: str, code: int, message: str = "", reason: str = "") -> State:
-    return State(
+def make_ended_state(
+    state: ContainerRunState, finished_at: str, code: int, message: str = "", reason: str = ""
+) -> ContainerRunState:
+    return ContainerRunState(
         id=state.id,
         running=False,
         pid=0,

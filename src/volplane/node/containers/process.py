@@ -19,30 +19,30 @@ from msgspec import structs
 
 from volplane.base import failpoint
 from volplane.host import Host
-from volplane.host.processes import exited
+from volplane.host.processes import wait_for_exit
 from volplane.node.containers import records
+from volplane.node.containers.attach_client import AttachConnection
 from volplane.node.containers.base import (
     AttachRefused,
+    ContainerNotRunning,
+    ContainerRunState,
     ContainerSpec,
     NoSuchContainer,
-    NotRunning,
     StartFailed,
-    State,
 )
-from volplane.node.containers.execs import CannotExec, In, Out, ProcessExec
-from volplane.node.containers.launch import TIMEOUT, Answer, Launcher, Reply
-from volplane.node.containers.records import Record, Started, Unfinished
-from volplane.node.containers.visits import Visit
+from volplane.node.containers.launcher_client import TIMEOUT, LauncherAnswer, LauncherClient, LauncherReply
+from volplane.node.containers.process_exec import CannotExec, PipeReader, PipeWriter, ProcessExec
+from volplane.node.containers.records import ProcessContainerRecord, StartedRecord, UnfinishedStart
 
 log = logging.getLogger(__name__)
 
 START_TIMEOUT = TIMEOUT  # seconds for a container to be made and its command to run
-LOCKED = 0.5  # seconds between two looks at a start of which only the lock is known
-RETRY = 0.5  # seconds until a container is looked at again, after descriptors or memory were wanting
+LOCK_POLL_INTERVAL = 0.5  # seconds between two looks at a start of which only the lock is known
+RETRY_INTERVAL = 0.5  # seconds until a container is looked at again, after descriptors or memory were wanting
 
 
-class _Container:
-    def __init__(self, record: Record) -> None:
+class _ProcessContainer:
+    def __init__(self, record: ProcessContainerRecord) -> None:
         self.record = record
         self.state = record.state()
         self.done = asyncio.Event()
@@ -52,7 +52,7 @@ class _Container:
 
 class ProcessRuntime:
     def __init__(
-        self, directory: str, host: Host, *, cover: Sequence[str] = (), launcher: Launcher | None = None
+        self, directory: str, host: Host, *, cover: Sequence[str] = (), launcher: LauncherClient | None = None
     ) -> None:
         """`directory` holds the containers' files, `cover` is what no container may see of the machine.
 
@@ -62,9 +62,9 @@ class ProcessRuntime:
         self._host = host
         self._owns_launcher = launcher is None
         log = f"{self._directory}/launcher.log"
-        self.launcher = launcher or Launcher(host, cover=[directory, *cover], log=log)
-        self._containers: dict[str, _Container] = {}
-        self._starting: dict[str, asyncio.Task[State]] = {}
+        self.launcher = launcher or LauncherClient(host, cover=[directory, *cover], log=log)
+        self._containers: dict[str, _ProcessContainer] = {}
+        self._starting: dict[str, asyncio.Task[ContainerRunState]] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}  # starts given up whose processes are still there
         self._followers: set[asyncio.Task[None]] = set()
         self._adopting = asyncio.Lock()
@@ -80,43 +80,43 @@ class ProcessRuntime:
             if not self._adopted:
                 found, unfinished = await self._host.call(records.load_with_starts, self._directory)
                 for record in found:
-                    self._keep(record)
+                    self._track(record)
                 for start in unfinished:
                     self._give_up(start)
                 self._adopted = True
 
-    def _keep(self, record: Record) -> _Container:
-        container = _Container(record)
+    def _track(self, record: ProcessContainerRecord) -> _ProcessContainer:
+        container = _ProcessContainer(record)
         self._containers[record.started.spec.id] = container
         if container.state.running:
-            follower = asyncio.create_task(self._follow(container))
+            follower = asyncio.create_task(self._watch_exit(container))
             self._followers.add(follower)
             follower.add_done_callback(self._followers.discard)
         return container
 
-    async def _follow(self, container: _Container) -> None:
+    async def _watch_exit(self, container: _ProcessContainer) -> None:
         directory = container.record.directory
         while True:
             try:
-                await _await_exit(container.record.started)
+                await _wait_for_exit(container.record.started)
                 record = await self._host.call(records.load, directory)
                 break
             except OSError as error:  # it may still run
                 log.warning("cannot tell whether the container in %s runs: %s", directory, error)
-                await asyncio.sleep(RETRY)
+                await asyncio.sleep(RETRY_INTERVAL)
         container.record = record or structs.replace(container.record, supervised=False)
         container.state = container.record.state()
         container.done.set()
 
     # The face of a runtime
 
-    async def start(self, spec: ContainerSpec) -> State:
+    async def start(self, spec: ContainerSpec) -> ContainerRunState:
         await self._adopt()
         if known := self._containers.get(spec.id):
             return known.state
         task = self._starting.get(spec.id)
         if task is None or task.done():
-            task = asyncio.create_task(self._start_anew(spec), name=f"start {spec.id}")
+            task = asyncio.create_task(self._start_after_earlier(spec), name=f"start {spec.id}")
             self._starting[spec.id] = task
             task.add_done_callback(lambda done: self._forget_start(spec.id, done))
         # A caller that is cancelled leaves the start to its end: a container nobody knows of would be worse.
@@ -128,13 +128,13 @@ class ProcessRuntime:
                 raise StartFailed("the start was cancelled") from None
             raise
 
-    def _forget_start(self, id: str, task: asyncio.Task[State]) -> None:
+    def _forget_start(self, id: str, task: asyncio.Task[ContainerRunState]) -> None:
         if self._starting.get(id) is task:
             del self._starting[id]
         if not task.cancelled():
             task.exception()  # the callers have it; if they are gone, nobody wants it
 
-    async def _start_anew(self, spec: ContainerSpec) -> State:
+    async def _start_after_earlier(self, spec: ContainerSpec) -> ContainerRunState:
         await self._await_end_of_earlier_start(spec.id)
         known = self._containers.get(spec.id)
         return known.state if known is not None else await self._start(spec)
@@ -150,7 +150,7 @@ class ProcessRuntime:
                 "they wait in the kernel, most likely for a disk"
             )
 
-    async def _start(self, spec: ContainerSpec) -> State:
+    async def _start(self, spec: ContainerSpec) -> ContainerRunState:
         directory = records.directory_of(self._directory, spec.id)
         request = {
             "op": "start",
@@ -161,7 +161,7 @@ class ProcessRuntime:
         with failpoint.around("container:start"):
             answer = await self._launch(request, msgspec.json.encode(spec))
         if "message" not in answer:
-            return self._keep(Record(directory, Started(spec, **answer))).state
+            return self._track(ProcessContainerRecord(directory, StartedRecord(spec, **answer))).state
         if answer["stage"] == "setup":
             if spec.id not in self._ending:
                 await self._host.call(records.delete, directory)
@@ -169,12 +169,12 @@ class ProcessRuntime:
         # It ran and is over, or was there before.
         if (record := await self._host.call(records.load, directory)) is None:
             raise StartFailed(answer["message"])
-        return self._keep(record).state
+        return self._track(record).state
 
     async def _launch(self, request: dict[str, object], spec: bytes) -> dict[str, Any]:
         """What the shim says; if it is a failure, after the shim has gone, so that its files are complete."""
-        given = _as_file(spec)
-        answer: Answer = None
+        given = _write_memfd(spec)
+        answer: LauncherAnswer = None
         finished = False
         try:
             async with asyncio.timeout(START_TIMEOUT):
@@ -183,7 +183,7 @@ class ProcessRuntime:
                     # One that existed before belongs to another shim, which may stay.
                     finished = answer is not None and answer.get("stage") in (None, "exists")
                     if answer is not None and not finished:
-                        await reply.line()
+                        await reply.read_answer()
                         finished = True
                 finally:
                     reply.close()
@@ -202,40 +202,42 @@ class ProcessRuntime:
 
     # Starts that come to no end
 
-    def _give_up(self, start: Unfinished) -> None:
+    def _give_up(self, start: UnfinishedStart) -> None:
         """Kill what is at work on a start. Its id stays taken until all of it is gone."""
         with suppress(OSError):  # the task below tries again
             _kill(start)
         if start.id not in self._ending:
-            ending = asyncio.create_task(self._end(start), name=f"end of start {start.id}")
+            ending = asyncio.create_task(
+                self._finish_unfinished_start(start), name=f"end of start {start.id}"
+            )
             self._ending[start.id] = ending
             ending.add_done_callback(lambda _: self._ending.pop(start.id))
 
-    async def _end(self, start: Unfinished) -> None:
+    async def _finish_unfinished_start(self, start: UnfinishedStart) -> None:
         """A process that waits in the kernel dies as soon as it is let go, before any further instruction."""
-        left: Unfinished | None = start
+        left: UnfinishedStart | None = start
         while True:
             try:
                 while left is not None:
-                    left = await self._await_end(left)
+                    left = await self._wait_for_processes(left)
                 record = await self._host.call(records.load, start.directory)
                 break
             except OSError as error:  # its id stays taken until it is known to be gone
                 log.warning("cannot tell whether the start in %s has ended: %s", start.directory, error)
-                await asyncio.sleep(RETRY)
+                await asyncio.sleep(RETRY_INTERVAL)
         if record is not None:  # it was given up between the exec and our hearing of it
-            self._keep(record)
+            self._track(record)
         else:
             await self._host.call(records.delete, start.directory)
 
-    async def _await_end(self, start: Unfinished) -> Unfinished | None:
+    async def _wait_for_processes(self, start: UnfinishedStart) -> UnfinishedStart | None:
         """Wait for the processes that are known of it; what is left then."""
         _kill(start)
-        for pid in start.begun.living_in(start.directory) if start.begun is not None else ():
-            await exited(pid)
+        for pid in start.processes.live_pids_in(start.directory) if start.processes is not None else ():
+            await wait_for_exit(pid)
         left = await self._host.call(records.find_unfinished, start.directory)
-        if left is not None and left.begun is None:
-            await asyncio.sleep(LOCKED)  # by somebody who has not written down who it is
+        if left is not None and left.processes is None:
+            await asyncio.sleep(LOCK_POLL_INTERVAL)  # by somebody who has not written down who it is
         return left
 
     async def starts(self) -> list[str]:
@@ -245,27 +247,27 @@ class ProcessRuntime:
 
     async def cancel_start(self, id: str) -> None:
         await self._adopt()
-        while waiting := self._under_way(id):
+        while waiting := self._pending_tasks(id):
             if (start := self._starting.get(id)) is not None:
                 start.cancel()
             await asyncio.wait(waiting)
 
-    def _under_way(self, id: str) -> list[asyncio.Task[Any]]:
+    def _pending_tasks(self, id: str) -> list[asyncio.Task[Any]]:
         tasks = (self._starting.get(id), self._ending.get(id))
         return [task for task in tasks if task is not None and not task.done()]
 
-    async def stop(self, id: str, grace: float) -> State:
+    async def stop(self, id: str, grace: float) -> ContainerRunState:
         await self.cancel_start(id)
-        container = await self._known(id)
+        container = await self._get_container(id)
         if container.state.running:
             with failpoint.around("container:stop"):
                 await self._stop(container, grace)
         return container.state
 
-    async def _stop(self, container: _Container, grace: float) -> None:
+    async def _stop(self, container: _ProcessContainer, grace: float) -> None:
         if grace <= 0:
             return await self._kill(container)
-        self._signal(container, number_of(container.record.started.spec.stop_signal))
+        self._signal(container, signal_number(container.record.started.spec.stop_signal))
         failpoint.hit("container:stop:asked")
         try:
             async with asyncio.timeout(grace):
@@ -273,31 +275,31 @@ class ProcessRuntime:
         except TimeoutError:
             await self._kill(container)
 
-    async def _kill(self, container: _Container) -> None:
+    async def _kill(self, container: _ProcessContainer) -> None:
         self._signal(container, signal.SIGKILL)  # pid 1: the whole pid namespace goes with it
         await container.done.wait()
 
-    def _signal(self, container: _Container, number: int) -> None:
+    def _signal(self, container: _ProcessContainer, number: int) -> None:
         started = container.record.started
         with suppress(ProcessLookupError):
             descriptor = os.pidfd_open(started.pid)
             try:
-                if started.lives:  # checked on the open descriptor: from here on it can be nobody else
+                if started.is_alive:  # checked on the open descriptor: from here on it can be nobody else
                     signal.pidfd_send_signal(descriptor, number)
             finally:
                 os.close(descriptor)
 
-    async def state(self, id: str) -> State | None:
+    async def state(self, id: str) -> ContainerRunState | None:
         await self._adopt()
         container = self._containers.get(id)
         return container.state if container else None
 
-    async def states(self) -> list[State]:
+    async def states(self) -> list[ContainerRunState]:
         await self._adopt()
         return [container.state for container in self._containers.values()]
 
-    async def wait(self, id: str) -> State:
-        container = await self._known(id)
+    async def wait(self, id: str) -> ContainerRunState:
+        container = await self._get_container(id)
         await container.done.wait()
         return container.state
 
@@ -320,7 +322,7 @@ class ProcessRuntime:
         if self._owns_launcher:
             await self.launcher.close()
 
-    async def _known(self, id: str) -> _Container:
+    async def _get_container(self, id: str) -> _ProcessContainer:
         await self._adopt()
         if id not in self._containers:
             raise NoSuchContainer(id)
@@ -331,10 +333,10 @@ class ProcessRuntime:
     async def exec(
         self, id: str, command: tuple[str, ...], *, tty: bool = False, stdin: bool = False
     ) -> ProcessExec:
-        container = await self._known(id)
+        container = await self._get_container(id)
         started = container.record.started
         if not container.state.running:
-            raise NotRunning(id)
+            raise ContainerNotRunning(id)
         request = {
             "op": "exec",
             "plain": False,
@@ -352,7 +354,7 @@ class ProcessRuntime:
         pipes = [given, os.pipe()[::-1], os.pipe()[::-1]]
         try:
             reply, answer = await self.launcher.ask(request, [theirs for theirs, _ in pipes])
-            await _until_it_runs(reply, answer)
+            await _wait_until_running(reply, answer)
         except BaseException:
             for _, ours in pipes:
                 if ours >= 0:
@@ -363,61 +365,61 @@ class ProcessRuntime:
                 os.close(theirs)
         return ProcessExec(
             reply,
-            stdin=In(given[1]) if stdin else None,
-            stdout=Out(pipes[1][1]),
-            stderr=Out(pipes[2][1]),
+            stdin=PipeWriter(given[1]) if stdin else None,
+            stdout=PipeReader(pipes[1][1]),
+            stderr=PipeReader(pipes[2][1]),
         )
 
     async def _exec_terminal(self, request: dict[str, object], stdin: bool) -> ProcessExec:
         reply, answer = await self.launcher.ask(request)
-        await _until_it_runs(reply, answer)
+        await _wait_until_running(reply, answer)
         terminal = reply.descriptors.pop()
         return ProcessExec(
             reply,
-            stdin=In(terminal, owned=False) if stdin else None,
-            stdout=Out(terminal),
+            stdin=PipeWriter(terminal, owned=False) if stdin else None,
+            stdout=PipeReader(terminal),
             stderr=None,
             terminal=terminal,
         )
 
     # Its own streams
 
-    async def attach(self, id: str, *, stdin: bool = False) -> Visit:
-        container = await self._known(id)
+    async def attach(self, id: str, *, stdin: bool = False) -> AttachConnection:
+        container = await self._get_container(id)
         spec = container.record.started.spec
         if not container.state.running:
-            raise NotRunning(id)
+            raise ContainerNotRunning(id)
         if not spec.stdin and not spec.tty:
             raise AttachRefused(f'container "{spec.name}" was started without stdin and without a terminal')
-        visit = await Visit.begin(container.record.directory)
+        visit = await AttachConnection.open(container.record.directory)
         if stdin:
             await visit.write(b"")  # so that leaving without a word ends the input, too
         return visit
 
 
-async def _await_exit(started: Started) -> None:
-    if started.shim_lives:
-        await exited(started.shim)  # its last deed is the exit file
-    if started.lives:  # the shim was killed and this dies of it; only then are its volumes free
-        await exited(started.pid)
+async def _wait_for_exit(started: StartedRecord) -> None:
+    if started.is_shim_alive:
+        await wait_for_exit(started.shim)  # its last deed is the exit file
+    if started.is_alive:  # the shim was killed and this dies of it; only then are its volumes free
+        await wait_for_exit(started.pid)
 
 
-def _find_unfinished(directory: str) -> Unfinished | None:
+def _find_unfinished(directory: str) -> UnfinishedStart | None:
     """What is left of a start; if nobody can tell, something is."""
     try:
         return records.find_unfinished(directory)
     except OSError as error:
         log.warning("cannot tell whether the start in %s has ended: %s", directory, error)
-        return Unfinished(directory)
+        return UnfinishedStart(directory)
 
 
-def _kill(start: Unfinished) -> None:
+def _kill(start: UnfinishedStart) -> None:
     """Kill pid 1 and then, if no command can have run, the shim.
 
     A command without a pid namespace outlives pid 1, and its shim is the only one who ends it: it sees pid 1
     die. `container.json` is there before a command runs, and none runs after pid 1 has been killed.
     """
-    begun = start.begun
+    begun = start.processes
     if begun is None:
         return
     _kill_process(start, begun.pid)
@@ -427,14 +429,14 @@ def _kill(start: Unfinished) -> None:
         _kill_process(start, begun.shim)
 
 
-def _kill_process(start: Unfinished, pid: int) -> None:
-    begun = start.begun
-    if begun is None or pid not in begun.living_in(start.directory):
+def _kill_process(start: UnfinishedStart, pid: int) -> None:
+    begun = start.processes
+    if begun is None or pid not in begun.live_pids_in(start.directory):
         return
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
-            if pid in begun.living_in(start.directory):  # from here on it can be nobody else
+            if pid in begun.live_pids_in(start.directory):  # from here on it can be nobody else
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         finally:
             os.close(descriptor)
@@ -446,7 +448,7 @@ def _is_plain(spec: ContainerSpec) -> bool:
     return spec.cover_secrets and not special
 
 
-def number_of(name: str) -> int:
+def signal_number(name: str) -> int:
     """Of a signal such as SIGUSR1 or SIGRTMIN+3; one that this machine does not know asks as SIGTERM does."""
     base, sign, offset = name.partition("+" if "+" in name else "-")
     known = getattr(signal, base, None)
@@ -455,7 +457,7 @@ def number_of(name: str) -> int:
     return known + int(f"{sign}{offset or 0}")
 
 
-def _as_file(data: bytes) -> int:
+def _write_memfd(data: bytes) -> int:
     """A file in memory: a spec may be larger than a message."""
     descriptor = os.memfd_create("spec", os.MFD_CLOEXEC)
     with open(descriptor, "wb", closefd=False) as file:
@@ -464,13 +466,13 @@ def _as_file(data: bytes) -> int:
     return descriptor
 
 
-async def _until_it_runs(reply: Reply, answer: Answer) -> None:
+async def _wait_until_running(reply: LauncherReply, answer: LauncherAnswer) -> None:
     try:
         async with asyncio.timeout(TIMEOUT):
             while answer is not None and "started" not in answer:
                 if "message" in answer:
                     raise CannotExec(answer["message"], answer["code"])
-                answer = await reply.line()
+                answer = await reply.read_answer()
         if answer is None:
             raise CannotExec("the helper was killed", 126)
     except BaseException:

@@ -27,29 +27,36 @@ from typing import TypeVar
 from msgspec import Struct, structs
 from msgspec.json import Decoder
 
-from volplane.base.place import boot_id
+from volplane.base.directory_identity import boot_id
 from volplane.host.processes import is_exiting, start_time
-from volplane.node.containers.base import KILLED, START_ERROR, ContainerError, ContainerSpec, State, ended
+from volplane.node.containers.base import (
+    KILLED,
+    START_ERROR,
+    ContainerError,
+    ContainerRunState,
+    ContainerSpec,
+    make_ended_state,
+)
 from volplane.node.inotify import CLOSE_NOWRITE, CREATE, MOVED_TO, Inotify
 
 log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Struct)
 
-PATIENCE = 2.0  # seconds for starts of an earlier life to come to their end by themselves
-LETTING_GO = 0.05  # seconds; a close is told a moment before the lock is free
+START_TIMEOUT = 2.0  # seconds for starts of an earlier life to come to their end by themselves
+LOCK_RELEASE_WAIT = 0.05  # seconds; a close is told a moment before the lock is free
 
 # What open and read say of a file that is damaged, or that is no file.
-_DAMAGED = (errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EISDIR, errno.ELOOP, errno.ENXIO)
+_DAMAGED_FILE_ERRNOS = (errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,250}")
 
 
-class Unreadable(Exception):
+class UnreadableContainerRecord(Exception):
     """A file is there and makes no sense."""
 
 
-class Begun(Struct, frozen=True):
+class StartRecord(Struct, frozen=True):
     """`start.json`: the processes that make a container."""
 
     pid: int
@@ -59,30 +66,30 @@ class Begun(Struct, frozen=True):
     boot: str
 
     @property
-    def living(self) -> list[int]:
+    def live_pids(self) -> list[int]:
         """Those that are still there."""
         here = self.boot == boot_id()
         known = ((self.pid, self.pid_start), (self.shim, self.shim_start))
         return [pid for pid, started in known if here and start_time(pid) == started]
 
-    def living_in(self, directory: str) -> list[int]:
+    def live_pids_in(self, directory: str) -> list[int]:
         """The same, but none if they serve another directory, of which this one is a copy."""
-        living = self.living
+        living = self.live_pids
         return [] if self.shim in living and is_copy(directory, self.shim) else living
 
 
-class Unfinished(Struct, frozen=True):
+class UnfinishedStart(Struct, frozen=True):
     """A start without an outcome: nothing has run yet, and something may be left that still could."""
 
     directory: str
-    begun: Begun | None = None  # not known before `start.json` is there
+    processes: StartRecord | None = None  # not known before `start.json` is there
 
     @property
     def id(self) -> str:
         return os.path.basename(self.directory)
 
 
-class Started(Struct, frozen=True):
+class StartedRecord(Struct, frozen=True):
     """`container.json`."""
 
     spec: ContainerSpec
@@ -94,15 +101,15 @@ class Started(Struct, frozen=True):
     started_at: str
 
     @property
-    def shim_lives(self) -> bool:
+    def is_shim_alive(self) -> bool:
         return start_time(self.shim) == self.shim_start and self.boot == boot_id()
 
     @property
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         return start_time(self.pid) == self.pid_start and self.boot == boot_id()
 
 
-class Ending(Struct, frozen=True):
+class ExitRecord(Struct, frozen=True):
     """`exit.json`."""
 
     code: int
@@ -110,40 +117,40 @@ class Ending(Struct, frozen=True):
     message: str = ""
 
 
-class Record(Struct, frozen=True):
+class ProcessContainerRecord(Struct, frozen=True):
     directory: str
-    started: Started
-    ending: Ending | None = None
+    started: StartedRecord
+    ending: ExitRecord | None = None
     supervised: bool = True  # the shim or pid 1 lived when nothing was known of an end yet
 
     @property
-    def shim_lives(self) -> bool:
-        return self.started.shim_lives and not is_copy(self.directory, self.started.shim)
+    def is_shim_alive(self) -> bool:
+        return self.started.is_shim_alive and not is_copy(self.directory, self.started.shim)
 
     @property
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether its command runs. It may outlive its shim; a shim that lives holds the lock."""
         started = self.started
-        return started.lives and not (started.shim_lives and is_copy(self.directory, started.shim))
+        return started.is_alive and not (started.is_shim_alive and is_copy(self.directory, started.shim))
 
-    def state(self) -> State:
+    def state(self) -> ContainerRunState:
         """As the files tell it."""
         spec, since = self.started.spec, whole_seconds(self.started.started_at)
-        started = State(spec.id, running=True, pid=self.started.pid, started_at=since, spec=spec)
+        started = ContainerRunState(spec.id, running=True, pid=self.started.pid, started_at=since, spec=spec)
         if self.ending:
             reason = START_ERROR if self.ending.message else ""
             finished = whole_seconds(self.ending.finished_at)
-            return ended(started, finished, self.ending.code, self.ending.message, reason)
+            return make_ended_state(started, finished, self.ending.code, self.ending.message, reason)
         if self.supervised:
             return started
         # The machine was restarted, or somebody killed the shim, and the container with it.
-        return ended(started, started.started_at, KILLED, "its supervisor was killed")
+        return make_ended_state(started, started.started_at, KILLED, "its supervisor was killed")
 
 
 # Made here, on the importing thread: msgspec crashes when several threads meet a type for the first time.
-_begun = Decoder(Begun)
-_started = Decoder(Started)
-_ending = Decoder(Ending)
+_start_decoder = Decoder(StartRecord)
+_started_decoder = Decoder(StartedRecord)
+_exit_decoder = Decoder(ExitRecord)
 
 
 def whole_seconds(stamp: str) -> str:
@@ -156,48 +163,48 @@ def directory_of(base: str, id: str) -> str:
     return f"{base}/{id}"
 
 
-def load(directory: str) -> Record | None:
+def load(directory: str) -> ProcessContainerRecord | None:
     """None if nothing of it ever ran, or if what ran cannot be known any more."""
     try:
         return _load(directory)
-    except Unreadable as error:
+    except UnreadableContainerRecord as error:
         log.warning("%s", error)
         return None
 
 
-def _load(directory: str) -> Record | None:
+def _load(directory: str) -> ProcessContainerRecord | None:
     """Raises Unreadable."""
-    started = _read(f"{directory}/container.json", _started)
+    started = _read(f"{directory}/container.json", _started_decoder)
     if started is None:
         return None
     # In this order: the shim's last deed is the exit file, so a dead one without it was killed.
-    found = Record(directory, started)
-    supervised = found.shim_lives or found.lives
+    found = ProcessContainerRecord(directory, started)
+    supervised = found.is_shim_alive or found.is_alive
     try:
-        ending = _read(f"{directory}/exit.json", _ending)
-    except Unreadable as error:
+        ending = _read(f"{directory}/exit.json", _exit_decoder)
+    except UnreadableContainerRecord as error:
         log.warning("%s", error)  # that it has ended is known all the same
         ending = None
     return structs.replace(found, ending=ending, supervised=supervised)
 
 
-def load_all(base: str) -> list[Record]:
+def load_all(base: str) -> list[ProcessContainerRecord]:
     """Every container that ran."""
     return load_with_starts(base)[0]
 
 
-def load_with_starts(base: str) -> tuple[list[Record], list[Unfinished]]:
+def load_with_starts(base: str) -> tuple[list[ProcessContainerRecord], list[UnfinishedStart]]:
     """Every container that ran, and every start under way; what is left of one that was given up goes."""
     os.makedirs(base, mode=0o700, exist_ok=True)
     records, unfinished = [], []
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + START_TIMEOUT
     for entry in sorted(os.scandir(base), key=lambda e: e.name):
         if not entry.is_dir(follow_symlinks=False):
             continue
         found = _find(entry.path, end)
-        if isinstance(found, Record) and _is_misplaced(found):
+        if isinstance(found, ProcessContainerRecord) and _is_misplaced(found):
             log.warning("%s holds a copy of container %s and is ignored", entry.path, found.started.spec.id)
-        elif isinstance(found, Record):
+        elif isinstance(found, ProcessContainerRecord):
             records.append(found)
         elif found is not None:
             unfinished.append(found)
@@ -206,15 +213,15 @@ def load_with_starts(base: str) -> tuple[list[Record], list[Unfinished]]:
     return records, unfinished
 
 
-def _find(directory: str, end: float) -> Record | Unfinished | None:
+def _find(directory: str, end: float) -> ProcessContainerRecord | UnfinishedStart | None:
     try:
-        return _load(directory) or _await_start(directory, end)
-    except Unreadable as error:
+        return _load(directory) or _wait_for_start(directory, end)
+    except UnreadableContainerRecord as error:
         log.warning("%s", error)
-        return end_unknown(directory, end)
+        return kill_unknown(directory, end)
 
 
-def _is_misplaced(record: Record) -> bool:
+def _is_misplaced(record: ProcessContainerRecord) -> bool:
     """Whether the directory's name is not the container's id: somebody has copied it to beside the original.
 
     One that was moved while its container runs is not: nobody else would know of that container.
@@ -224,7 +231,7 @@ def _is_misplaced(record: Record) -> bool:
     return id != name and (not record.state().running or os.path.lexists(f"{base}/{id}"))
 
 
-def _await_start(directory: str, end: float) -> Record | Unfinished | None:
+def _wait_for_start(directory: str, end: float) -> ProcessContainerRecord | UnfinishedStart | None:
     """What became of a start that an earlier life of this node has asked for; None if nothing is left of it.
 
     The shim sees that whoever asked is gone, and gives up or has just run it. It holds a lock on the
@@ -244,18 +251,18 @@ def _await_start(directory: str, end: float) -> Record | Unfinished | None:
                 return record
             if start is None or time.monotonic() >= end:
                 return start
-            changes.wait(LETTING_GO)
+            changes.wait(LOCK_RELEASE_WAIT)
     finally:
         changes.close()
         os.close(lock)
 
 
-def find_unfinished(directory: str, lock: int = -1) -> Unfinished | None:
+def find_unfinished(directory: str, lock: int = -1) -> UnfinishedStart | None:
     """None if no process is at work there any more. `lock`: the directory, if it is open already."""
-    begun = _read_begun(directory)
+    begun = _read_start_record(directory)
     # Pid 1 may outlive its shim while the kernel does not let it go.
-    if begun is not None and begun.living_in(directory):
-        return Unfinished(directory, begun)
+    if begun is not None and begun.live_pids_in(directory):
+        return UnfinishedStart(directory, begun)
     try:
         descriptor = lock if lock >= 0 else os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -264,17 +271,17 @@ def find_unfinished(directory: str, lock: int = -1) -> Unfinished | None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     except BlockingIOError:
-        return Unfinished(directory)
+        return UnfinishedStart(directory)
     finally:
         if lock < 0:
             os.close(descriptor)
     return None
 
 
-def _read_begun(directory: str) -> Begun | None:
+def _read_start_record(directory: str) -> StartRecord | None:
     try:
-        return _read(f"{directory}/start.json", _begun)
-    except Unreadable as error:
+        return _read(f"{directory}/start.json", _start_decoder)
+    except UnreadableContainerRecord as error:
         log.warning("%s", error)  # the lock tells whether its shim lives
         return None
 
@@ -303,7 +310,7 @@ def is_copy(directory: str, shim: int) -> bool:
     return not is_locked(directory) and not is_exiting(shim)
 
 
-def end_unknown(directory: str, end: float) -> Unfinished | None:
+def kill_unknown(directory: str, end: float) -> UnfinishedStart | None:
     """End a container whose description cannot be read; what is left of it at the time `end`, if anything is.
 
     Its first process is killed, and its shim left to end the others and then itself: without a pid namespace
@@ -322,15 +329,15 @@ def end_unknown(directory: str, end: float) -> Unfinished | None:
                     )
                     _kill(shim)
             return find_unfinished(directory)
-        time.sleep(LETTING_GO)
+        time.sleep(LOCK_RELEASE_WAIT)
     return None
 
 
-def _first_processes(left: Unfinished, shims: list[int]) -> list[int]:
+def _first_processes(left: UnfinishedStart, shims: list[int]) -> list[int]:
     """Pid 1 of a container; without `start.json`, all children of its shim."""
-    if left.begun is None:
+    if left.processes is None:
         return [child for shim in shims for child in _children(shim)]
-    return [pid for pid in left.begun.living_in(left.directory) if pid == left.begun.pid]
+    return [pid for pid in left.processes.live_pids_in(left.directory) if pid == left.processes.pid]
 
 
 def _kill(pid: int) -> None:
@@ -388,8 +395,8 @@ def _read(path: str, decoder: Decoder[K]) -> K | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise Unreadable(f"{path} cannot be read: {error}") from error
+        raise UnreadableContainerRecord(f"{path} cannot be read: {error}") from error
     except OSError as error:
-        if error.errno not in _DAMAGED:
+        if error.errno not in _DAMAGED_FILE_ERRNOS:
             raise
-        raise Unreadable(f"{path} cannot be read: {error}") from error
+        raise UnreadableContainerRecord(f"{path} cannot be read: {error}") from error

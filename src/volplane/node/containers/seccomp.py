@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, field
 
-from volplane.node import machine
+from volplane.node import node_info
 from volplane.node.containers import seccomp_default as default
 
 LIBRARY, PACKAGE = "libseccomp.so.2", "libseccomp2"
@@ -29,7 +29,7 @@ _INSTRUCTION = 8  # bytes of a struct sock_filter
 _EXISTS = -errno.EEXIST
 
 
-class CannotCompile(Exception):
+class SeccompCompileError(Exception):
     """The profile cannot be applied; the text is for the pod's events."""
 
 
@@ -71,7 +71,7 @@ _OPERATORS = {
 }
 
 
-class Argument(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class SeccompArgument(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A condition on an argument of the call. For MASKED_EQ, `value` is the mask."""
 
     index: int
@@ -80,7 +80,7 @@ class Argument(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     value_two: int = 0
 
 
-class Condition(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class SeccompCondition(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     caps: tuple[str, ...] = ()
     arches: tuple[str, ...] = ()
     min_kernel: str = ""
@@ -92,20 +92,20 @@ class Condition(Struct, frozen=True, rename="camel", forbid_unknown_fields=True)
             held = set(capabilities)
             given.append(all(cap in held for cap in self.caps) if all_of else bool(held & set(self.caps)))
         if self.arches:
-            given.append(machine.architecture() in self.arches)
+            given.append(node_info.architecture() in self.arches)
         if self.min_kernel:
             given.append(_kernel() >= _numbers(self.min_kernel))
         return all(given) if all_of else any(given)
 
 
-class Rule(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class SeccompRule(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     action: Action
     names: tuple[str, ...] = ()
     name: str = ""  # as older profiles have it
-    args: tuple[Argument, ...] | None = ()
+    args: tuple[SeccompArgument, ...] | None = ()
     errno_ret: int | None = None
-    includes: Condition = Condition()
-    excludes: Condition = Condition()
+    includes: SeccompCondition = SeccompCondition()
+    excludes: SeccompCondition = SeccompCondition()
     comment: str = ""
     errno: str = ""  # the name of errnoRet, which some profiles have beside it
 
@@ -120,43 +120,47 @@ class ArchitectureMap(Struct, frozen=True, rename="camel"):
     sub_architectures: tuple[str, ...] | None = ()
 
 
-class Profile(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class OciSeccompProfile(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     default_action: Action
     default_errno_ret: int | None = None
     default_errno: str = ""
     architectures: tuple[str, ...] = ()
     arch_map: tuple[ArchitectureMap, ...] = field(name="archMap", default=())
     flags: tuple[str, ...] = ()
-    syscalls: tuple[Rule, ...] = ()
+    syscalls: tuple[SeccompRule, ...] = ()
 
 
 # --- profiles
 
 
-def runtime_default() -> Profile:
+def runtime_default() -> OciSeccompProfile:
     with_capability = tuple(
-        Rule("SCMP_ACT_ALLOW", names, includes=Condition(caps=(capability,)))
+        SeccompRule("SCMP_ACT_ALLOW", names, includes=SeccompCondition(caps=(capability,)))
         for capability, names in default.WITH_CAPABILITY.items()
     )
     personalities = tuple(
-        Rule("SCMP_ACT_ALLOW", ("personality",), args=(Argument(0, value, "SCMP_CMP_EQ"),))
+        SeccompRule("SCMP_ACT_ALLOW", ("personality",), args=(SeccompArgument(0, value, "SCMP_CMP_EQ"),))
         for value in default.PERSONALITIES
     )
-    admin = Condition(caps=("CAP_SYS_ADMIN",))
+    admin = SeccompCondition(caps=("CAP_SYS_ADMIN",))
     # The flags are clone's first argument, on s390x its second.
-    flags = Argument(1 if os.uname().machine == "s390x" else 0, default.NEW_NAMESPACES, "SCMP_CMP_MASKED_EQ")
-    return Profile(
+    flags = SeccompArgument(
+        1 if os.uname().machine == "s390x" else 0, default.NEW_NAMESPACES, "SCMP_CMP_MASKED_EQ"
+    )
+    return OciSeccompProfile(
         "SCMP_ACT_ERRNO",
         default_errno_ret=errno.EPERM,
         arch_map=_FAMILIES,
         syscalls=(
-            Rule("SCMP_ACT_ALLOW", default.ALWAYS),
+            SeccompRule("SCMP_ACT_ALLOW", default.ALWAYS),
             *with_capability,
             *personalities,
-            Rule("SCMP_ACT_ALLOW", ("clone",), args=(flags,), excludes=admin),
+            SeccompRule("SCMP_ACT_ALLOW", ("clone",), args=(flags,), excludes=admin),
             # A filter cannot look at clone3's arguments; who is told that it is missing uses clone.
-            Rule("SCMP_ACT_ERRNO", ("clone3",), errno_ret=errno.ENOSYS, excludes=admin),
-            Rule("SCMP_ACT_ALLOW", ("socket",), args=(Argument(0, default.AF_VSOCK, "SCMP_CMP_NE"),)),
+            SeccompRule("SCMP_ACT_ERRNO", ("clone3",), errno_ret=errno.ENOSYS, excludes=admin),
+            SeccompRule(
+                "SCMP_ACT_ALLOW", ("socket",), args=(SeccompArgument(0, default.AF_VSOCK, "SCMP_CMP_NE"),)
+            ),
         ),
     )
 
@@ -167,19 +171,21 @@ _FAMILIES = (
 )
 
 
-def read_profile(path: str) -> Profile:
+def read_profile(path: str) -> OciSeccompProfile:
     """Raises CannotCompile."""
     try:
         with open(path, "rb") as file:
             data = file.read(LARGEST_PROFILE + 1)
     except OSError as error:
-        raise CannotCompile(f'cannot load seccomp profile "{path}": {error.strerror}') from error
+        raise SeccompCompileError(f'cannot load seccomp profile "{path}": {error.strerror}') from error
     if len(data) > LARGEST_PROFILE:
-        raise CannotCompile(f'cannot load seccomp profile "{path}": it has more than {LARGEST_PROFILE} bytes')
+        raise SeccompCompileError(
+            f'cannot load seccomp profile "{path}": it has more than {LARGEST_PROFILE} bytes'
+        )
     try:
-        return msgspec.json.decode(data, type=Profile)
+        return msgspec.json.decode(data, type=OciSeccompProfile)
     except msgspec.MsgspecError as error:
-        raise CannotCompile(f'cannot load seccomp profile "{path}": {error}') from error
+        raise SeccompCompileError(f'cannot load seccomp profile "{path}": {error}') from error
 
 
 # --- compiling
@@ -188,7 +194,7 @@ def read_profile(path: str) -> Profile:
 @lru_cache(maxsize=8)
 def compile_default(capabilities: tuple[str, ...]) -> str:
     """RuntimeDefault for a container with these capabilities, as `ContainerSpec.seccomp` has it."""
-    return _encoded(compile_profile(runtime_default(), capabilities))
+    return _encode_program(compile_profile(runtime_default(), capabilities))
 
 
 def compile_file(path: str, capabilities: tuple[str, ...]) -> str:
@@ -197,18 +203,18 @@ def compile_file(path: str, capabilities: tuple[str, ...]) -> str:
 
 
 @lru_cache(maxsize=32)
-def _compile_cached(profile: Profile, capabilities: tuple[str, ...]) -> str:
-    return _encoded(compile_profile(profile, capabilities))
+def _compile_cached(profile: OciSeccompProfile, capabilities: tuple[str, ...]) -> str:
+    return _encode_program(compile_profile(profile, capabilities))
 
 
-def _encoded(program: bytes) -> str:
+def _encode_program(program: bytes) -> str:
     return base64.b64encode(program).decode()
 
 
-def compile_profile(profile: Profile, capabilities: Sequence[str]) -> bytes:
+def compile_profile(profile: OciSeccompProfile, capabilities: Sequence[str]) -> bytes:
     """The program, an array of struct sock_filter. Raises CannotCompile."""
     if profile.flags:
-        raise CannotCompile(f"seccomp flags are not supported: {', '.join(profile.flags)}")
+        raise SeccompCompileError(f"seccomp flags are not supported: {', '.join(profile.flags)}")
     library = _library()
     fallback = _action(profile.default_action, profile.default_errno_ret)
     with _context(library, fallback) as context:
@@ -219,7 +225,7 @@ def compile_profile(profile: Profile, capabilities: Sequence[str]) -> bytes:
                 _add_rule(library, context, rule, fallback)
         program = _export(library, context)
     if len(program) > MOST_INSTRUCTIONS * _INSTRUCTION:
-        raise CannotCompile(
+        raise SeccompCompileError(
             f"the seccomp profile makes {len(program) // _INSTRUCTION} instructions; the kernel takes "
             f"{MOST_INSTRUCTIONS}"
         )
@@ -231,11 +237,11 @@ def _action(action: Action, number: int | None) -> int:
         return _ACTIONS[action]
     value = errno.EPERM if number is None else number
     if not 0 <= value <= 0xFFFF:
-        raise CannotCompile(f"errnoRet of a seccomp profile must be between 0 and 65535, not {value}")
+        raise SeccompCompileError(f"errnoRet of a seccomp profile must be between 0 and 65535, not {value}")
     return _ACTIONS[action] | value
 
 
-def _architectures(profile: Profile) -> Iterator[str]:
+def _architectures(profile: OciSeccompProfile) -> Iterator[str]:
     yield from profile.architectures
     for family in profile.arch_map:
         if family.architecture.removeprefix("SCMP_ARCH_").lower() == os.uname().machine:
@@ -245,14 +251,14 @@ def _architectures(profile: Profile) -> Iterator[str]:
 def _add_architecture(library: ctypes.CDLL, context: Any, name: str) -> None:
     token = library.seccomp_arch_resolve_name(name.removeprefix("SCMP_ARCH_").lower().encode())
     if not token:
-        raise CannotCompile(f"unknown architecture {name!r} in the seccomp profile")
+        raise SeccompCompileError(f"unknown architecture {name!r} in the seccomp profile")
     code = library.seccomp_arch_add(context, token)
     # Another byte order cannot stand in one filter with ours, and cannot run here either.
     if code not in (0, _EXISTS, -errno.EDOM, -errno.EINVAL):
-        raise CannotCompile(f"architecture {name!r} of the seccomp profile: {os.strerror(-code)}")
+        raise SeccompCompileError(f"architecture {name!r} of the seccomp profile: {os.strerror(-code)}")
 
 
-def _add_rule(library: ctypes.CDLL, context: Any, rule: Rule, fallback: int) -> None:
+def _add_rule(library: ctypes.CDLL, context: Any, rule: SeccompRule, fallback: int) -> None:
     action = _action(rule.action, rule.errno_ret)
     if action == fallback:
         return  # libseccomp refuses what says nothing
@@ -263,7 +269,7 @@ def _add_rule(library: ctypes.CDLL, context: Any, rule: Rule, fallback: int) -> 
             continue  # a newer or another kernel's; it cannot be called here, or falls under the default
         code = library.seccomp_rule_add_array(context, action, number, len(arguments), arguments)
         if code not in (0, _EXISTS):
-            raise CannotCompile(f"rule for {name} in the seccomp profile: {os.strerror(-code)}")
+            raise SeccompCompileError(f"rule for {name} in the seccomp profile: {os.strerror(-code)}")
 
 
 class _Compare(ctypes.Structure):
@@ -275,11 +281,11 @@ class _Compare(ctypes.Structure):
     )
 
 
-def _arguments(arguments: Sequence[Argument]) -> ctypes.Array[_Compare]:
+def _arguments(arguments: Sequence[SeccompArgument]) -> ctypes.Array[_Compare]:
     for argument in arguments:
         numbers = (argument.value, argument.value_two)
         if not 0 <= argument.index <= 5 or not all(0 <= number < 1 << 64 for number in numbers):
-            raise CannotCompile(f"condition of a seccomp rule is out of range: {argument}")
+            raise SeccompCompileError(f"condition of a seccomp rule is out of range: {argument}")
     made = [_Compare(a.index, _OPERATORS[a.op], a.value, a.value_two) for a in arguments]
     return (_Compare * len(made))(*made)
 
@@ -288,7 +294,7 @@ def _export(library: ctypes.CDLL, context: Any) -> bytes:
     descriptor = os.memfd_create("seccomp", os.MFD_CLOEXEC)
     try:
         if code := library.seccomp_export_bpf(context, descriptor):
-            raise CannotCompile(f"the seccomp profile cannot be compiled: {os.strerror(-code)}")
+            raise SeccompCompileError(f"the seccomp profile cannot be compiled: {os.strerror(-code)}")
         with os.fdopen(os.dup(descriptor), "rb") as file:
             file.seek(0)
             return file.read()
@@ -300,7 +306,9 @@ def _export(library: ctypes.CDLL, context: Any) -> bytes:
 def _context(library: ctypes.CDLL, fallback: int) -> Iterator[Any]:
     context = library.seccomp_init(fallback)
     if not context:
-        raise CannotCompile("the seccomp profile's default action is not known to this machine's libseccomp")
+        raise SeccompCompileError(
+            "the seccomp profile's default action is not known to this machine's libseccomp"
+        )
     try:
         # Calls are found in a tree: a filter of hundreds of names otherwise compares them one by one.
         library.seccomp_attr_set(context, _OPTIMIZE, 2)
@@ -317,7 +325,7 @@ def _library() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
-        raise CannotCompile(
+        raise SeccompCompileError(
             f"seccomp profiles need {LIBRARY}, which is not on this node: install the package {PACKAGE}"
         ) from error
     library.seccomp_init.restype = ctypes.c_void_p

@@ -26,22 +26,22 @@ from volplane.base import clock, log
 from volplane.host import NodePaths, files
 from volplane.node.containers.base import (
     KILLED,
-    Attached,
     AttachRefused,
+    AttachSession,
+    ContainerNotRunning,
+    ContainerRunState,
     ContainerSpec,
-    Exec,
     ExecRefused,
+    ExecSession,
+    ImageNotAllowed,
     NoSuchContainer,
-    NotAllowed,
-    NotRunning,
     StartFailed,
-    State,
-    ended,
+    make_ended_state,
 )
 from volplane.node.containers.logs import LogFile
 
-DEAF = 5.0  # seconds between two cancellations of a coroutine that swallows them
-LARGEST_FILE = 1 << 20  # bytes of a file that a task reads whole
+CANCEL_INTERVAL = 5.0  # seconds between two cancellations of a coroutine that swallows them
+MAX_FILE_SIZE = 1 << 20  # bytes of a file that a task reads whole
 
 
 class NotMounted(SystemExit):
@@ -89,15 +89,15 @@ class TaskContext(Struct, frozen=True):
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise NotMounted(f'"{container_path}" is not a regular file')
             with open(f"/proc/self/fd/{descriptor}", "rb") as file:
-                return file.read(LARGEST_FILE)
+                return file.read(MAX_FILE_SIZE)
 
     @contextmanager
     def _open(self, container_path: str) -> Iterator[int]:
         root, below = self._find_mount(container_path)
         try:
-            with files.opened_below(root, below) as descriptor:
+            with files.open_below(root, below) as descriptor:
                 yield descriptor
-        except files.Escapes as error:
+        except files.PathEscapesVolume as error:
             raise NotMounted(f'path "{container_path}" leads out of its volume') from error
 
     def _find_mount(self, container_path: str) -> tuple[str, str]:
@@ -115,7 +115,7 @@ class TaskContext(Struct, frozen=True):
 
 TaskImage = Callable[[TaskContext], Awaitable[None]]
 # (namespace and name of a service account, name of an image): why it may not use it, "" if it may
-WhyNot = Callable[[str, str, str], Awaitable[str]]
+ImageAccessCheck = Callable[[str, str, str], Awaitable[str]]
 
 
 class RestrictedImage(Struct, frozen=True):
@@ -133,10 +133,10 @@ async def _refuse_all(namespace: str, account: str, image: str) -> str:
     return f'nobody may use the built-in image "{image}" on this node'
 
 
-class _Container:
+class _TaskContainer:
     def __init__(self, spec: ContainerSpec, node: NodePaths) -> None:
         self.context = TaskContext(spec, node, asyncio.Event(), {})
-        self.state = State(spec.id, running=True, started_at=clock.stamp(), spec=spec)
+        self.state = ContainerRunState(spec.id, running=True, started_at=clock.stamp(), spec=spec)
         self.done = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
@@ -147,7 +147,7 @@ class _Container:
         log.sink.set(file.write)
         try:
             code, message = await self._run(image, file)
-            self.state = ended(self.state, clock.stamp(), code, message)
+            self.state = make_ended_state(self.state, clock.stamp(), code, message)
         finally:
             log.sink.set(None)
             file.close()
@@ -170,25 +170,25 @@ class _Container:
 
 class TaskRuntime:
     def __init__(
-        self, images: Mapping[str, TaskImage], node: NodePaths, why_not: WhyNot = _refuse_all
+        self, images: Mapping[str, TaskImage], node: NodePaths, why_not: ImageAccessCheck = _refuse_all
     ) -> None:
         """`why_not` decides about restricted images."""
         self._images = images
         self._node = node
         self._why_not = why_not
-        self._containers: dict[str, _Container] = {}
+        self._containers: dict[str, _TaskContainer] = {}
 
-    def runs(self, image: str) -> bool:
+    def has_image(self, image: str) -> bool:
         return image in self._images
 
-    async def start(self, spec: ContainerSpec) -> State:
+    async def start(self, spec: ContainerSpec) -> ContainerRunState:
         if known := self._containers.get(spec.id):
             return known.state
         if (image := self._images.get(spec.image)) is None:
             raise StartFailed(f'image "{spec.image}" is not built in')
         if isinstance(image, RestrictedImage):
-            await self._check(image, spec)
-        container = _Container(spec, self._node)
+            await self._check_access(image, spec)
+        container = _TaskContainer(spec, self._node)
         container.task = asyncio.create_task(container.main(image), name=f"container {spec.name}")
         self._containers[spec.id] = container
         return container.state
@@ -199,17 +199,17 @@ class TaskRuntime:
     async def cancel_start(self, id: str) -> None:
         pass
 
-    async def _check(self, image: RestrictedImage, spec: ContainerSpec) -> None:
+    async def _check_access(self, image: RestrictedImage, spec: ContainerSpec) -> None:
         if why_not := await self._why_not(spec.namespace, spec.service_account, image.name):
-            raise NotAllowed(why_not)
+            raise ImageNotAllowed(why_not)
         if image.touches_host(spec) and not spec.privileged:
-            raise NotAllowed(
+            raise ImageNotAllowed(
                 f'the built-in image "{image.name}" mounts file systems of the machine, '
                 f'and container "{spec.name}" is not privileged: set securityContext.privileged'
             )
 
-    async def stop(self, id: str, grace: float) -> State:
-        container = self._known(id)
+    async def stop(self, id: str, grace: float) -> ContainerRunState:
+        container = self._get_container(id)
         container.context.stop.set()
         try:
             async with asyncio.timeout(grace):
@@ -218,41 +218,41 @@ class TaskRuntime:
             await self._cancel(container)
         return container.state
 
-    async def _cancel(self, container: _Container) -> None:
+    async def _cancel(self, container: _TaskContainer) -> None:
         while container.task is not None and not container.task.done():
             container.task.cancel()
-            await asyncio.wait({container.task}, timeout=DEAF)
+            await asyncio.wait({container.task}, timeout=CANCEL_INTERVAL)
 
     def port(self, pod: str, port: int) -> int:
         """Where what a pod's tasks serve at that port is really found: all of them share one machine."""
         of_pod = [c for id, c in self._containers.items() if id.startswith(f"{pod}_") and c.state.running]
         return next((c.context.ports[port] for c in of_pod if port in c.context.ports), port)
 
-    async def state(self, id: str) -> State | None:
+    async def state(self, id: str) -> ContainerRunState | None:
         container = self._containers.get(id)
         return container.state if container else None
 
-    async def states(self) -> list[State]:
+    async def states(self) -> list[ContainerRunState]:
         return [container.state for container in self._containers.values()]
 
-    async def wait(self, id: str) -> State:
-        container = self._known(id)
+    async def wait(self, id: str) -> ContainerRunState:
+        container = self._get_container(id)
         await container.done.wait()
         return container.state
 
     async def exec(
         self, id: str, command: tuple[str, ...], *, tty: bool = False, stdin: bool = False
-    ) -> Exec:
-        self._refuse(id)
+    ) -> ExecSession:
+        self._refuse_exec(id)
 
-    async def attach(self, id: str, *, stdin: bool = False) -> Attached:
-        name = self._known(id).context.spec.name
+    async def attach(self, id: str, *, stdin: bool = False) -> AttachSession:
+        name = self._get_container(id).context.spec.name
         raise AttachRefused(f'container "{name}" is built into the node: it has no input and no terminal')
 
-    def _refuse(self, id: str) -> NoReturn:
-        container = self._known(id)
+    def _refuse_exec(self, id: str) -> NoReturn:
+        container = self._get_container(id)
         if not container.state.running:
-            raise NotRunning(id)
+            raise ContainerNotRunning(id)
         name = container.context.spec.name
         raise ExecRefused(f'container "{name}" is built into the node: it has no process to run a command in')
 
@@ -265,7 +265,7 @@ class TaskRuntime:
         """Ends all tasks: they cannot outlive this process."""
         await asyncio.gather(*(self._cancel(container) for container in self._containers.values()))
 
-    def _known(self, id: str) -> _Container:
+    def _get_container(self, id: str) -> _TaskContainer:
         if id not in self._containers:
             raise NoSuchContainer(id)
         return self._containers[id]

@@ -13,30 +13,30 @@ from collections.abc import Mapping
 from volplane.api.core import ObjectReference, Pod
 from volplane.base import clock, metrics
 from volplane.host import Host, NodePaths
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.node.eviction import plan, thresholds, usage
-from volplane.node.eviction.thresholds import RESOURCES, Crossed, Disk
+from volplane.node.eviction.thresholds import RESOURCES, CrossedThreshold, MeasuredDisk
+from volplane.node.options import NodeOptions
 from volplane.node.pods.worker import PodWorker
-from volplane.node.settings import NodeSettings
 from volplane.node.status import DISK_PRESSURE, NodeObject
 
 log = logging.getLogger(__name__)
 
-CLEAN_UP = 30.0  # seconds that a pod gets to leave before the next one is chosen
+POD_EXIT_TIMEOUT = 30.0  # seconds that a pod gets to leave before the next one is chosen
 EMPTY_DIR_LIMIT = "emptydirfs.limit"
 
 _evictions = metrics.counter("kubelet_evictions", "Pods that were evicted.", ("eviction_signal",))
 
 
-class Eviction:
+class EvictionManager:
     def __init__(
         self,
-        settings: NodeSettings,
+        settings: NodeOptions,
         host: Host,
         paths: NodePaths,
         node: NodeObject,
         workers: Mapping[str, PodWorker],
-        events: Recorder,
+        events: EventRecorder,
     ) -> None:
         self._thresholds = thresholds.parse(settings.eviction_hard)
         self._period = settings.eviction_monitoring_period
@@ -48,21 +48,21 @@ class Eviction:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            evicted = await self._evict_one(await self.look())
+            evicted = await self._evict_one(await self.measure_disk())
             if evicted is None:
                 await asyncio.sleep(self._period)
             else:
                 await self._wait_for_end(evicted)
 
-    async def look(self) -> list[Crossed]:
+    async def measure_disk(self) -> list[CrossedThreshold]:
         """Measure the disk and set the node's condition; the thresholds that are not kept."""
         try:
             stats = await self._host.stats(self._paths.root)
         except OSError as error:
             log.warning("the disk of node %s was not measured: %s", self._node.name, error)
             return []
-        disk = Disk(stats.available, stats.capacity, stats.inodes_free, stats.inodes)
-        crossed = thresholds.crossed(self._thresholds, disk)
+        disk = MeasuredDisk(stats.available, stats.capacity, stats.inodes_free, stats.inodes)
+        crossed = thresholds.find_crossed(self._thresholds, disk)
         now = clock.now()
         if crossed:
             self._last_crossed = now
@@ -80,7 +80,7 @@ class Eviction:
         about = ObjectReference(kind="Node", name=self._node.name, uid=self._node.uid)
         self._events.normal(about, reason, f"Node {self._node.name} status is now: {reason}")
 
-    async def _evict_one(self, crossed: list[Crossed]) -> PodWorker | None:
+    async def _evict_one(self, crossed: list[CrossedThreshold]) -> PodWorker | None:
         limited = [w.pod for w in self._evictable() if plan.limited_volumes(w.pod)]
         for found in await self._measure(limited) if limited else []:
             if why := plan.over_limit(found):
@@ -93,16 +93,16 @@ class Eviction:
         self._events.warning(about, "EvictionThresholdMet", f"Attempting to reclaim {resource}")
         usages = await self._measure([w.pod for w in self._evictable()])
         for first in plan.rank(usages, worst.threshold.measure):
-            return self._evict(first, plan.message(first, worst), worst.threshold.signal)
+            return self._evict(first, plan.eviction_message(first, worst), worst.threshold.signal)
         return None
 
     def _evictable(self) -> list[PodWorker]:
         return [w for w in self._workers.values() if w.may_be_evicted and plan.may_be_evicted(w.pod)]
 
-    async def _measure(self, pods: list[Pod]) -> list[plan.Usage]:
+    async def _measure(self, pods: list[Pod]) -> list[plan.PodDiskUsage]:
         return await self._host.call(usage.measure, pods, self._paths)
 
-    def _evict(self, found: plan.Usage, why: str, signal: str) -> PodWorker | None:
+    def _evict(self, found: plan.PodDiskUsage, why: str, signal: str) -> PodWorker | None:
         worker = self._workers.get(found.pod.uid)
         if worker is None or not worker.may_be_evicted:  # ended meanwhile
             return None
@@ -113,7 +113,7 @@ class Eviction:
 
     async def _wait_for_end(self, worker: PodWorker) -> None:
         try:
-            async with asyncio.timeout(CLEAN_UP):
+            async with asyncio.timeout(POD_EXIT_TIMEOUT):
                 await worker.unmounted.wait()
         except TimeoutError:
-            log.warning("pod %s was evicted, and has not left in %g s", worker.pod.key, CLEAN_UP)
+            log.warning("pod %s was evicted, and has not left in %g s", worker.pod.key, POD_EXIT_TIMEOUT)

@@ -13,7 +13,7 @@ from msgspec import Struct
 from volplane.api import quantity
 from volplane.api.core import Pod, Volume
 from volplane.node.admission import Rejection
-from volplane.node.eviction.thresholds import AVAILABLE, RESOURCES, Crossed
+from volplane.node.eviction.thresholds import AVAILABLE, RESOURCES, CrossedThreshold
 from volplane.rules import pods as rules
 from volplane.rules import resources
 
@@ -22,29 +22,29 @@ MIRROR = "kubernetes.io/config.mirror"
 CRITICAL = 2_000_000_000  # the least priority of system-cluster-critical
 
 
-class Amount(Struct, frozen=True):
+class DiskAmount(Struct, frozen=True):
     """What something takes of the disk."""
 
     size: int = 0
     inodes: int = 0
 
-    def __add__(self, other: Amount) -> Amount:
-        return Amount(self.size + other.size, self.inodes + other.inodes)
+    def __add__(self, other: DiskAmount) -> DiskAmount:
+        return DiskAmount(self.size + other.size, self.inodes + other.inodes)
 
     def of(self, measure: str) -> int:
         return self.size if measure == AVAILABLE else self.inodes
 
 
-class Usage(Struct, frozen=True):
+class PodDiskUsage(Struct, frozen=True):
     """What a pod takes of the disk."""
 
     pod: Pod
-    logs: Mapping[str, Amount] = {}  # by container
-    volumes: Mapping[str, Amount] = {}  # its emptyDirs, by name
+    logs: Mapping[str, DiskAmount] = {}  # by container
+    volumes: Mapping[str, DiskAmount] = {}  # its emptyDirs, by name
 
     @property
-    def total(self) -> Amount:
-        return sum((*self.logs.values(), *self.volumes.values()), Amount())
+    def total(self) -> DiskAmount:
+        return sum((*self.logs.values(), *self.volumes.values()), DiskAmount())
 
 
 def is_critical(pod: Pod) -> bool:
@@ -55,28 +55,28 @@ def may_be_evicted(pod: Pod) -> bool:
     return not is_critical(pod) and not pod.is_deleting and not rules.has_ended(pod)
 
 
-def rank(usages: Iterable[Usage], measure: str) -> list[Usage]:
+def rank(usages: Iterable[PodDiskUsage], measure: str) -> list[PodDiskUsage]:
     """Who leaves first comes first."""
 
-    def key(usage: Usage) -> tuple[bool, int, int, str]:
-        over = usage.total.of(measure) - _requested(usage.pod, measure)
+    def key(usage: PodDiskUsage) -> tuple[bool, int, int, str]:
+        over = usage.total.of(measure) - _storage_request(usage.pod, measure)
         return over <= 0, usage.pod.spec.priority or 0, -over, usage.pod.key
 
     return sorted(usages, key=key)
 
 
-def _requested(pod: Pod, measure: str) -> int:
+def _storage_request(pod: Pod, measure: str) -> int:
     return resources.requests(pod).get(resources.STORAGE, 0) if measure == AVAILABLE else 0
 
 
-def message(usage: Usage, crossed: Crossed) -> str:
+def eviction_message(usage: PodDiskUsage, crossed: CrossedThreshold) -> str:
     measure = crossed.threshold.measure
     resource = RESOURCES[measure]
     least, left = quantity.from_bytes(crossed.least), quantity.from_bytes(crossed.left)
     text = f"The node was low on resource: {resource}. Threshold quantity: {least}, available: {left}. "
     for container in usage.pod.spec.containers:
         asked = container.resources.requests.get(resources.STORAGE, "0") if measure == AVAILABLE else "0"
-        used = usage.logs.get(container.name, Amount()).of(measure)
+        used = usage.logs.get(container.name, DiskAmount()).of(measure)
         if used > quantity.value(asked):
             text += (
                 f"Container {container.name} was using {quantity.from_bytes(used)}, request is {asked}, "
@@ -97,11 +97,11 @@ def limited_volumes(pod: Pod) -> list[Volume]:
     return [v for v in pod.spec.volumes if v.empty_dir and v.empty_dir.size_limit and not v.empty_dir.medium]
 
 
-def over_limit(usage: Usage) -> str:
+def over_limit(usage: PodDiskUsage) -> str:
     """What a pod is told whose emptyDir is larger than its sizeLimit; "" if none is."""
     for volume in limited_volumes(usage.pod):
         assert volume.empty_dir is not None
         limit = volume.empty_dir.size_limit or "0"
-        if usage.volumes.get(volume.name, Amount()).size > quantity.value(limit):
+        if usage.volumes.get(volume.name, DiskAmount()).size > quantity.value(limit):
             return f'Usage of EmptyDir volume "{volume.name}" exceeds the limit "{limit}". '
     return ""

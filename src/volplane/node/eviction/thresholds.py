@@ -39,7 +39,7 @@ class Threshold(Struct, frozen=True):
         return int(self.least * capacity) if self.is_share else int(self.least)
 
 
-class Disk(Struct, frozen=True):
+class MeasuredDisk(Struct, frozen=True):
     """A file system as it was measured."""
 
     available: int
@@ -47,14 +47,14 @@ class Disk(Struct, frozen=True):
     inodes_free: int
     inodes: int
 
-    def left(self, measure: str) -> tuple[int, int]:
+    def remaining(self, measure: str) -> tuple[int, int]:
         """(what is left, of how much)"""
         if measure == AVAILABLE:
             return self.available, self.capacity
         return self.inodes_free, self.inodes
 
 
-class Crossed(Struct, frozen=True):
+class CrossedThreshold(Struct, frozen=True):
     """A threshold that is not kept."""
 
     threshold: Threshold
@@ -91,12 +91,12 @@ def _parse_one(text: str) -> Threshold:
     return Threshold(signal, amount)
 
 
-def crossed(thresholds: tuple[Threshold, ...], disk: Disk) -> list[Crossed]:
+def find_crossed(thresholds: tuple[Threshold, ...], disk: MeasuredDisk) -> list[CrossedThreshold]:
     found = []
     for threshold in thresholds:
-        left, capacity = disk.left(threshold.measure)
+        left, capacity = disk.remaining(threshold.measure)
         least = threshold.amount(capacity)
         # Some file systems make inodes as they need them, and count none.
         if capacity and left < least:
-            found.append(Crossed(threshold, least, left))
+            found.append(CrossedThreshold(threshold, least, left))
     return found

@@ -10,19 +10,19 @@ from collections.abc import Iterable
 
 from volplane.api.core import Pod
 from volplane.host import NodePaths
-from volplane.node.eviction.plan import Amount, Usage
+from volplane.node.eviction.plan import DiskAmount, PodDiskUsage
 from volplane.rules import pods as rules
 
 EMPTY_DIR = "kubernetes.io/empty-dir"
 
 
-def measure(pods: Iterable[Pod], paths: NodePaths) -> list[Usage]:
+def measure(pods: Iterable[Pod], paths: NodePaths) -> list[PodDiskUsage]:
     return [_measure(pod, paths) for pod in pods]
 
 
-def _measure(pod: Pod, paths: NodePaths) -> Usage:
+def _measure(pod: Pod, paths: NodePaths) -> PodDiskUsage:
     logs = paths.real(paths.log_directory(pod.namespace, pod.name, pod.uid))
-    return Usage(
+    return PodDiskUsage(
         pod,
         {c.name: _amount(f"{logs}/{c.name}") for c in rules.containers(pod)},
         {
@@ -33,7 +33,7 @@ def _measure(pod: Pod, paths: NodePaths) -> Usage:
     )
 
 
-def _amount(directory: str) -> Amount:
+def _amount(directory: str) -> DiskAmount:
     """Of everything below; files that vanish meanwhile count nothing, links are not followed."""
     size = inodes = 0
     seen: set[int] = set()  # a file may have several names
@@ -53,4 +53,4 @@ def _amount(directory: str) -> Amount:
                         left.append(entry.path)
         except OSError:
             continue
-    return Amount(size, inodes)
+    return DiskAmount(size, inodes)

@@ -1,5 +1,5 @@
 """Where a pod is in the network: an address and a namespace of its own, or the machine's."""
 
-from volplane.node.network.pods import NoNetwork, Place, PodNetwork, forget_addresses
+from volplane.node.network.pod_network import NetworkAttachment, PodNetwork, PodNetworkError, forget_addresses
 
-__all__ = ["NoNetwork", "Place", "PodNetwork", "forget_addresses"]
+__all__ = ["NetworkAttachment", "PodNetwork", "PodNetworkError", "forget_addresses"]

@@ -13,20 +13,20 @@ from volplane.web.listener import dropped as _refused
 
 log = logging.getLogger(__name__)
 
-DIAL = 10.0
+DIAL_TIMEOUT = 10.0
 CHUNK = 1 << 16
-SHARE = 16  # links get this part of the descriptors, twice
-FEWEST = 16
+DESCRIPTOR_SHARE = 16  # links get this part of the descriptors, twice
+MIN_LINKS = 16
 
 _all_links: set[asyncio.Task[None]] = set()  # of all relays: the limit is the process's
 
-Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-Dial = Callable[[], Awaitable[Ends]]
+StreamPair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Dial = Callable[[], Awaitable[StreamPair]]
 
 
 def most_links() -> int:
     """Connections that all relays of this process may hand on at a time; each takes two descriptors."""
-    return max(FEWEST, descriptors.limit() // SHARE)
+    return max(MIN_LINKS, descriptors.limit() // DESCRIPTOR_SHARE)
 
 
 class Relay:
@@ -38,9 +38,9 @@ class Relay:
         self._links: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accepted, sock=self._listening)
+        self._server = await asyncio.start_server(self._handle_connection, sock=self._listening)
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(_all_links) >= most_links():  # whoever connects here need not be known to anybody
             _refused.labels("relay").inc()
             writer.close()
@@ -61,7 +61,7 @@ class Relay:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with asyncio.timeout(DIAL):
+        async with asyncio.timeout(DIAL_TIMEOUT):
             there, back = await self._dial()
         try:
             async with asyncio.TaskGroup() as both:

@@ -15,19 +15,25 @@ from msgspec import structs
 
 from volplane.api.core import Container, LifecycleHandler, Pod
 from volplane.base import clock, trace
-from volplane.loops.events import Recorder
-from volplane.node.containers.base import ContainerError, NotAllowed, State
-from volplane.node.manager import Mounted
-from volplane.node.network import Place, PodNetwork
+from volplane.loops.events import EventRecorder
+from volplane.node.containers.base import ContainerError, ContainerRunState, ImageNotAllowed
+from volplane.node.image_overrides import image_repository
+from volplane.node.manager import MountedVolume
+from volplane.node.network import NetworkAttachment, PodNetwork
 from volplane.node.pods import plan
-from volplane.node.pods.building import Builder
-from volplane.node.pods.environment import ConfigError
-from volplane.node.pods.handlers import Handlers, Trouble
-from volplane.node.pods.plan import LONGEST_BACKOFF, Backoff, Finished, Start, Watch
-from volplane.node.pods.probes import Prober, Sort, has_probes
-from volplane.node.pods.records import Attempt, Record, Waiting
-from volplane.node.pods.runtimes import Runtimes, attempt_of, container_id, own_command
-from volplane.node.programs import repository
+from volplane.node.pods.container_spec import ContainerSpecBuilder
+from volplane.node.pods.environment import ContainerConfigError
+from volplane.node.pods.lifecycle_handlers import HandlerError, Handlers
+from volplane.node.pods.plan import (
+    MAX_BACKOFF,
+    ContainerFinished,
+    CrashLoopBackoff,
+    StartAttempt,
+    WatchAttempt,
+)
+from volplane.node.pods.probes import Prober, ProbeType, has_probes
+from volplane.node.pods.records import ContainerAttempt, ContainerRecord, ContainerWaiting
+from volplane.node.pods.runtimes import Runtimes, container_id, find_own_command, make_attempt
 from volplane.rules.steps import Wait
 
 log = logging.getLogger(__name__)
@@ -36,21 +42,21 @@ T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # between attempts to make a container that cannot be made yet
 DEFAULT_GRACE = 30.0
-LEAST_GRACE = 2.0  # seconds that a container has to end however long its hook took
-KEPT = 2  # attempts whose files stay: the current one and the one that `logs --previous` shows
+MIN_GRACE = 2.0  # seconds that a container has to end however long its hook took
+KEPT_ATTEMPTS = 2  # attempts whose files stay: the current one and the one that `logs --previous` shows
 
 
-class Kit:
+class ContainerDeps:
     """What containers of all pods share."""
 
     def __init__(
         self,
         runtimes: Runtimes,
-        builder: Builder,
-        events: Recorder,
+        builder: ContainerSpecBuilder,
+        events: EventRecorder,
         network: PodNetwork,
         *,
-        longest_backoff: float = LONGEST_BACKOFF,
+        longest_backoff: float = MAX_BACKOFF,
     ) -> None:
         self.runtimes, self.builder, self.events, self.network = runtimes, builder, events, network
         self.longest_backoff = longest_backoff
@@ -60,22 +66,22 @@ class Kit:
 class ContainerLoop:
     def __init__(
         self,
-        kit: Kit,
+        kit: ContainerDeps,
         container: Container,
         *,
         policy: str,
         pod: Callable[[], Pod],
-        record: Record,
-        changed: Callable[[str, Record], None],
-        volumes: Callable[[], Awaitable[dict[str, Mounted]]],
-        place: Callable[[], Awaitable[Place]],
+        record: ContainerRecord,
+        changed: Callable[[str, ContainerRecord], None],
+        volumes: Callable[[], Awaitable[dict[str, MountedVolume]]],
+        place: Callable[[], Awaitable[NetworkAttachment]],
     ) -> None:
-        self.kit, self.container, self.policy = kit, container, policy
+        self.deps, self.container, self.policy = kit, container, policy
         self.record = record
         self.started = asyncio.Event()
         self._pod, self._changed, self._volumes, self._place = pod, changed, volumes, place
-        self._backoff = Backoff(0.0, kit.longest_backoff)
-        self._asked = False  # its hook has been told that the end is near
+        self._backoff = CrashLoopBackoff(0.0, kit.longest_backoff)
+        self._pre_stop_ran = False  # its hook has been told that the end is near
         self._unhealthy = False  # a probe has decided that it is to end
         self._starting = ""  # the id of an attempt whose start has begun and was not seen to succeed
 
@@ -91,16 +97,16 @@ class ContainerLoop:
         while True:
             step = plan.plan(self.policy, self.record.current, self._backoff, self._ended_for())
             match step:
-                case Finished(succeeded):
+                case ContainerFinished(succeeded):
                     return succeeded
-                case Watch():
+                case WatchAttempt():
                     if self.record.started:
                         self.started.set()
                     await self._watch()
                 case Wait(seconds, why):
-                    self._hold_back(why)
+                    self._report_backoff(why)
                     await asyncio.sleep(seconds)
-                case Start(number):
+                case StartAttempt(number):
                     if await self._start(number):
                         pause = FIRST_PAUSE
                     else:
@@ -120,40 +126,48 @@ class ContainerLoop:
     # --- start
 
     async def _start(self, number: int) -> bool:
-        builtin = self.kit.runtimes.is_builtin(self.container)
+        builtin = self.deps.runtimes.is_builtin(self.container)
         place = await self._place()
         pod = self._pod()
         try:
-            await self.kit.builder.furnish(pod, self.container, place=place, attempt=number, builtin=builtin)
+            await self.deps.builder.write_container_files(
+                pod, self.container, place=place, attempt=number, builtin=builtin
+            )
         except OSError as error:  # a full disk: it is tried again
-            return self._cannot("CreateContainerError", "Failed", f"Error: {error}", str(error))
+            return self._report_start_failure("CreateContainerError", "Failed", f"Error: {error}", str(error))
         volumes = await self._volumes()
         pod = self._pod()
         subject = f"pod/{pod.namespace}/{pod.name}"
         try:
             with trace.span("kubelet", "StartContainer", subject, container=self.container.name):
                 await self._launch(pod, volumes, place, number, builtin=builtin)
-        except ConfigError as error:
-            return self._cannot(error.reason, "Failed", f"Error: {error}", str(error))
-        except NotAllowed as error:
-            return self._cannot("CreateContainerError", "Failed", f"Error: {error}", str(error))
+        except ContainerConfigError as error:
+            return self._report_start_failure(error.reason, "Failed", f"Error: {error}", str(error))
+        except ImageNotAllowed as error:
+            return self._report_start_failure("CreateContainerError", "Failed", f"Error: {error}", str(error))
         except (ContainerError, OSError) as error:
-            return self._cannot("RunContainerError", "Failed", f"Error: {error}", str(error))
-        await self._forget_old(pod.uid, number)
+            return self._report_start_failure("RunContainerError", "Failed", f"Error: {error}", str(error))
+        await self._remove_old_attempt(pod.uid, number)
         await self._post_start()
         return True
 
     async def _launch(
-        self, pod: Pod, volumes: dict[str, Mounted], place: Place, number: int, *, builtin: bool
+        self,
+        pod: Pod,
+        volumes: dict[str, MountedVolume],
+        place: NetworkAttachment,
+        number: int,
+        *,
+        builtin: bool,
     ) -> None:
         name = self.container.name
-        if not builtin and self.kit.network.is_missing(pod):
-            raise NotAllowed(
+        if not builtin and self.deps.network.lacks_own_network(pod):
+            raise ImageNotAllowed(
                 f'container "{name}" would run in the network of the node: the other containers of the pod '
                 f"are built-in images, so the pod has no network of its own, and it has no hostNetwork"
             )
-        self._tell_image(pod, builtin)
-        building = self.kit.builder.build(
+        self._report_image(pod, builtin)
+        building = self.deps.builder.build(
             pod,
             self.container,
             volumes,
@@ -162,20 +176,20 @@ class ContainerLoop:
             attempt=number,
             builtin=builtin,
         )
-        spec = await finished(building)
+        spec = await finish_uncancelled(building)
         self._starting = spec.id
-        state = await self.kit.runtimes.start(spec)  # goes on when we are cancelled, until `stop` ends it
+        state = await self.deps.runtimes.start(spec)  # goes on when we are cancelled, until `stop` ends it
         self._starting = ""
         self._note_start(pod, state)
 
-    def _tell_image(self, pod: Pod, builtin: bool) -> None:
+    def _report_image(self, pod: Pod, builtin: bool) -> None:
         name, image = self.container.name, self.container.image
-        events = self.kit.events
+        events = self.deps.events
         if builtin:
             events.normal(pod, "Pulled", f'Container image "{image}" is built into this node')
-        elif program := self.kit.builder.programs.get(image):
+        elif program := self.deps.builder.programs.get(image):
             events.normal(pod, "Pulled", f'Container image "{image}" is {program.argv[0]} of this machine')
-        elif own_command(self.container):
+        elif find_own_command(self.container):
             events.normal(pod, "Pulled", f'Container image "{image}" is not used: {_HOST_ROOT}')
         else:
             events.warning(
@@ -185,35 +199,35 @@ class ContainerLoop:
                 f"command: a pause process runs in its place, so that the pod's volumes can be used",
             )
 
-    def _note_start(self, pod: Pod, state: State) -> None:
-        scheme = self.kit.runtimes.scheme(self.container)
+    def _note_start(self, pod: Pod, state: ContainerRunState) -> None:
+        scheme = self.deps.runtimes.scheme(self.container)
         previous = self.record.current or self.record.previous
         if previous is not None:
-            self._backoff = self._backoff.restarted()
+            self._backoff = self._backoff.after_restart()
         started = state.running and self.container.startup_probe is None and self._hook("start") is None
-        self._asked = self._unhealthy = False
+        self._pre_stop_ran = self._unhealthy = False
         self._set(
-            current=attempt_of(state, scheme),
+            current=make_attempt(state, scheme),
             previous=previous,
             waiting=None,
             started=started,
             ready=started and self.container.readiness_probe is None,
         )
         name = self.container.name
-        self.kit.events.normal(pod, "Created", f"Created container: {name}")
-        self.kit.events.normal(pod, "Started", f"Started container {name}")
+        self.deps.events.normal(pod, "Created", f"Created container: {name}")
+        self.deps.events.normal(pod, "Started", f"Started container {name}")
 
-    def _cannot(self, reason: str, event: str, message: str, why: str) -> bool:
-        self.kit.events.warning(self._pod(), event, message)
+    def _report_start_failure(self, reason: str, event: str, message: str, why: str) -> bool:
+        self.deps.events.warning(self._pod(), event, message)
         log.warning("container %s of pod %s: %s", self.container.name, self._pod().key, why)
-        self._set(waiting=Waiting(reason, why), ready=False)
+        self._set(waiting=ContainerWaiting(reason, why), ready=False)
         return False
 
-    async def _forget_old(self, pod: str, number: int) -> None:
-        old = number - KEPT
+    async def _remove_old_attempt(self, pod: str, number: int) -> None:
+        old = number - KEPT_ATTEMPTS
         if old >= 0:
-            await self.kit.runtimes.remove(container_id(pod, self.container.name, old))
-            await self.kit.builder.forget_files(self._pod(), self.container.name, old)
+            await self.deps.runtimes.remove(container_id(pod, self.container.name, old))
+            await self.deps.builder.remove_attempt_files(self._pod(), self.container.name, old)
 
     # --- hooks and probes
 
@@ -223,11 +237,11 @@ class ContainerLoop:
             return None
         return lifecycle.post_start if when == "start" else lifecycle.pre_stop
 
-    async def _ran(self, hook: LifecycleHandler) -> bool:
+    async def _run_hook(self, hook: LifecycleHandler) -> bool:
         try:
-            outcome = await self.kit.handlers.run(hook, self.container, self.id, self._address, None)
+            outcome = await self.deps.handlers.run(hook, self.container, self.id, self._address, None)
             ok, why = outcome.ok, outcome.text
-        except Trouble as trouble:
+        except HandlerError as trouble:
             ok, why = False, str(trouble)
         if not ok:  # the text may hold what is nobody's business, so that it is not in the event
             log.info("hook of container %s of pod %s: %s", self.container.name, self._pod().key, why)
@@ -237,35 +251,35 @@ class ContainerLoop:
         hook = self._hook("start")
         if hook is None or not self.record.running:
             return
-        if await self._ran(hook):
+        if await self._run_hook(hook):
             if self.container.startup_probe is None:
-                self._is_started()
+                self._mark_started()
             return
-        self.kit.events.warning(self._pod(), "FailedPostStartHook", "PostStartHook failed")
+        self.deps.events.warning(self._pod(), "FailedPostStartHook", "PostStartHook failed")
         await self.stop(self._grace, "FailedPostStartHook")
 
     async def _pre_stop(self, grace: float) -> float:
         """What is left of the grace."""
         hook = self._hook("stop")
-        if hook is None or self._asked or grace <= 0:
+        if hook is None or self._pre_stop_ran or grace <= 0:
             return grace
-        self._asked = True
+        self._pre_stop_ran = True
         begun = clock.now()
         try:
             async with asyncio.timeout(grace):
-                ok = await self._ran(hook)
+                ok = await self._run_hook(hook)
         except TimeoutError:
             log.info("hook of container %s took all of its grace", self.container.name)
             ok = True
         if not ok:
-            self.kit.events.warning(self._pod(), "FailedPreStopHook", "PreStopHook failed")
-        return max(grace - (clock.now() - begun), LEAST_GRACE)
+            self.deps.events.warning(self._pod(), "FailedPreStopHook", "PreStopHook failed")
+        return max(grace - (clock.now() - begun), MIN_GRACE)
 
-    def _is_started(self) -> None:
+    def _mark_started(self) -> None:
         self._set(started=True, ready=self.container.readiness_probe is None)
         self.started.set()
 
-    def _is_ready(self, ready: bool) -> None:
+    def _mark_ready(self, ready: bool) -> None:
         if self.record.running and self.record.ready != ready:
             self._set(ready=ready)
 
@@ -276,15 +290,15 @@ class ContainerLoop:
 
     @property
     def _address(self) -> str:
-        return self.kit.network.address(self._pod().uid, self._answering())
+        return self.deps.network.address(self._pod().uid, self._find_probed_container())
 
-    def _answering(self) -> Container:
+    def _find_probed_container(self) -> Container:
         """The container that answers probes: a driver has a sidecar for it, and ours is in this process."""
         probe = self.container.liveness_probe
         if probe is not None and probe.http_get is not None:
             for beside in self._pod().spec.containers:
-                is_sidecar = repository(beside.image).endswith("/livenessprobe")
-                if is_sidecar and self.kit.runtimes.is_builtin(beside):
+                is_sidecar = image_repository(beside.image).endswith("/livenessprobe")
+                if is_sidecar and self.deps.runtimes.is_builtin(beside):
                     return beside
         return self.container
 
@@ -293,19 +307,19 @@ class ContainerLoop:
             self.container,
             self.id,
             pod=self._pod,
-            handlers=self.kit.handlers,
+            handlers=self.deps.handlers,
             address=lambda: self._address,
-            events=self.kit.events,
-            started=self._is_started,
-            ready=self._is_ready,
+            events=self.deps.events,
+            started=self._mark_started,
+            ready=self._mark_ready,
             kill=self._kill,
         )
 
-    async def _kill(self, sort: Sort, grace: float | None) -> None:
+    async def _kill(self, sort: ProbeType, grace: float | None) -> None:
         self._unhealthy = self.policy != "Never"
         again = ", will be restarted" if self._unhealthy else ""
         words = f"Container {self.container.name} failed {sort.lower()} probe{again}"
-        await self._end(self._grace if grace is None else grace, words)
+        await self._stop_attempt(self._grace if grace is None else grace, words)
 
     # --- run and end
 
@@ -316,7 +330,7 @@ class ContainerLoop:
             probes = self._prober().run(already_started=self.record.started)
             probing = asyncio.create_task(probes, name=f"probes of {self.id}")
         try:
-            state = await self.kit.runtimes.wait(self.id)
+            state = await self.deps.runtimes.wait(self.id)
         except ContainerError:  # its files were removed behind our back
             state = None
         finally:
@@ -327,15 +341,17 @@ class ContainerLoop:
                     log.error("probes of container %s", self.container.name, exc_info=error)
         await self.note_end(state)
 
-    async def note_end(self, state: State | None) -> None:
+    async def note_end(self, state: ContainerRunState | None) -> None:
         """Take the end over into the record; also used by whoever stops the container."""
         current = self.record.current
         assert current is not None
-        ended = await self._end_of(current, state)
-        self._backoff = self._backoff.ran(_ran_for(ended))
+        ended = await self._make_ended_attempt(current, state)
+        self._backoff = self._backoff.after_run(_ran_for(ended))
         self._set(current=ended, ready=False, started=False)
 
-    async def _end_of(self, current: Attempt, state: State | None) -> Attempt:
+    async def _make_ended_attempt(
+        self, current: ContainerAttempt, state: ContainerRunState | None
+    ) -> ContainerAttempt:
         if state is None:
             return structs.replace(
                 current,
@@ -344,39 +360,41 @@ class ContainerLoop:
                 reason="ContainerStatusUnknown",
                 finished_at=clock.stamp(),
             )
-        ended = attempt_of(state, self.kit.runtimes.scheme(self.container))
-        words = await self.kit.builder.message(self._pod(), self.container, current.number)
+        ended = make_attempt(state, self.deps.runtimes.scheme(self.container))
+        words = await self.deps.builder.read_termination_message(self._pod(), self.container, current.number)
         return structs.replace(ended, message=words or ended.message, unhealthy=self._unhealthy)
 
-    def _hold_back(self, why: str) -> None:
+    def _report_backoff(self, why: str) -> None:
         pod, name = self._pod(), self.container.name
         full = f"{pod.name}_{pod.namespace}({pod.uid})"
-        self.kit.events.warning(pod, "BackOff", f"Back-off restarting failed container {name} in pod {full}")
-        self._set(waiting=Waiting("CrashLoopBackOff", f"{why}={name} pod={full}"), ready=False)
+        self.deps.events.warning(pod, "BackOff", f"Back-off restarting failed container {name} in pod {full}")
+        self._set(waiting=ContainerWaiting("CrashLoopBackOff", f"{why}={name} pod={full}"), ready=False)
 
     async def stop(self, grace: float, words: str = "") -> None:
         """End it if it runs, and know how it ended; a start that is under way is ended, too."""
         if self._starting:
             await self._cancel_start()
         if self.record.running:
-            await self.note_end(await self._end(grace, words or f"Stopping container {self.container.name}"))
+            await self.note_end(
+                await self._stop_attempt(grace, words or f"Stopping container {self.container.name}")
+            )
 
     async def _cancel_start(self) -> None:
-        state = await self.kit.runtimes.cancel_start(self._starting)
+        state = await self.deps.runtimes.cancel_start(self._starting)
         self._starting = ""
         if state is not None:  # it was quicker than we
             previous = self.record.current or self.record.previous
-            current = attempt_of(state, self.kit.runtimes.scheme(self.container))
+            current = make_attempt(state, self.deps.runtimes.scheme(self.container))
             self._set(current=current, previous=previous, waiting=None)
 
-    async def _end(self, grace: float, words: str) -> State | None:
+    async def _stop_attempt(self, grace: float, words: str) -> ContainerRunState | None:
         pod = self._pod()
-        self.kit.events.normal(pod, "Killing", words)
+        self.deps.events.normal(pod, "Killing", words)
         subject = f"pod/{pod.namespace}/{pod.name}"
         grace = await self._pre_stop(grace)
         try:
             with trace.span("kubelet", "StopContainer", subject, container=self.container.name):
-                return await self.kit.runtimes.stop(self.id, grace)
+                return await self.deps.runtimes.stop(self.id, grace)
         except ContainerError as error:
             log.warning("container %s of pod %s: %s", self.container.name, self._pod().key, error)
             return None
@@ -385,13 +403,13 @@ class ContainerLoop:
 _HOST_ROOT = "its command runs over this machine's own files"
 
 
-def _ran_for(attempt: Attempt) -> float:
+def _ran_for(attempt: ContainerAttempt) -> float:
     if not attempt.started_at or not attempt.finished_at:
         return 0.0
     return (clock.parse(attempt.finished_at) - clock.parse(attempt.started_at)).total_seconds()
 
 
-async def finished(work: Awaitable[T]) -> T:
+async def finish_uncancelled(work: Awaitable[T]) -> T:
     """To the end however often we are cancelled: what is half done would belong to nobody."""
     task = asyncio.ensure_future(work)
     end: asyncio.CancelledError | None = None

@@ -8,19 +8,19 @@ from typing import TypeVar
 from volplane.api.core import ConfigMap, Container, EnvVar, EnvVarSource, Pod, Secret
 from volplane.api.errors import APIError, NotFound
 from volplane.client.client import Client
-from volplane.node.pods.expansion import expand
-from volplane.volumes import fields
+from volplane.node.pods.env_expansion import expand
+from volplane.volumes import downward_fields
 
 T = TypeVar("T", ConfigMap, Secret)
 
 
-class ConfigError(Exception):
+class ContainerConfigError(Exception):
     """The container cannot be made as it is described; the text is for the user."""
 
     reason = "CreateContainerConfigError"  # why the container waits
 
 
-class CreateError(ConfigError):
+class ContainerCreateError(ContainerConfigError):
     """What is described is clear, but this node cannot do it."""
 
     reason = "CreateContainerError"
@@ -46,10 +46,10 @@ class Environment:
                 value = await self._value(variable, made)
                 if value is not None:
                     made[variable.name] = value
-        except fields.UnknownField as error:
-            raise ConfigError(str(error)) from error
+        except downward_fields.UnknownField as error:
+            raise ContainerConfigError(str(error)) from error
         except APIError as error:
-            raise ConfigError(error.message) from error
+            raise ContainerConfigError(error.message) from error
         return made
 
     async def _from_sources(self) -> dict[str, str]:
@@ -66,14 +66,16 @@ class Environment:
     async def _value(self, variable: EnvVar, made: Mapping[str, str]) -> str | None:
         if variable.value_from is None:
             return expand(variable.value, made)
-        return await self._referred(variable.value_from)
+        return await self._resolve_source(variable.value_from)
 
-    async def _referred(self, source: EnvVarSource) -> str | None:
+    async def _resolve_source(self, source: EnvVarSource) -> str | None:
         if source.field_ref is not None:
-            return fields.field(self._pod, source.field_ref.field_path)
+            return downward_fields.read_field(self._pod, source.field_ref.field_path)
         if source.resource_field_ref is not None:
             ref = source.resource_field_ref
-            return fields.resource(self._pod, ref, self._allocatable, default=self._container.name)
+            return downward_fields.read_resource(
+                self._pod, ref, self._allocatable, default=self._container.name
+            )
         if (wanted := source.config_map_key_ref) is not None:
             config = await self._config(wanted.name, bool(wanted.optional))
             data = config.data if config is not None else {}
@@ -87,7 +89,7 @@ class Environment:
     def _key(self, data: Mapping[str, str], key: str, optional: bool, kind: str, name: str) -> str | None:
         if key in data or optional:
             return data.get(key)
-        raise ConfigError(f"couldn't find key {key} in {kind} {self._pod.namespace}/{name}")
+        raise ContainerConfigError(f"couldn't find key {key} in {kind} {self._pod.namespace}/{name}")
 
     async def _config(self, name: str, optional: bool) -> ConfigMap | None:
         if name not in self._configs:

@@ -15,32 +15,32 @@ from enum import StrEnum
 from msgspec import Struct
 
 from volplane.api.core import Container, Pod, Probe
-from volplane.loops.events import Recorder
-from volplane.node.pods.handlers import Handlers, Outcome, Trouble
+from volplane.loops.events import EventRecorder
+from volplane.node.pods.lifecycle_handlers import HandlerError, HandlerOutcome, Handlers
 
 log = logging.getLogger(__name__)
 
 LONGEST_TEXT = 1024
 
 
-class Sort(StrEnum):
+class ProbeType(StrEnum):
     STARTUP = "Startup"
     READINESS = "Readiness"
     LIVENESS = "Liveness"
 
 
-class Tally(Struct, frozen=True):
+class ProbeTally(Struct, frozen=True):
     """What has been seen last, how often in a row, and what counts because of it."""
 
-    counts: bool | None = None  # None: nothing counts yet
-    seen: bool = False
-    times: int = 0
+    verdict: bool | None = None  # None: nothing counts yet
+    last_result: bool = False
+    repetitions: int = 0
 
 
-def judge(before: Tally, ok: bool, *, successes: int, failures: int) -> Tally:
-    times = before.times + 1 if before.times and before.seen == ok else 1
-    counts = ok if times >= (successes if ok else failures) else before.counts
-    return Tally(counts, ok, times)
+def count_result(before: ProbeTally, ok: bool, *, successes: int, failures: int) -> ProbeTally:
+    times = before.repetitions + 1 if before.repetitions and before.last_result == ok else 1
+    counts = ok if times >= (successes if ok else failures) else before.verdict
+    return ProbeTally(counts, ok, times)
 
 
 class Prober:
@@ -54,10 +54,10 @@ class Prober:
         pod: Callable[[], Pod],
         handlers: Handlers,
         address: Callable[[], str],
-        events: Recorder,
+        events: EventRecorder,
         started: Callable[[], None],
         ready: Callable[[bool], None],
-        kill: Callable[[Sort, float | None], Awaitable[None]],
+        kill: Callable[[ProbeType, float | None], Awaitable[None]],
     ) -> None:
         self.container, self.id = container, id
         self._pod, self._handlers, self._address, self._events = pod, handlers, address, events
@@ -66,8 +66,8 @@ class Prober:
     async def run(self, *, already_started: bool) -> None:
         container = self.container
         if container.startup_probe is not None and not already_started:
-            if not await self._until(Sort.STARTUP, container.startup_probe, settled=(True, False)):
-                await self._end(Sort.STARTUP, container.startup_probe)
+            if not await self._probe_until(ProbeType.STARTUP, container.startup_probe, settled=(True, False)):
+                await self._kill_container(ProbeType.STARTUP, container.startup_probe)
                 return
             self._started()
         async with asyncio.TaskGroup() as tasks:
@@ -77,52 +77,52 @@ class Prober:
                 tasks.create_task(self._watch_liveness(container.liveness_probe))
 
     async def _watch_liveness(self, probe: Probe) -> None:
-        await self._until(Sort.LIVENESS, probe, settled=(False,))
-        await self._end(Sort.LIVENESS, probe)
+        await self._probe_until(ProbeType.LIVENESS, probe, settled=(False,))
+        await self._kill_container(ProbeType.LIVENESS, probe)
 
     async def _watch_readiness(self, probe: Probe) -> None:
-        await self._until(Sort.READINESS, probe, settled=(), changed=self._ready)
+        await self._probe_until(ProbeType.READINESS, probe, settled=(), changed=self._ready)
 
-    async def _end(self, sort: Sort, probe: Probe) -> None:
+    async def _kill_container(self, sort: ProbeType, probe: Probe) -> None:
         await self._kill(sort, probe.termination_grace_period_seconds)
 
-    async def _until(
+    async def _probe_until(
         self,
-        sort: Sort,
+        sort: ProbeType,
         probe: Probe,
         *,
         settled: tuple[bool, ...],
         changed: Callable[[bool], None] = lambda ok: None,
     ) -> bool:
         """Ask every period until what counts is one of `settled`."""
-        tally = Tally()
+        tally = ProbeTally()
         await asyncio.sleep(probe.initial_delay_seconds)
         while True:
-            ok = await self._ask(sort, probe)
-            before = tally.counts
-            tally = judge(
+            ok = await self._probe_once(sort, probe)
+            before = tally.verdict
+            tally = count_result(
                 tally, ok, successes=probe.success_threshold or 1, failures=probe.failure_threshold or 3
             )
-            if tally.counts is not None and tally.counts != before:
-                changed(tally.counts)
-            if tally.counts in settled and tally.counts is not None:
-                return tally.counts
+            if tally.verdict is not None and tally.verdict != before:
+                changed(tally.verdict)
+            if tally.verdict in settled and tally.verdict is not None:
+                return tally.verdict
             await asyncio.sleep(probe.period_seconds or 10)
 
-    async def _ask(self, sort: Sort, probe: Probe) -> bool:
+    async def _probe_once(self, sort: ProbeType, probe: Probe) -> bool:
         try:
             outcome = await self._handlers.run(
                 probe, self.container, self.id, self._address(), probe.timeout_seconds or 1
             )
-        except Trouble as trouble:
+        except HandlerError as trouble:
             words = f"{sort} probe errored and resulted in unknown state: {trouble}"
             self._events.warning(self._pod(), "Unhealthy", words)
             return False
         if not outcome.ok:
-            self._tell(sort, outcome)
+            self._report_failure(sort, outcome)
         return outcome.ok
 
-    def _tell(self, sort: Sort, outcome: Outcome) -> None:
+    def _report_failure(self, sort: ProbeType, outcome: HandlerOutcome) -> None:
         log.info("%s probe of container %s of pod %s failed", sort, self.container.name, self._pod().key)
         text = outcome.text[:LONGEST_TEXT]
         self._events.warning(self._pod(), "Unhealthy", f"{sort} probe failed: {text}")

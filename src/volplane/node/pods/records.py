@@ -9,7 +9,7 @@ from msgspec import Struct
 from volplane.api.core import Container, EphemeralContainer, Pod
 
 
-class Attempt(Struct, frozen=True):
+class ContainerAttempt(Struct, frozen=True):
     """One run of a container; numbers count from zero, so that the number is the restart count."""
 
     number: int
@@ -24,21 +24,21 @@ class Attempt(Struct, frozen=True):
     unhealthy: bool = False  # a probe ended it, and it is to run again: no success, however it ended
 
     @property
-    def succeeded(self) -> bool:
+    def has_succeeded(self) -> bool:
         return not self.running and self.exit_code == 0 and not self.unhealthy
 
 
-class Waiting(Struct, frozen=True):
+class ContainerWaiting(Struct, frozen=True):
     reason: str
     message: str = ""
 
 
-class Record(Struct, frozen=True):
+class ContainerRecord(Struct, frozen=True):
     """One container of a pod as of now."""
 
-    current: Attempt | None = None
-    previous: Attempt | None = None
-    waiting: Waiting | None = None  # why the next attempt has not started
+    current: ContainerAttempt | None = None
+    previous: ContainerAttempt | None = None
+    waiting: ContainerWaiting | None = None  # why the next attempt has not started
     ready: bool = False
     started: bool = False  # its hook has run and its startup probe has succeeded, where it has them
 
@@ -47,12 +47,12 @@ class Record(Struct, frozen=True):
         return self.current is not None and self.current.running
 
     @property
-    def finished(self) -> bool:
+    def has_finished(self) -> bool:
         return self.current is not None and not self.current.running and not self.current.interrupted
 
 
-Records = Mapping[str, Record]
-NOTHING = Record()
+ContainerRecords = Mapping[str, ContainerRecord]
+NO_RECORD = ContainerRecord()
 
 
 def is_sidecar(container: Container) -> bool:
@@ -69,18 +69,20 @@ def sidecars(pod: Pod) -> tuple[Container, ...]:
     return tuple(c for c in pod.spec.init_containers if is_sidecar(c))
 
 
-def debuggers(pod: Pod) -> tuple[Container, ...]:
+def ephemeral_containers(pod: Pod) -> tuple[Container, ...]:
     """Ephemeral containers, described as any other one: somebody has added them, and they run only once."""
     return tuple(map(_as_container, pod.spec.ephemeral_containers))
 
 
 def _as_container(debugger: EphemeralContainer) -> Container:
-    alike = {name: getattr(debugger, name) for name in _ALIKE}
+    alike = {name: getattr(debugger, name) for name in _SHARED_FIELDS}
     return Container(**{**alike, "restart_policy": "Never"})
 
 
-_ALIKE = [name for name in Container.__struct_fields__ if name in EphemeralContainer.__struct_fields__]
+_SHARED_FIELDS = [
+    name for name in Container.__struct_fields__ if name in EphemeralContainer.__struct_fields__
+]
 
 
 def all_containers(pod: Pod) -> tuple[Container, ...]:
-    return (*pod.spec.init_containers, *pod.spec.containers, *debuggers(pod))
+    return (*pod.spec.init_containers, *pod.spec.containers, *ephemeral_containers(pod))

@@ -12,9 +12,16 @@ import shutil
 from typing import Protocol
 
 from volplane.api.core import Container
-from volplane.node.containers.base import Attached, ContainerSpec, Exec, NoSuchContainer, Runtime, State
+from volplane.node.containers.base import (
+    AttachSession,
+    ContainerRunState,
+    ContainerSpec,
+    ExecSession,
+    NoSuchContainer,
+    Runtime,
+)
 from volplane.node.containers.task import TaskRuntime
-from volplane.node.pods.records import Attempt
+from volplane.node.pods.records import ContainerAttempt
 
 TASK, PROCESS = "task", "process"
 
@@ -24,12 +31,12 @@ def container_id(pod: str, name: str, attempt: int) -> str:
     return f"{pod}_{name}_{attempt}"
 
 
-def parts(id: str) -> tuple[str, str, int]:
+def parse_container_id(id: str) -> tuple[str, str, int]:
     pod, name, attempt = id.rsplit("_", 2)
     return pod, name, int(attempt)
 
 
-class Asked(Protocol):
+class ImageAndCommand(Protocol):
     """What a container says about what is to run: as the API has it, or as a runtime gets it."""
 
     @property
@@ -42,17 +49,17 @@ class Runtimes:
     def __init__(self, tasks: TaskRuntime, processes: Runtime) -> None:
         self._tasks, self._processes = tasks, processes
 
-    def is_builtin(self, asked: Asked) -> bool:
-        return not asked.command and self._tasks.runs(asked.image)
+    def is_builtin(self, asked: ImageAndCommand) -> bool:
+        return not asked.command and self._tasks.has_image(asked.image)
 
     def port(self, id: str, port: int) -> int:
         """The port behind that of a container, or of a task beside it in its pod."""
-        return self._tasks.port(parts(id)[0], port)
+        return self._tasks.port(parse_container_id(id)[0], port)
 
-    def scheme(self, asked: Asked) -> str:
+    def scheme(self, asked: ImageAndCommand) -> str:
         return TASK if self.is_builtin(asked) else PROCESS
 
-    async def start(self, spec: ContainerSpec) -> State:
+    async def start(self, spec: ContainerSpec) -> ContainerRunState:
         runtime: Runtime = self._tasks if self.is_builtin(spec) else self._processes
         return await runtime.start(spec)
 
@@ -65,31 +72,31 @@ class Runtimes:
             if id.startswith(f"{pod}_"):
                 await self._processes.cancel_start(id)
 
-    async def cancel_start(self, id: str) -> State | None:
+    async def cancel_start(self, id: str) -> ContainerRunState | None:
         """End this one; if it came too late for that, what became of the container."""
         await self._processes.cancel_start(id)
         return await self._tasks.state(id) or await self._processes.state(id)
 
-    async def states(self) -> list[State]:
+    async def states(self) -> list[ContainerRunState]:
         return [*await self._tasks.states(), *await self._processes.states()]
 
-    async def of_pod(self, pod: str) -> list[State]:
+    async def states_of_pod(self, pod: str) -> list[ContainerRunState]:
         return [s for s in await self.states() if s.id.startswith(f"{pod}_")]
 
-    async def wait(self, id: str) -> State:
+    async def wait(self, id: str) -> ContainerRunState:
         return await (await self._runtime(id)).wait(id)
 
-    async def stop(self, id: str, grace: float) -> State:
+    async def stop(self, id: str, grace: float) -> ContainerRunState:
         return await (await self._runtime(id)).stop(id, grace)
 
     async def remove(self, id: str) -> None:
         await self._tasks.remove(id)
         await self._processes.remove(id)
 
-    async def exec(self, id: str, command: tuple[str, ...], *, tty: bool, stdin: bool) -> Exec:
+    async def exec(self, id: str, command: tuple[str, ...], *, tty: bool, stdin: bool) -> ExecSession:
         return await (await self._runtime(id)).exec(id, command, tty=tty, stdin=stdin)
 
-    async def attach(self, id: str, *, stdin: bool) -> Attached:
+    async def attach(self, id: str, *, stdin: bool) -> AttachSession:
         return await (await self._runtime(id)).attach(id, stdin=stdin)
 
     async def _runtime(self, id: str) -> Runtime:
@@ -103,7 +110,7 @@ class Runtimes:
         await self._processes.close()
 
 
-def own_command(container: Container) -> tuple[str, ...]:
+def find_own_command(container: Container) -> tuple[str, ...]:
     """What runs where no image is at hand: the command, or arguments that are a program of this machine."""
     if container.command:
         return container.command
@@ -111,9 +118,9 @@ def own_command(container: Container) -> tuple[str, ...]:
     return container.args[:1] if container.args and shutil.which(container.args[0]) else ()
 
 
-def attempt_of(state: State, scheme: str) -> Attempt:
-    return Attempt(
-        number=parts(state.id)[2],
+def make_attempt(state: ContainerRunState, scheme: str) -> ContainerAttempt:
+    return ContainerAttempt(
+        number=parse_container_id(state.id)[2],
         id=f"{scheme}://{state.id}",
         running=state.running,
         started_at=state.started_at,

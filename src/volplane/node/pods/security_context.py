@@ -1,7 +1,7 @@
 """What security contexts of a pod and its container ask for, as a runtime applies it. Pure.
 
 What cannot be applied is refused: a pod as a whole before anything of it is started (`refuse_pod`,
-`refuse_sandbox`), a container when it is created (`resolve`). Nothing is ignored.
+`find_sandbox_problem`), a container when it is created (`resolve`). Nothing is ignored.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from volplane.api.core import (
 )
 from volplane.node.admission import Rejection
 from volplane.node.containers.base import DEFAULT_CAPABILITIES, ProcMount
-from volplane.node.pods.environment import ConfigError, CreateError
+from volplane.node.pods.environment import ContainerConfigError, ContainerCreateError
 from volplane.rules import sysctls
 
 SYSCTL_FORBIDDEN, APP_ARMOR, WRONG_OS = "SysctlForbidden", "AppArmor", "PodOSNotSupported"
 NO_APP_ARMOR = "AppArmor is not enabled on the host"
-NOT_BY_US = "this node's container runtime cannot apply AppArmor profiles"
+NO_APP_ARMOR_SUPPORT = "this node's container runtime cannot apply AppArmor profiles"
 
 _APP_ARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
 _UNCONFINED = "Unconfined"
@@ -41,7 +41,7 @@ SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMO
 CAPABILITIES = tuple(f"CAP_{name}" for name in _CAPABILITIES.split())
 
 
-class Security(Struct, frozen=True):
+class ContainerSecurity(Struct, frozen=True):
     """What a container runs with."""
 
     user: int | None = None
@@ -66,7 +66,7 @@ class Security(Struct, frozen=True):
 # --- whole pods
 
 
-def check_pod(pod: Pod, allowed: sysctls.Allowed, app_armor: str = NO_APP_ARMOR) -> Rejection | None:
+def check_pod(pod: Pod, allowed: sysctls.AllowedSysctls, app_armor: str = NO_APP_ARMOR) -> Rejection | None:
     """Why the kubelet does not admit the pod. `app_armor` says why no profile can be enforced."""
     if pod.spec.os is not None and pod.spec.os.name != "linux":
         return Rejection(WRONG_OS, "Failed to admit pod as the OS field doesn't match node OS")
@@ -91,7 +91,7 @@ def _wants_app_armor(pod: Pod, container: Container) -> bool:
     return shared is not None and shared.type != _UNCONFINED
 
 
-def refuse_sandbox(pod: Pod) -> str:
+def find_sandbox_problem(pod: Pod) -> str:
     """Why the pod cannot have the namespaces it asks for; "" if it can."""
     if pod.spec.host_users is False:
         return (
@@ -104,14 +104,14 @@ def refuse_sandbox(pod: Pod) -> str:
 # --- containers
 
 
-def resolve(pod: Pod, container: Container, *, seccomp_default: bool = False) -> Security:
+def resolve_security(pod: Pod, container: Container, *, seccomp_default: bool = False) -> ContainerSecurity:
     """What the container says itself counts more than what its pod says. Raises ConfigError."""
     if _wants_app_armor(pod, container):
-        raise CreateError(f"Cannot enforce AppArmor: {NOT_BY_US}")
+        raise ContainerCreateError(f"Cannot enforce AppArmor: {NO_APP_ARMOR_SUPPORT}")
     own = container.security_context or SecurityContext()
     shared = pod.spec.security_context or PodSecurityContext()
     profile = _seccomp(own, shared, seccomp_default=seccomp_default)
-    return Security(
+    return ContainerSecurity(
         user=_first(own.run_as_user, shared.run_as_user),
         group=_first(own.run_as_group, shared.run_as_group),
         groups=_groups(shared),
@@ -132,7 +132,7 @@ def check_user(pod: Pod, container: Container) -> None:
     shared = pod.spec.security_context or PodSecurityContext()
     not_root = shared.run_as_non_root if own.run_as_non_root is None else own.run_as_non_root
     if not_root and not _first(own.run_as_user, shared.run_as_user):
-        raise ConfigError("container has runAsNonRoot and image will run as root")
+        raise ContainerConfigError("container has runAsNonRoot and image will run as root")
 
 
 def _first(own: int | None, shared: int | None) -> int | None:
@@ -164,7 +164,9 @@ def resolve_capabilities(asked: Capabilities | None) -> tuple[str, ...] | None:
 def _names(given: Iterable[str], where: str) -> set[str]:
     names = {f"CAP_{name.upper().removeprefix('CAP_')}" for name in given}
     if unknown := sorted(names.difference(CAPABILITIES, ("CAP_ALL",))):
-        raise CreateError(f'unknown capability "{unknown[0]}" in securityContext.capabilities.{where}')
+        raise ContainerCreateError(
+            f'unknown capability "{unknown[0]}" in securityContext.capabilities.{where}'
+        )
     return names
 
 
@@ -175,13 +177,13 @@ def _seccomp(own: SecurityContext, shared: PodSecurityContext, *, seccomp_defaul
     if profile is None:
         return SeccompProfile("RuntimeDefault" if seccomp_default else _UNCONFINED)
     if profile.type not in ("RuntimeDefault", "Localhost", _UNCONFINED):
-        raise ConfigError(f'unknown seccompProfile type "{profile.type}"')
+        raise ContainerConfigError(f'unknown seccompProfile type "{profile.type}"')
     if profile.type == "Localhost":
         file = profile.localhost_profile
         if not file:
-            raise ConfigError("localhostProfile must be set if seccompProfile type is Localhost.")
+            raise ContainerConfigError("localhostProfile must be set if seccompProfile type is Localhost.")
         if file.startswith("/") or ".." in file.split("/"):
-            raise ConfigError(f'localhostProfile "{file}" must be a relative path without ".."')
+            raise ContainerConfigError(f'localhostProfile "{file}" must be a relative path without ".."')
     return profile
 
 
@@ -192,4 +194,4 @@ def _proc_mount(asked: str | None) -> ProcMount:
         case "Unmasked":
             return "Unmasked"
         case other:
-            raise ConfigError(f'unknown procMount "{other}"')
+            raise ContainerConfigError(f'unknown procMount "{other}"')

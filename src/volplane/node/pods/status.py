@@ -28,16 +28,24 @@ from volplane.api.core import (
     VolumeMountStatus,
 )
 from volplane.node.pods import plan
-from volplane.node.pods.records import NOTHING, Attempt, Record, Records, Waiting, debuggers, is_sidecar
+from volplane.node.pods.records import (
+    NO_RECORD,
+    ContainerAttempt,
+    ContainerRecord,
+    ContainerRecords,
+    ContainerWaiting,
+    ephemeral_containers,
+    is_sidecar,
+)
 
-CREATING = Waiting("ContainerCreating")
-INITIALIZING = Waiting("PodInitializing")
+CREATING = ContainerWaiting("ContainerCreating")
+INITIALIZING = ContainerWaiting("PodInitializing")
 
 
-class Facts(Struct, frozen=True):
+class PodStatusInputs(Struct, frozen=True):
     """All that a pod's status is made of, beside the pod itself."""
 
-    records: Records = {}
+    records: ContainerRecords = {}
     started_at: str = ""
     volumes_ready: bool = False
     host_ip: str = ""
@@ -49,12 +57,14 @@ class Facts(Struct, frozen=True):
     rejected: bool = False  # the node refused to start the pod: no container has a state
 
 
-def pod_status(pod: Pod, facts: Facts, now: str, before: Sequence[PodCondition] | None = None) -> PodStatus:
+def make_pod_status(
+    pod: Pod, facts: PodStatusInputs, now: str, before: Sequence[PodCondition] | None = None
+) -> PodStatus:
     """`before`: the conditions as last written, which the pod at hand may not show yet."""
     if facts.rejected:
         return _rejected_status(pod, facts)
     phase = "Failed" if facts.reason else plan.phase(pod, facts.records, ended=facts.ended)
-    initialized = _initialized(pod, facts.records)
+    initialized = _is_initialized(pod, facts.records)
     conditions = _conditions(pod, facts, phase, now, pod.status.conditions if before is None else before)
     return PodStatus(
         observed_generation=pod.metadata.generation,
@@ -68,26 +78,26 @@ def pod_status(pod: Pod, facts: Facts, now: str, before: Sequence[PodCondition] 
         pod_ips=(PodIP(facts.pod_ip),) if facts.pod_ip else (),
         start_time=facts.started_at or None,
         init_container_statuses=tuple(
-            _container(c, facts.records.get(c.name, NOTHING), INITIALIZING, init=True)
+            _container(c, facts.records.get(c.name, NO_RECORD), INITIALIZING, init=True)
             for c in pod.spec.init_containers
         ),
         container_statuses=tuple(
             _container(
-                c, facts.records.get(c.name, NOTHING), CREATING if initialized else INITIALIZING, init=False
+                c, facts.records.get(c.name, NO_RECORD), CREATING if initialized else INITIALIZING, init=False
             )
             for c in pod.spec.containers
         ),
         ephemeral_container_statuses=tuple(
             msgspec.structs.replace(
-                _container(c, facts.records.get(c.name, NOTHING), CREATING, init=False), ready=False
+                _container(c, facts.records.get(c.name, NO_RECORD), CREATING, init=False), ready=False
             )
-            for c in debuggers(pod)
+            for c in ephemeral_containers(pod)
         ),
         qos_class=pod.status.qos_class or qos_class(pod),
     )
 
 
-def _rejected_status(pod: Pod, facts: Facts) -> PodStatus:
+def _rejected_status(pod: Pod, facts: PodStatusInputs) -> PodStatus:
     """The status of a pod that the node refused to start, as upstream's kubelet writes it."""
     return PodStatus(
         observed_generation=pod.metadata.generation,
@@ -103,17 +113,19 @@ def _rejected_status(pod: Pod, facts: Facts) -> PodStatus:
 # --- containers
 
 
-def _container(container: Container, record: Record, idle: Waiting, *, init: bool) -> ContainerStatus:
+def _container(
+    container: Container, record: ContainerRecord, idle: ContainerWaiting, *, init: bool
+) -> ContainerStatus:
     current = record.current
     # What the node itself ended, and starts again, has not ended: the API never lets an ended one run again.
     again = current is None or current.interrupted or current.unhealthy
     waiting = record.waiting or (idle if again else None)
     last = current if waiting is not None else record.previous
-    done = init and not is_sidecar(container) and current is not None and current.succeeded
+    done = init and not is_sidecar(container) and current is not None and current.has_succeeded
     return ContainerStatus(
         name=container.name,
         state=_state(current, waiting),
-        last_state=ContainerState(terminated=_terminated(last))
+        last_state=ContainerState(terminated=_make_terminated_state(last))
         if last and not last.running
         else ContainerState(),
         ready=record.ready or done,
@@ -137,16 +149,16 @@ def _recursive(mount: VolumeMount) -> str | None:
     return "Enabled" if mount.recursive_read_only in ("Enabled", "IfPossible") else "Disabled"
 
 
-def _state(current: Attempt | None, waiting: Waiting | None) -> ContainerState:
+def _state(current: ContainerAttempt | None, waiting: ContainerWaiting | None) -> ContainerState:
     if waiting is not None:
         return ContainerState(waiting=ContainerStateWaiting(waiting.reason, waiting.message))
     assert current is not None
     if current.running:
         return ContainerState(running=ContainerStateRunning(current.started_at))
-    return ContainerState(terminated=_terminated(current))
+    return ContainerState(terminated=_make_terminated_state(current))
 
 
-def _terminated(attempt: Attempt) -> ContainerStateTerminated:
+def _make_terminated_state(attempt: ContainerAttempt) -> ContainerStateTerminated:
     return ContainerStateTerminated(
         exit_code=attempt.exit_code,
         reason=attempt.reason or ("Completed" if attempt.exit_code == 0 else "Error"),
@@ -160,31 +172,31 @@ def _terminated(attempt: Attempt) -> ContainerStateTerminated:
 # --- conditions
 
 
-def _initialized(pod: Pod, records: Records) -> bool:
+def _is_initialized(pod: Pod, records: ContainerRecords) -> bool:
     return not _incomplete(pod, records)
 
 
-def _incomplete(pod: Pod, records: Records) -> list[str]:
+def _incomplete(pod: Pod, records: ContainerRecords) -> list[str]:
     names = []
     for container in pod.spec.init_containers:
-        record = records.get(container.name, NOTHING)
+        record = records.get(container.name, NO_RECORD)
         if is_sidecar(container):
-            done = (record.running and record.started) or record.finished
+            done = (record.running and record.started) or record.has_finished
         else:
-            done = record.current is not None and record.current.succeeded
+            done = record.current is not None and record.current.has_succeeded
         if not done:
             names.append(container.name)
     return names
 
 
 def _conditions(
-    pod: Pod, facts: Facts, phase: str, now: str, before: Sequence[PodCondition]
+    pod: Pod, facts: PodStatusInputs, phase: str, now: str, before: Sequence[PodCondition]
 ) -> tuple[PodCondition, ...]:
     ready = _containers_ready(pod, facts.records, phase)
     made = [
-        PodCondition("PodReadyToStartContainers", status=_truth(_has_room(facts))),
+        PodCondition("PodReadyToStartContainers", status=_truth(_is_ready_to_start(facts))),
         _initialized_condition(pod, facts.records, phase),
-        _gated(pod, ready),
+        _ready_condition(pod, ready),
         ready,
         PodCondition("PodScheduled", status="True"),
     ]
@@ -193,17 +205,17 @@ def _conditions(
         made.append(
             PodCondition("DisruptionTarget", status="True", reason="TerminationByKubelet", message=why)
         )
-    return tuple(_dated(c, pod.metadata.generation, before, now) for c in made)
+    return tuple(_with_transition_time(c, pod.metadata.generation, before, now) for c in made)
 
 
-def _has_room(facts: Facts) -> bool:
+def _is_ready_to_start(facts: PodStatusInputs) -> bool:
     """Volumes and the place to run in are there; gone again once the pod has ended."""
     if facts.ended or facts.reason:
         return any(r.running for r in facts.records.values())
     return facts.volumes_ready
 
 
-def _initialized_condition(pod: Pod, records: Records, phase: str) -> PodCondition:
+def _initialized_condition(pod: Pod, records: ContainerRecords, phase: str) -> PodCondition:
     incomplete = _incomplete(pod, records)
     if phase == "Succeeded":
         return PodCondition("Initialized", status="True", reason="PodCompleted")
@@ -213,19 +225,19 @@ def _initialized_condition(pod: Pod, records: Records, phase: str) -> PodConditi
     return PodCondition("Initialized", status="False", reason="ContainersNotInitialized", message=message)
 
 
-def _containers_ready(pod: Pod, records: Records, phase: str) -> PodCondition:
+def _containers_ready(pod: Pod, records: ContainerRecords, phase: str) -> PodCondition:
     reason = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase)
     if reason:
         return PodCondition("ContainersReady", status="False", reason=reason)
     counted = (*(c for c in pod.spec.init_containers if is_sidecar(c)), *pod.spec.containers)
-    unready = [c.name for c in counted if not records.get(c.name, NOTHING).ready]
+    unready = [c.name for c in counted if not records.get(c.name, NO_RECORD).ready]
     if not unready:
         return PodCondition("ContainersReady", status="True")
     message = f"containers with unready status: {_names(unready)}"
     return PodCondition("ContainersReady", status="False", reason="ContainersNotReady", message=message)
 
 
-def _gated(pod: Pod, containers: PodCondition) -> PodCondition:
+def _ready_condition(pod: Pod, containers: PodCondition) -> PodCondition:
     """Ready: the containers are, and every readiness gate is open."""
     ready = msgspec.structs.replace(containers, type="Ready")
     if containers.status != "True":
@@ -238,7 +250,7 @@ def _gated(pod: Pod, containers: PodCondition) -> PodCondition:
     return PodCondition("Ready", status="False", reason="ReadinessGatesNotReady", message=message)
 
 
-def _dated(
+def _with_transition_time(
     condition: PodCondition, generation: int, before: Sequence[PodCondition], now: str
 ) -> PodCondition:
     old = next((c for c in before if c.type == condition.type), None)

@@ -19,16 +19,22 @@ from volplane.api.errors import APIError, Conflict
 from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.host import Host
-from volplane.node.admission import Admission
-from volplane.node.manager import Mounted, VolumeManager
-from volplane.node.network import NoNetwork, Place, PodNetwork
+from volplane.node.admission import PodAdmission
+from volplane.node.manager import MountedVolume, VolumeManager
+from volplane.node.network import NetworkAttachment, PodNetwork, PodNetworkError
 from volplane.node.pods import plan
-from volplane.node.pods.adoption import MARKER, adopt, write_marker
-from volplane.node.pods.container import ContainerLoop, Kit
-from volplane.node.pods.pushing import StatusPusher
-from volplane.node.pods.records import NOTHING, Record, all_containers, debuggers, is_sidecar
-from volplane.node.pods.security_context import refuse_sandbox
-from volplane.node.pods.status import Facts, pod_status
+from volplane.node.pods.container import ContainerDeps, ContainerLoop
+from volplane.node.pods.records import (
+    NO_RECORD,
+    ContainerRecord,
+    all_containers,
+    ephemeral_containers,
+    is_sidecar,
+)
+from volplane.node.pods.restart_recovery import MARKER, recover_records, write_marker
+from volplane.node.pods.security_context import find_sandbox_problem
+from volplane.node.pods.status import PodStatusInputs, make_pod_status
+from volplane.node.pods.status_writer import PodStatusWriter
 from volplane.node.reconstruct import remove_pod_directory
 from volplane.rules import pods as rules
 
@@ -38,56 +44,62 @@ DEFAULT_GRACE = 30.0
 FORCED_GRACE = 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 EVICTED_GRACE = 1.0  # seconds: whoever fills a disk goes on doing so until it has ended
-FLUSH = 5.0
+FLUSH_TIMEOUT = 5.0
 OVER_LIMIT = "VolumeAttachmentLimitExceeded"
 EVICTED = "Evicted"
-TOO_LONG = "Pod was active on the node longer than the specified deadline"
+DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
 
 
-class Leave(StrEnum):
+class StopReason(StrEnum):
     NO = "no"
     DELETED = "deleted"  # the pod is to be removed here and from the API
     SUSPENDED = "suspended"  # the node stops; the pod goes on when it starts again
 
 
-Hopeless = Callable[[str], Awaitable[str]]  # why a pod's volumes will not come; "" if they still may
+MountFailureCheck = Callable[[str], Awaitable[str]]  # why a pod's volumes will not come; "" if they still may
 
 
-async def _hopeful(pod: str) -> str:
+async def _find_no_failure(pod: str) -> str:
     return ""
 
 
-class Shared:
+class PodDeps:
     """What all pods of a node have in common."""
 
-    hopeless: Hopeless = staticmethod(_hopeful)
+    find_mount_failure: MountFailureCheck = staticmethod(_find_no_failure)
 
     def __init__(
-        self, client: Client, volumes: VolumeManager, kit: Kit, *, host_ip: str, mount_timeout: float
+        self,
+        client: Client,
+        volumes: VolumeManager,
+        kit: ContainerDeps,
+        *,
+        host_ip: str,
+        mount_timeout: float,
     ) -> None:
-        self.client, self.volumes, self.kit, self.host_ip = client, volumes, kit, host_ip
+        self.client, self.volumes, self.containers, self.host_ip = client, volumes, kit, host_ip
         self.mount_timeout = mount_timeout  # seconds after which it is asked whether there is any hope
         self.network: PodNetwork = kit.network
-        self.admission = Admission()
+        self.admission = PodAdmission()
         self.interrupted: dict[str, dict[str, int]] = {}  # what an earlier life has stopped, by pod
 
 
 class PodWorker:
-    def __init__(self, shared: Shared, pod: Pod) -> None:
-        self.shared, self.pod = shared, pod
+    def __init__(self, shared: PodDeps, pod: Pod) -> None:
+        self.deps, self.pod = shared, pod
         self.uid = pod.uid
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, ContainerRecord] = {}
         self.waiting, self.since = "", 0.0  # what for, and since when
         self.done = False  # nothing of it is left on this node
         self._loops: dict[str, ContainerLoop] = {}
-        self._debugging: tuple[asyncio.TaskGroup, list[asyncio.Task[bool]]] | None = None
-        self._debugged: set[str] = set()  # ephemeral containers that are looked after
-        self._leave = Leave.NO
-        self._leaving = asyncio.Event()
+        self._ephemeral_tasks: tuple[asyncio.TaskGroup, list[asyncio.Task[bool]]] | None = None
+        self._ephemeral_started: set[str] = set()  # ephemeral containers that are looked after
+        self._stop_reason = StopReason.NO
+        self._stop_requested = asyncio.Event()
         self._rejected = asyncio.Event()
         self._volumes_ready = asyncio.Event()
-        self._joined = asyncio.Event()
-        self._place: Place | None = None  # in the network
+        self._network_ready = asyncio.Event()
+        self._network: NetworkAttachment | None = None  # in the network
         self._has_run = False  # an earlier life has started containers of it, whatever its status says
         self._pids: list[int] = []  # of containers that an earlier life has started
         self.ended = asyncio.Event()  # its containers have, for good
@@ -98,43 +110,43 @@ class PodWorker:
         self._reason = self._message = ""
         self._is_rejected = False
         self._started_at = pod.status.start_time or clock.stamp()
-        self._pusher = StatusPusher(shared.client, pod, self._status)
-        shared.volumes.expect(pod.uid)
+        self._status_writer = PodStatusWriter(shared.client, pod, self._status)
+        shared.volumes.expect_pod(pod.uid)
         if pod.is_deleting:
-            self.leave()
+            self.request_stop()
 
-    def successor(self) -> PodWorker:
+    def create_replacement(self) -> PodWorker:
         """A fresh start for the same pod, after a mistake of ours."""
-        fresh = PodWorker(self.shared, self.pod)
-        if self._leave is not Leave.NO:
-            fresh.leave(self._leave)
+        fresh = PodWorker(self.deps, self.pod)
+        if self._stop_reason is not StopReason.NO:
+            fresh.request_stop(self._stop_reason)
         return fresh
 
     # --- what it is told
 
     def update(self, pod: Pod) -> None:
         self.pod = pod
-        self.shared.volumes.update(pod)
-        self._pusher.seen(pod)
-        self._debug()
+        self.deps.volumes.update_pod(pod)
+        self._status_writer.observe(pod)
+        self._start_ephemeral_containers()
         if pod.is_deleting:
-            self.leave()
-            self._hurry()
+            self.request_stop()
+            self._shorten_grace()
         elif pod.spec.readiness_gates:
-            self._pusher.push()
+            self._status_writer.request_write()
 
-    def leave(self, how: Leave = Leave.DELETED) -> None:
-        if self._leave is not Leave.DELETED:
-            self._leave = how
-            self._leaving.set()
+    def request_stop(self, how: StopReason = StopReason.DELETED) -> None:
+        if self._stop_reason is not StopReason.DELETED:
+            self._stop_reason = how
+            self._stop_requested.set()
 
-    def vanish(self) -> None:
+    def force_delete(self) -> None:
         """The API has forgotten the pod, so that somebody has used force: nobody waits for a gentle end."""
         self._forced = True
-        self.leave()
-        self._hurry()
+        self.request_stop()
+        self._shorten_grace()
 
-    def _hurry(self) -> None:
+    def _shorten_grace(self) -> None:
         """A second delete may have shortened the grace of a stop that is under way."""
         if self._tasks is not None and self._deadline > clock.now() + self.grace:
             self._deadline = clock.now() + self.grace
@@ -142,7 +154,7 @@ class PodWorker:
 
     @property
     def may_be_evicted(self) -> bool:
-        return not (self._reason or self._leaving.is_set() or self.ended.is_set())
+        return not (self._reason or self._stop_requested.is_set() or self.ended.is_set())
 
     def evict(self, message: str) -> None:
         """End it as failed, soon, and let others know why."""
@@ -151,7 +163,7 @@ class PodWorker:
 
     def _fail(self, reason: str, message: str, event: str) -> None:
         self._reason, self._message = reason, message
-        self.shared.kit.events.warning(self.pod, reason, event)
+        self.deps.containers.events.warning(self.pod, reason, event)
         self._rejected.set()
 
     @property
@@ -171,33 +183,33 @@ class PodWorker:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                pushing = tasks.create_task(self._pusher.run(), name=f"status of pod {self.pod.key}")
+                pushing = tasks.create_task(self._status_writer.run(), name=f"status of pod {self.pod.key}")
                 await self._run()
                 pushing.cancel()
         finally:
             self._tasks = None
-            self.shared.admission.pod_ended(self.uid)
+            self.deps.admission.pod_ended(self.uid)
         if self.done:  # they know us: nobody else knows them, and so nobody would ever let go
             self._loops.clear()
-            self._pusher.end()
+            self._status_writer.discard()
 
     async def _run(self) -> None:
         await self._adopt()
         running = any(r.running for r in self.records.values())
         if running or not rules.has_ended(self.pod):
-            if not self._leaving.is_set() and not self._reject():
-                await self._until(self._live())
-            if self._leave is Leave.SUSPENDED:
+            if not self._stop_requested.is_set() and not self._reject():
+                await self._run_until_stopped(self._run_until_deadline())
+            if self._stop_reason is StopReason.SUSPENDED:
                 return await self._suspend()
-            self._waits("its containers are being stopped")
+            self._set_waiting("its containers are being stopped")
             await self._stop_containers(self.grace)
             self.ended.set()
-            self._pusher.push()
+            self._status_writer.request_write()
         await self._unmount()
         self.unmounted.set()
-        await self.shared.network.leave(self.uid)
-        await self._leaving.wait()
-        if self._leave is Leave.DELETED:
+        await self.deps.network.leave(self.uid)
+        await self._stop_requested.wait()
+        if self._stop_reason is StopReason.DELETED:
             await self._remove()
 
     def _reject(self) -> bool:
@@ -206,7 +218,7 @@ class PodWorker:
             return False
         reported = any(record.current is not None for record in self.records.values())
         begun = reported or self.pod.status.phase not in ("", "Pending")
-        rejection = self.shared.admission.check(self.pod, begun=begun)
+        rejection = self.deps.admission.check(self.pod, begun=begun)
         if rejection is None:
             return False
         self._is_rejected = True
@@ -214,10 +226,10 @@ class PodWorker:
         log.warning("pod %s was rejected: %s", self.pod.key, rejection.message)
         return True
 
-    async def _until(self, life: Coroutine[None, None, None]) -> None:
+    async def _run_until_stopped(self, life: Coroutine[None, None, None]) -> None:
         """Live until life is over or we are told to leave."""
         living = asyncio.create_task(life, name=f"life of pod {self.pod.key}")
-        ends = [asyncio.create_task(event.wait()) for event in (self._leaving, self._rejected)]
+        ends = [asyncio.create_task(event.wait()) for event in (self._stop_requested, self._rejected)]
         try:
             await asyncio.wait({living, *ends}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -228,35 +240,37 @@ class PodWorker:
             raise error
 
     async def _adopt(self) -> None:
-        states = await self.shared.kit.runtimes.of_pod(self.uid)
-        interrupted = self.shared.interrupted.get(self.uid, {})
+        states = await self.deps.containers.runtimes.states_of_pod(self.uid)
+        interrupted = self.deps.interrupted.get(self.uid, {})
         self._has_run = bool(states)
         self._pids = [state.pid for state in states if state.running and state.pid]
-        self.records = adopt(self.pod, states, interrupted, self.shared.kit.runtimes, clock.stamp())
+        self.records = recover_records(
+            self.pod, states, interrupted, self.deps.containers.runtimes, clock.stamp()
+        )
         init = {c.name for c in self.pod.spec.init_containers}
         for container in all_containers(self.pod):
             self._loops[container.name] = self._loop(container, init=container.name in init)
 
     def _loop(self, container: Container, *, init: bool) -> ContainerLoop:
         return ContainerLoop(
-            self.shared.kit,
+            self.deps.containers,
             container,
             policy=plan.policy_of(self.pod, container, init=init),
             pod=lambda: self.pod,
-            record=self.records.get(container.name, NOTHING),
+            record=self.records.get(container.name, NO_RECORD),
             changed=self._record_changed,
-            volumes=self._mounted,
-            place=self._where,
+            volumes=self._await_volumes,
+            place=self._await_network,
         )
 
-    async def _live(self) -> None:
-        self._pusher.push(urgent=False)
+    async def _run_until_deadline(self) -> None:
+        self._status_writer.request_write(urgent=False)
         try:
             async with asyncio.timeout(self._time_left()):
-                await self._containers()
+                await self._run_containers()
         except TimeoutError:
-            self._reason, self._message = "DeadlineExceeded", TOO_LONG
-            self.shared.kit.events.warning(self.pod, "DeadlineExceeded", TOO_LONG)
+            self._reason, self._message = "DeadlineExceeded", DEADLINE_MESSAGE
+            self.deps.containers.events.warning(self.pod, "DeadlineExceeded", DEADLINE_MESSAGE)
         except asyncio.CancelledError as end:
             # The group's frame keeps what it raises, and that keeps the frame: with it all of the pod's life.
             raise end.with_traceback(None) from None
@@ -267,36 +281,36 @@ class PodWorker:
             return None
         return max(0.0, limit - (clock.wall() - clock.parse(self._started_at)).total_seconds())
 
-    async def _containers(self) -> None:
+    async def _run_containers(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            joining = tasks.create_task(self._join(), name=f"network of pod {self.pod.key}")
+            joining = tasks.create_task(self._join_network(), name=f"network of pod {self.pod.key}")
             mounting = tasks.create_task(self._mount(), name=f"volumes of pod {self.pod.key}")
             beside: list[asyncio.Task[bool]] = []
-            self._debugging = (tasks, beside)
-            self._debug()
+            self._ephemeral_tasks = (tasks, beside)
+            self._start_ephemeral_containers()
             try:
                 if await self._initialize(tasks, beside):
                     mains = [self._loops[c.name] for c in self.pod.spec.containers]
                     await asyncio.gather(*(tasks.create_task(loop.run()) for loop in mains))
             finally:
-                self._debugging = None
+                self._ephemeral_tasks = None
                 for task in (joining, mounting, *beside):
                     task.cancel()
 
-    def _debug(self) -> None:
+    def _start_ephemeral_containers(self) -> None:
         """Start what somebody has added to the pod; nobody waits for its end."""
-        if self._debugging is None:
+        if self._ephemeral_tasks is None:
             return
-        tasks, beside = self._debugging
-        for container in debuggers(self.pod):
-            if container.name not in self._debugged:
-                self._debugged.add(container.name)
+        tasks, beside = self._ephemeral_tasks
+        for container in ephemeral_containers(self.pod):
+            if container.name not in self._ephemeral_started:
+                self._ephemeral_started.add(container.name)
                 loop = self._loops.setdefault(container.name, self._loop(container, init=False))
                 beside.append(tasks.create_task(loop.run(), name=f"debugger {container.name}"))
 
     async def _initialize(self, tasks: asyncio.TaskGroup, beside: list[asyncio.Task[bool]]) -> bool:
         """Run the init containers in their order; False when one has failed for good."""
-        begun = any(self.records.get(c.name, NOTHING).current for c in self.pod.spec.containers)
+        begun = any(self.records.get(c.name, NO_RECORD).current for c in self.pod.spec.containers)
         for container in self.pod.spec.init_containers:
             loop = self._loops[container.name]
             if is_sidecar(container):
@@ -306,95 +320,97 @@ class PodWorker:
                 return False
         return True
 
-    async def _join(self) -> None:
+    async def _join_network(self) -> None:
         pause = FIRST_PAUSE
-        while self._place is None:
+        while self._network is None:
             try:
-                if why := refuse_sandbox(self.pod):
-                    raise NoNetwork(why)
-                self._place = await self.shared.network.join(self.pod, self._pids)
-            except NoNetwork as error:
+                if why := find_sandbox_problem(self.pod):
+                    raise PodNetworkError(why)
+                self._network = await self.deps.network.join(self.pod, self._pids)
+            except PodNetworkError as error:
                 words = f"Failed to create pod sandbox: {error}"
-                self.shared.kit.events.warning(self.pod, "FailedCreatePodSandBox", words)
+                self.deps.containers.events.warning(self.pod, "FailedCreatePodSandBox", words)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
-        if self.shared.network.refused and not self.pod.spec.host_network:
-            why = f"{self.shared.network.refused}: the pod shares the node's"
-            self.shared.kit.events.warning(self.pod, "PodNetworkUnavailable", why)
-        self._joined.set()
-        self._pusher.push(urgent=False)
+        if self.deps.network.unavailable_reason and not self.pod.spec.host_network:
+            why = f"{self.deps.network.unavailable_reason}: the pod shares the node's"
+            self.deps.containers.events.warning(self.pod, "PodNetworkUnavailable", why)
+        self._network_ready.set()
+        self._status_writer.request_write(urgent=False)
 
-    async def _where(self) -> Place:
-        await self._joined.wait()
-        assert self._place is not None
-        return self._place
+    async def _await_network(self) -> NetworkAttachment:
+        await self._network_ready.wait()
+        assert self._network is not None
+        return self._network
 
     async def _mount(self) -> None:
         with trace.span("kubelet", "MountVolumes", f"pod/{self.pod.namespace}/{self.pod.name}"):
-            self._waits("its volumes are being mounted")
-            await self._until_mounted()
-            self._waits("")
+            self._set_waiting("its volumes are being mounted")
+            await self._mount_volumes()
+            self._set_waiting("")
         self._volumes_ready.set()
-        self._pusher.push(urgent=False)
+        self._status_writer.request_write(urgent=False)
 
-    async def _until_mounted(self) -> None:
+    async def _mount_volumes(self) -> None:
         """After a while it is asked whether there is any hope; if there is none, the pod is given up."""
         while True:
             try:
-                async with asyncio.timeout(self.shared.mount_timeout):
-                    return await self.shared.volumes.mount(self.pod)
+                async with asyncio.timeout(self.deps.mount_timeout):
+                    return await self.deps.volumes.wait_for_attach_and_mount(self.pod)
             except TimeoutError:
-                if why := await self.shared.hopeless(self.uid):
+                if why := await self.deps.find_mount_failure(self.uid):
                     self._fail(OVER_LIMIT, why, why)
 
-    async def _mounted(self) -> dict[str, Mounted]:
+    async def _await_volumes(self) -> dict[str, MountedVolume]:
         await self._volumes_ready.wait()
-        return self.shared.volumes.mounted(self.uid)
+        return self.deps.volumes.mounted_volumes(self.uid)
 
     # --- its end
 
     async def _unmount(self) -> None:
-        await self.shared.kit.runtimes.cancel_starts(self.uid)
-        self._waits("its volumes are being unmounted")
-        self.shared.volumes.release(self.uid)
-        await self.shared.volumes.unmounted(self.uid)
-        self._waits("")
+        await self.deps.containers.runtimes.cancel_starts(self.uid)
+        self._set_waiting("its volumes are being unmounted")
+        self.deps.volumes.release_pod(self.uid)
+        await self.deps.volumes.wait_for_unmount(self.uid)
+        self._set_waiting("")
 
     async def _stop_containers(self, grace: float) -> None:
         """Sidecars serve the others, so they end after them, the first one last."""
         self._deadline = deadline = clock.now() + grace
-        beside = [self._loops[c.name] for c in debuggers(self.pod) if c.name in self._loops]
+        beside = [self._loops[c.name] for c in ephemeral_containers(self.pod) if c.name in self._loops]
         mains = [*(self._loops[c.name] for c in self.pod.spec.containers), *beside]
         init = [self._loops[c.name] for c in self.pod.spec.init_containers]
         await asyncio.gather(*(loop.stop(grace) for loop in mains))
         for loop in reversed(init):
             await loop.stop(max(0.0, deadline - clock.now()))
-        await self.shared.kit.runtimes.cancel_starts(self.uid)  # of an earlier life, which no loop knows of
+        await self.deps.containers.runtimes.cancel_starts(
+            self.uid
+        )  # of an earlier life, which no loop knows of
 
     async def _remove(self) -> None:
         """Nothing is mounted any more: away with the rest, and with the pod."""
         try:
-            async with asyncio.timeout(FLUSH):
-                await self._pusher.flushed()
+            async with asyncio.timeout(FLUSH_TIMEOUT):
+                await self._status_writer.flush()
         except TimeoutError:
             log.warning("the last status of pod %s was not written", self.pod.key)
         await self._delete()
-        for state in await self.shared.kit.runtimes.of_pod(self.uid):
-            await self.shared.kit.runtimes.remove(state.id)
-        paths = self.shared.volumes.site.paths
+        for state in await self.deps.containers.runtimes.states_of_pod(self.uid):
+            await self.deps.containers.runtimes.remove(state.id)
+        paths = self.deps.volumes.context.paths
         if left := await remove_pod_directory(self._host, paths, self.uid):
             log.warning("%s", left)
         await self._host.call(_remove_logs, paths.real(paths.log_directory(*self._names)))
-        self.shared.volumes.site.subpaths.discard(self.uid)
-        self.shared.interrupted.pop(self.uid, None)
+        self.deps.volumes.context.subpaths.discard(self.uid)
+        self.deps.interrupted.pop(self.uid, None)
         self.done = True
 
     async def _delete(self) -> None:
         pause = FIRST_PAUSE
-        while not self._pusher.gone:
+        while not self._status_writer.is_pod_gone:
             try:
                 async with asyncio.timeout(LONGEST_PAUSE):
-                    await self.shared.client.delete(
+                    await self.deps.client.delete(
                         Pod, self.pod.name, self.pod.namespace, uid=self.uid, grace=0, missing_ok=True
                     )
                 return
@@ -410,32 +426,34 @@ class PodWorker:
             await self._host.call(write_marker, self._marker, self.records)
         except OSError as error:  # a full disk must not keep its containers running and its volumes mounted
             log.warning("pod %s will count its stop as its own end: %s", self.pod.key, error)
-        self._waits("its containers are being stopped")
+        self._set_waiting("its containers are being stopped")
         await self._stop_containers(self.grace)
         await self._unmount()
-        await self.shared.network.leave(self.uid, forget=False)
+        await self.deps.network.leave(self.uid, forget=False)
 
     # --- what it tells
 
-    def _waits(self, why: str) -> None:
+    def _set_waiting(self, why: str) -> None:
         self.waiting, self.since = why, clock.now()
 
-    def _record_changed(self, name: str, record: Record) -> None:
+    def _record_changed(self, name: str, record: ContainerRecord) -> None:
         self.records[name] = record
         if self._has_begun():
-            self.shared.admission.pod_started(self.uid)
-        if self._leave is not Leave.SUSPENDED:
-            self._pusher.push(urgent=self._leave is Leave.NO)  # a pod that leaves has its last word to come
+            self.deps.admission.pod_started(self.uid)
+        if self._stop_reason is not StopReason.SUSPENDED:
+            self._status_writer.request_write(
+                urgent=self._stop_reason is StopReason.NO
+            )  # a pod that leaves has its last word to come
 
     def _has_begun(self) -> bool:
-        return all(self.records.get(c.name, NOTHING).current for c in self.pod.spec.containers)
+        return all(self.records.get(c.name, NO_RECORD).current for c in self.pod.spec.containers)
 
     def _status(self, before: Sequence[PodCondition]) -> PodStatus:
-        facts = Facts(
+        facts = PodStatusInputs(
             records=self.records,
             started_at=self._started_at,
             volumes_ready=self._volumes_ready.is_set() or any(r.running for r in self.records.values()),
-            host_ip=self.shared.host_ip,
+            host_ip=self.deps.host_ip,
             pod_ip=self._address,
             ended=self.ended.is_set(),
             evicted=self._evicted,
@@ -443,21 +461,21 @@ class PodWorker:
             message=self._message,
             rejected=self._is_rejected,
         )
-        return pod_status(self.pod, facts, clock.stamp(), before)
+        return make_pod_status(self.pod, facts, clock.stamp(), before)
 
     @property
     def _address(self) -> str:
         """What was told stays, also when the pod has left its network."""
-        if self._place is not None and self._place.namespace:
-            return self._place.address
+        if self._network is not None and self._network.namespace:
+            return self._network.address
         shown = self.pod.status.pod_ip
-        return shown or (self.shared.host_ip if any(r.current for r in self.records.values()) else "")
+        return shown or (self.deps.host_ip if any(r.current for r in self.records.values()) else "")
 
     # --- conveniences
 
     @property
     def _host(self) -> Host:
-        return self.shared.volumes.site.host
+        return self.deps.volumes.context.host
 
     @property
     def _names(self) -> tuple[str, str, str]:
@@ -465,7 +483,7 @@ class PodWorker:
 
     @property
     def _marker(self) -> str:
-        paths = self.shared.volumes.site.paths
+        paths = self.deps.volumes.context.paths
         return paths.real(f"{paths.pod(self.uid)}/{MARKER}")
 
 

@@ -8,27 +8,27 @@ from msgspec import Struct
 
 from volplane.api.core import Pod
 from volplane.api.meta import Resource
-from volplane.scheduler.ledger import Info
-from volplane.scheduler.world import World
+from volplane.scheduler.node_cache import NodeInfo
+from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
 
-class No(Struct, frozen=True):
+class NodeRefusal(Struct, frozen=True):
     """A node is refused, for all of these reasons."""
 
     reasons: tuple[str, ...]
     final: bool = True  # no eviction would help
 
 
-class Unfit(Struct, frozen=True):
+class PodRefusal(Struct, frozen=True):
     """The pod is refused, whatever the node."""
 
     message: str
 
 
-Check = Callable[[Info], No | None]
+NodeCheck = Callable[[NodeInfo], NodeRefusal | None]
 
 
 class Filter(Struct, frozen=True):
     name: str
-    prepare: Callable[[Pod, World], Check | Unfit | None]
-    wakes: frozenset[type[Resource]]  # kinds whose change may let a refused pod pass
+    prepare: Callable[[Pod, SchedulingSnapshot], NodeCheck | PodRefusal | None]
+    waking_kinds: frozenset[type[Resource]]  # kinds whose change may let a refused pod pass

@@ -10,27 +10,31 @@ from collections import Counter
 from collections.abc import Iterable
 
 from volplane.api.core import Namespace, Node, Pod, PodAffinityTerm
-from volplane.scheduler.crowd import KEEP_OUT, Group, kind_of
-from volplane.scheduler.filters.base import Check, Filter, No
-from volplane.scheduler.ledger import Info
-from volplane.scheduler.world import World
+from volplane.scheduler.filters.base import Filter, NodeCheck, NodeRefusal
+from volplane.scheduler.node_cache import NodeInfo
+from volplane.scheduler.pod_affinity_index import (
+    REQUIRED_ANTI_AFFINITY,
+    CombinedPodSelector,
+    selector_of_term,
+)
+from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
-NOT_NEAR = No(("node(s) didn't match pod affinity rules",))
-TOO_NEAR = No(("node(s) didn't match pod anti-affinity rules",), final=False)
-NOT_WELCOME = No(("node(s) didn't satisfy existing pods anti-affinity rules",), final=False)
+NOT_NEAR = NodeRefusal(("node(s) didn't match pod affinity rules",))
+TOO_NEAR = NodeRefusal(("node(s) didn't match pod anti-affinity rules",), final=False)
+NOT_WELCOME = NodeRefusal(("node(s) didn't satisfy existing pods anti-affinity rules",), final=False)
 
 Domains = list[tuple[str, Counter[str]]]  # label → how many pods in each of its domains
 
 
-def prepare(pod: Pod, world: World) -> Check | None:
+def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
     near, away = _terms(pod)
-    company, alone = _company(pod, near, world)
+    company, alone = _required_domains(pod, near, world)
     avoided = [(term.topology_key, _domains((term,), term.topology_key, pod, world)) for term in away]
-    closed = _closed(pod, world)
+    closed = _forbidden_domains(pod, world)
     if not near and not any(counts for _, counts in avoided) and not closed:
         return None
 
-    def check(info: Info) -> No | None:
+    def check(info: NodeInfo) -> NodeRefusal | None:
         labels = info.labels
         for key, counts in company:
             value = labels.get(key)
@@ -53,28 +57,30 @@ def _terms(pod: Pod) -> tuple[tuple[PodAffinityTerm, ...], tuple[PodAffinityTerm
     )
 
 
-def _domains(terms: Iterable[PodAffinityTerm], key: str, pod: Pod, world: World) -> Counter[str]:
-    group = Group(tuple(kind_of(term, pod) for term in terms))
-    return world.ledger.domains(world.ledger.count(group), key)
+def _domains(terms: Iterable[PodAffinityTerm], key: str, pod: Pod, world: SchedulingSnapshot) -> Counter[str]:
+    group = CombinedPodSelector(tuple(selector_of_term(term, pod) for term in terms))
+    return world.node_cache.count_by_domain(world.node_cache.count_pods(group), key)
 
 
-def _company(pod: Pod, terms: tuple[PodAffinityTerm, ...], world: World) -> tuple[Domains, bool]:
+def _required_domains(
+    pod: Pod, terms: tuple[PodAffinityTerm, ...], world: SchedulingSnapshot
+) -> tuple[Domains, bool]:
     """Where pods are that match every term, and whether the pod is the first of its own kind."""
     if not terms:
         return [], False
     found = [(term.topology_key, _domains(terms, term.topology_key, pod, world)) for term in terms]
-    group = Group(tuple(kind_of(term, pod) for term in terms))
+    group = CombinedPodSelector(tuple(selector_of_term(term, pod) for term in terms))
     nobody = not any(counts for _, counts in found)
-    return found, nobody and world.ledger.crowd.is_in(pod, group)
+    return found, nobody and world.node_cache.crowd.matches_combined(pod, group)
 
 
-def _closed(pod: Pod, world: World) -> Domains:
+def _forbidden_domains(pod: Pod, world: SchedulingSnapshot) -> Domains:
     """Domains of pods that keep this one out."""
-    ledger, crowd = world.ledger, world.ledger.crowd
+    ledger, crowd = world.node_cache, world.node_cache.crowd
     return [
-        (rule.key, ledger.domains(nodes, rule.key))
+        (rule.key, ledger.count_by_domain(nodes, rule.key))
         for rule, nodes in crowd.rules.items()
-        if rule.weight == KEEP_OUT and crowd.is_of(pod, rule.kind)
+        if rule.weight == REQUIRED_ANTI_AFFINITY and crowd.matches_selector(pod, rule.selector)
     ]
 
 

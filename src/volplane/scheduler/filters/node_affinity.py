@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from volplane.api.core import Node, Pod
 from volplane.rules import topology
-from volplane.scheduler.filters.base import Check, Filter, No
-from volplane.scheduler.ledger import Info
-from volplane.scheduler.world import World
+from volplane.scheduler.filters.base import Filter, NodeCheck, NodeRefusal
+from volplane.scheduler.node_cache import NodeInfo
+from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
-REFUSED = No(("node(s) didn't match Pod's node affinity/selector",))
+REFUSED = NodeRefusal(("node(s) didn't match Pod's node affinity/selector",))
 
 
-def prepare(pod: Pod, world: World) -> Check | None:
+def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
     labels = pod.spec.node_selector.items()
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
     if not labels and required is None:
         return None
 
-    def check(info: Info) -> No | None:
+    def check(info: NodeInfo) -> NodeRefusal | None:
         if labels and not labels <= info.labels.items():
             return REFUSED
         return None if required is None or topology.selects(required, info.labels, info.name) else REFUSED

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from volplane.api.core import Node, Pod
-from volplane.scheduler.filters.base import Check, Filter, No
-from volplane.scheduler.ledger import Info, Port, host_ports
-from volplane.scheduler.world import World
+from volplane.scheduler.filters.base import Filter, NodeCheck, NodeRefusal
+from volplane.scheduler.node_cache import NodeInfo, Port, host_ports
+from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
 ANY = "0.0.0.0"
-REFUSED = No(("node(s) didn't have free ports for the requested pod ports",), final=False)
+REFUSED = NodeRefusal(("node(s) didn't have free ports for the requested pod ports",), final=False)
 
 
-def prepare(pod: Pod, world: World) -> Check | None:
+def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
     wanted = host_ports(pod)
     if not wanted:
         return None
 
-    def check(info: Info) -> No | None:
+    def check(info: NodeInfo) -> NodeRefusal | None:
         clash = info.ports and any(_clashes(mine, theirs) for mine in wanted for theirs in info.ports)
         return REFUSED if clash else None
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from volplane.api.core import Node, Pod
 from volplane.rules import resources
-from volplane.scheduler.filters.base import Check, Filter, No
-from volplane.scheduler.ledger import Info
-from volplane.scheduler.world import World
+from volplane.scheduler.filters.base import Filter, NodeCheck, NodeRefusal
+from volplane.scheduler.node_cache import NodeInfo
+from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
 TOO_MANY = "Too many pods"
 
 
-def prepare(pod: Pod, world: World) -> Check | None:
+def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
     wanted = tuple(resources.requests(pod).items())
 
-    def check(info: Info) -> No | None:
+    def check(info: NodeInfo) -> NodeRefusal | None:
         have, used = info.allocatable, info.requested
         full = len(info.pods) >= have.get(resources.PODS, 0)
         short = [name for name, amount in wanted if amount > have.get(name, 0) - used[name]]
@@ -22,7 +22,7 @@ def prepare(pod: Pod, world: World) -> Check | None:
             return None
         reasons = (*((TOO_MANY,) if full else ()), *(f"Insufficient {name}" for name in short))
         # What exceeds the whole node does not fit by evicting others either.
-        return No(reasons, final=any(amount > have.get(name, 0) for name, amount in wanted))
+        return NodeRefusal(reasons, final=any(amount > have.get(name, 0) for name, amount in wanted))
 
     return check
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from volplane.api.core import Node, Pod, Taint
 from volplane.rules import taints
-from volplane.scheduler.filters.base import Check, Filter, No
-from volplane.scheduler.ledger import Info
-from volplane.scheduler.world import World
+from volplane.scheduler.filters.base import Filter, NodeCheck, NodeRefusal
+from volplane.scheduler.node_cache import NodeInfo
+from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
 CORDON = Taint(key=taints.UNSCHEDULABLE, effect=taints.NO_SCHEDULE)
-REFUSED = No(("node(s) were unschedulable",))
+REFUSED = NodeRefusal(("node(s) were unschedulable",))
 
 
-def prepare(pod: Pod, world: World) -> Check | None:
-    return None if taints.untolerated((CORDON,), pod.spec.tolerations) is None else check
+def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
+    return None if taints.find_untolerated_taint((CORDON,), pod.spec.tolerations) is None else check
 
 
-def check(info: Info) -> No | None:
+def check(info: NodeInfo) -> NodeRefusal | None:
     return REFUSED if info.unschedulable else None
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from volplane.api.core import Node, Pod
 from volplane.rules import taints
-from volplane.scheduler.filters.base import Check, Filter, No
-from volplane.scheduler.ledger import Info
-from volplane.scheduler.world import World
+from volplane.scheduler.filters.base import Filter, NodeCheck, NodeRefusal
+from volplane.scheduler.node_cache import NodeInfo
+from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
-REFUSED = No(("node(s) had untolerated taint(s)",))
+REFUSED = NodeRefusal(("node(s) had untolerated taint(s)",))
 
 
-def prepare(pod: Pod, world: World) -> Check | None:
+def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
     tolerations = pod.spec.tolerations
 
-    def check(info: Info) -> No | None:
-        if not info.taints or taints.untolerated(info.taints, tolerations) is None:
+    def check(info: NodeInfo) -> NodeRefusal | None:
+        if not info.taints or taints.find_untolerated_taint(info.taints, tolerations) is None:
             return None
         return REFUSED
 

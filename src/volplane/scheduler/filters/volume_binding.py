@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import CSIDriver, CSINode, CSIStorageCapacity, StorageClass
-from volplane.scheduler.filters.base import Check, Filter, No, Unfit
-from volplane.scheduler.ledger import Info
+from volplane.scheduler.filters.base import Filter, NodeCheck, NodeRefusal, PodRefusal
+from volplane.scheduler.node_cache import NodeInfo
+from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 from volplane.scheduler.volumes import bindings_on, sort_claims
-from volplane.scheduler.world import World
 
 
-def prepare(pod: Pod, world: World) -> Check | Unfit | None:
+def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | PodRefusal | None:
     claims = sort_claims(pod, world)
     if isinstance(claims, str):
-        return Unfit(claims)
+        return PodRefusal(claims)
     if not claims.bound and not claims.delayed:
         return None
 
-    def check(info: Info) -> No | None:
+    def check(info: NodeInfo) -> NodeRefusal | None:
         found = bindings_on(info, claims)
-        return None if not found.conflicts else No(found.conflicts)
+        return None if not found.conflicts else NodeRefusal(found.conflicts)
 
     return check
 

@@ -12,21 +12,21 @@ from volplane.api.core import Node, PersistentVolumeClaim, Pod
 from volplane.api.storage import CSINode, VolumeAttachment
 from volplane.rules import classes, pods
 from volplane.rules.binding import claim_class
-from volplane.scheduler.filters.base import Check, Filter, No
-from volplane.scheduler.ledger import Info
-from volplane.scheduler.world import World
+from volplane.scheduler.filters.base import Filter, NodeCheck, NodeRefusal
+from volplane.scheduler.node_cache import NodeInfo
+from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
-EXCEEDED = No(("node(s) exceed max volume count",), final=False)
+EXCEEDED = NodeRefusal(("node(s) exceed max volume count",), final=False)
 Disk = tuple[str, str]  # driver, handle
 
 
-def prepare(pod: Pod, world: World) -> Check | None:
+def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
     wanted = disks_of(pods.claim_keys(pod), world)
     if not wanted:
         return None
     drivers = {driver for driver, _ in wanted}
 
-    def check(info: Info) -> No | None:
+    def check(info: NodeInfo) -> NodeRefusal | None:
         limits = limits_of(info.name, world)
         limited = [(driver, limits[driver]) for driver in drivers if driver in limits]
         if not limited:
@@ -35,7 +35,7 @@ def prepare(pod: Pod, world: World) -> Check | None:
         most = len(info.claims) + len(attached) + len(wanted)
         if all(most <= limit for _, limit in limited):
             return None  # however many of them are the same: enough room, and no need to look closer
-        held = disks_of(info.claims, world) | _attached(attached, world)
+        held = disks_of(info.claims, world) | _attached_disks(attached, world)
         for driver, limit in limited:
             here = {disk for disk in held if disk[0] == driver}
             new = {disk for disk in wanted if disk[0] == driver} - here
@@ -46,18 +46,18 @@ def prepare(pod: Pod, world: World) -> Check | None:
     return check
 
 
-def limits_of(node: str, world: World) -> dict[str, int]:
+def limits_of(node: str, world: SchedulingSnapshot) -> dict[str, int]:
     csi_node = world.csi_node(node)
     drivers = csi_node.spec.drivers if csi_node is not None else ()
     return {d.name: d.allocatable.count for d in drivers if d.allocatable and d.allocatable.count is not None}
 
 
-def disks_of(claims: Iterable[str], world: World) -> set[Disk]:
+def disks_of(claims: Iterable[str], world: SchedulingSnapshot) -> set[Disk]:
     found = (disk_of(key, world) for key in claims)
     return {disk for disk in found if disk is not None}
 
 
-def disk_of(key: str, world: World) -> Disk | None:
+def disk_of(key: str, world: SchedulingSnapshot) -> Disk | None:
     claim = world.claim(key)
     if claim is None:
         return None
@@ -68,10 +68,10 @@ def disk_of(key: str, world: World) -> Disk | None:
     storage_class = world.storage_class(claim_class(claim) or "")
     if storage_class is None or not classes.is_external(storage_class.provisioner):
         return None
-    return classes.driver(storage_class.provisioner), key
+    return classes.driver_name(storage_class.provisioner), key
 
 
-def _attached(volumes: Iterable[str], world: World) -> set[Disk]:
+def _attached_disks(volumes: Iterable[str], world: SchedulingSnapshot) -> set[Disk]:
     sources = (volume.spec.csi for name in volumes if (volume := world.volume(name)) is not None)
     return {(source.driver, source.volume_handle) for source in sources if source is not None}
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from volplane.api.core import PersistentVolumeClaim, Pod
 from volplane.rules import access, pods
-from volplane.scheduler.filters.base import Check, Filter, No, Unfit
-from volplane.scheduler.world import World
+from volplane.scheduler.filters.base import Filter, NodeCheck, NodeRefusal, PodRefusal
+from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
 REASON = (
     "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by "
     "another pod"
 )
-IN_USE = No((REASON,), final=False)
+IN_USE = NodeRefusal((REASON,), final=False)
 
 
-def prepare(pod: Pod, world: World) -> Check | Unfit | None:
+def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | PodRefusal | None:
     taken = False
-    for use in pods.uses(pod):
+    for use in pods.claim_uses(pod):
         claim = world.claim(f"{pod.namespace}/{use.claim}")
         if claim is None:
             if use.ephemeral:
                 continue  # VolumeBinding says it better
-            return Unfit(f'persistentvolumeclaim "{use.claim}" not found')
-        taken |= access.is_for_one_pod(claim) and world.ledger.is_claim_used(claim.key)
+            return PodRefusal(f'persistentvolumeclaim "{use.claim}" not found')
+        taken |= access.is_for_one_pod(claim) and world.node_cache.is_claim_used(claim.key)
     return (lambda info: IN_USE) if taken else None
 
 

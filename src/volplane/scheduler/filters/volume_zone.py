@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.rules import pods
-from volplane.scheduler.filters.base import Check, Filter, No
-from volplane.scheduler.ledger import Info
-from volplane.scheduler.world import World
+from volplane.scheduler.filters.base import Filter, NodeCheck, NodeRefusal
+from volplane.scheduler.node_cache import NodeInfo
+from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
 SPELLINGS = {
     "topology.kubernetes.io/zone": "topology.kubernetes.io/zone",
@@ -18,10 +18,10 @@ SPELLINGS = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
 }
-REFUSED = No(("node(s) had no available volume zone",))
+REFUSED = NodeRefusal(("node(s) had no available volume zone",))
 
 
-def prepare(pod: Pod, world: World) -> Check | None:
+def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
     wanted = []
     for key in pods.claim_keys(pod):
         claim = world.claim(key)
@@ -31,7 +31,7 @@ def prepare(pod: Pod, world: World) -> Check | None:
     if not wanted:
         return None
 
-    def check(info: Info) -> No | None:
+    def check(info: NodeInfo) -> NodeRefusal | None:
         here = {SPELLINGS[k]: v for k, v in info.labels.items() if k in SPELLINGS}
         if not here or all(here.get(label) in values for label, values in wanted):
             return None

@@ -7,16 +7,21 @@ import asyncio
 from volplane.client.client import Client
 from volplane.csi.client import Caller
 from volplane.loops.wait_reports import WaitRegistry
-from volplane.sidecars import Driver, beside
-from volplane.sidecars.attacher.controller import COMPONENT, Attachments, Volumes, facts
-from volplane.sidecars.attacher.settings import Settings
+from volplane.sidecars import DriverClient, run_sidecar
+from volplane.sidecars.attacher.controller import (
+    COMPONENT,
+    VolumeAttacher,
+    VolumeFinalizerRemover,
+    build_driver_info,
+)
+from volplane.sidecars.attacher.settings import AttacherOptions
 
-__all__ = ["Settings", "run"]
+__all__ = ["AttacherOptions", "run"]
 
 
 async def run(
     client: Client,
-    settings: Settings,
+    settings: AttacherOptions,
     *,
     caller: Caller | None = None,
     identity: str = "",
@@ -27,16 +32,16 @@ async def run(
 
     registry = wait_registry or WaitRegistry()
 
-    async def work(driver: Driver) -> None:
-        attachments = Attachments(client, driver, settings)
+    async def work(driver: DriverClient) -> None:
+        attachments = VolumeAttacher(client, driver, settings)
         async with asyncio.TaskGroup() as group:
             group.create_task(registry.run(attachments))
-            if facts(driver).attaches:
-                group.create_task(registry.run(Volumes(client, driver, settings)))
+            if build_driver_info(driver).attaches:
+                group.create_task(registry.run(VolumeFinalizerRemover(client, driver, settings)))
             if {"LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES"} <= driver.controller:
-                group.create_task(attachments.compare())
+                group.create_task(attachments.verify_attachments())
 
-    await beside(
+    await run_sidecar(
         client,
         settings,
         COMPONENT,

@@ -25,18 +25,18 @@ from volplane.csi.outcome import BadReply, CallError
 from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.queue import Backoff
 from volplane.rules.steps import CommonStep
-from volplane.sidecars import Driver, secrets
+from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.attacher import plan as plans
 from volplane.sidecars.attacher.plan import (
-    HoldVolume,
+    AddAttacherFinalizer,
+    AttachedVolumeView,
+    ControllerPublish,
+    ControllerUnpublish,
     MarkAttached,
-    Publish,
-    Refuse,
-    ReleaseVolume,
-    Unpublish,
-    VolumeHoldView,
+    RemoveAttacherFinalizer,
+    ReportAttachError,
 )
-from volplane.sidecars.attacher.settings import Settings
+from volplane.sidecars.attacher.settings import AttacherOptions
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +53,9 @@ def _node_of(attachment: VolumeAttachment) -> list[str]:
     return [attachment.spec.node_name]
 
 
-def facts(driver: Driver) -> plans.Driver:
+def build_driver_info(driver: DriverClient) -> plans.AttacherDriverInfo:
     """What the plan has to know of the driver."""
-    return plans.Driver(
+    return plans.AttacherDriverInfo(
         driver.name,
         attaches="PUBLISH_UNPUBLISH_VOLUME" in driver.controller,
         publishes_readonly="PUBLISH_READONLY" in driver.controller,
@@ -78,10 +78,10 @@ class AttacherMemory:
             self.disputed.discard(old.name)
 
 
-class Attachments(Controller[str, AttachmentView, plans.Step]):
+class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
     name = "csi-attacher"
 
-    def __init__(self, client: Client, driver: Driver, settings: Settings) -> None:
+    def __init__(self, client: Client, driver: DriverClient, settings: AttacherOptions) -> None:
         super().__init__(
             client,
             workers=settings.worker_threads,
@@ -89,7 +89,7 @@ class Attachments(Controller[str, AttachmentView, plans.Step]):
             resync=settings.resync,
         )
         self.driver, self.settings = driver, settings
-        self.facts = facts(driver)
+        self.facts = build_driver_info(driver)
 
     def setup(self) -> None:
         self.memory = AttacherMemory()
@@ -106,21 +106,21 @@ class Attachments(Controller[str, AttachmentView, plans.Step]):
     def keys_of_attachment(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:
         if new is None or new.spec.attacher != self.driver.name:
             return []
-        return [new.name] if plans.has_news(old, new) else []
+        return [new.name] if plans.is_relevant_change(old, new) else []
 
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> list[str]:
         if new is None or old is not None:  # one that appears may be what an attachment waits for
             return []
-        return self._unattached(self.by_volume[new.name])
+        return self._keys_to_reconcile(self.by_volume[new.name])
 
     def keys_of_node(self, old: CSINode | None, new: CSINode | None) -> list[str]:
         node = new or old
-        before, after = (plans.registered_id(n, self.driver.name) for n in (old, new))
+        before, after = (plans.registered_node_id(n, self.driver.name) for n in (old, new))
         if node is None or before == after:
             return []
-        return self._unattached(self.by_node[node.name])
+        return self._keys_to_reconcile(self.by_node[node.name])
 
-    def _unattached(self, attachments: Iterable[VolumeAttachment]) -> list[str]:
+    def _keys_to_reconcile(self, attachments: Iterable[VolumeAttachment]) -> list[str]:
         mine = (a for a in attachments if a.spec.attacher == self.driver.name)
         return [a.name for a in mine if not a.status.attached or a.is_deleting]
 
@@ -149,47 +149,47 @@ class Attachments(Controller[str, AttachmentView, plans.Step]):
         try:
             await self._act(view.attachment, step)
         except (RetryableError, CallError, convert.UnsupportedModes) as error:
-            await self._record(view.attachment, error)
+            await self._write_error(view.attachment, error)
             raise RetryableError(str(error)) from error
 
     async def _act(self, attachment: VolumeAttachment, step: plans.Step) -> None:
         match step:
-            case HoldVolume(volume):
-                return await self._hold(volume)
-            case Publish():
+            case AddAttacherFinalizer(volume):
+                return await self._add_volume_finalizer(volume)
+            case ControllerPublish():
                 await self._publish(attachment, step)
-            case Unpublish():
+            case ControllerUnpublish():
                 await self._unpublish(attachment, step)
             case MarkAttached():
                 await self._set_attached(attachment, {})
-            case Refuse(why):
+            case ReportAttachError(why):
                 raise RetryableError(why)
             case _:
                 assert_never(step)
         self.memory.disputed.discard(attachment.name)
 
-    async def _hold(self, volume: str) -> None:
+    async def _add_volume_finalizer(self, volume: str) -> None:
         with trace.span(COMPONENT, "hold volume", f"pv/{volume}"):
             finalizers = {"metadata": {"finalizers": [self.facts.finalizer]}}
             with _as_retryable("could not add PersistentVolume finalizer"):
                 await self.client.patch(PersistentVolume, volume, strategic=finalizers)
 
-    async def _publish(self, attachment: VolumeAttachment, step: Publish) -> None:
+    async def _publish(self, attachment: VolumeAttachment, step: ControllerPublish) -> None:
         request = await self._publish_request(step)
-        intents = [self._hold(step.hold)] if step.hold else []
-        if not step.noted:
-            intents.append(self._note(attachment, step.node_id))
+        intents = [self._add_volume_finalizer(step.hold)] if step.hold else []
+        if not step.intent_written:
+            intents.append(self._write_intent(attachment, step.node_id))
         # Writes to two objects may share a commit; both are awaited, and the first failure counts.
         for failed in await asyncio.gather(*intents, return_exceptions=True):
             if failed is not None:
                 raise failed
-        about = _about(attachment, step.handle)
+        about = _log_fields(attachment, step.handle)
         log.info("Attaching", extra=about)
         reply = await self._call("ControllerPublishVolume", request, attachment)
         await self._set_attached(attachment, dict(reply.publish_context))
         log.info("Attached", extra=about)
 
-    async def _publish_request(self, step: Publish) -> v1.ControllerPublishVolumeRequest:
+    async def _publish_request(self, step: ControllerPublish) -> v1.ControllerPublishVolumeRequest:
         multi_writer = "SINGLE_NODE_MULTI_WRITER" in self.driver.controller
         capability = convert.capability(
             convert.attach_access_mode(step.modes, multi_writer=multi_writer),
@@ -202,22 +202,22 @@ class Attachments(Controller[str, AttachmentView, plans.Step]):
             node_id=step.node_id,
             volume_capability=capability,
             readonly=step.read_only,
-            secrets=await secrets(self.client, step.secret),
+            secrets=await read_secrets(self.client, step.secret),
             volume_context=step.attributes,
         )
 
-    async def _note(self, attachment: VolumeAttachment, node_id: str) -> None:
+    async def _write_intent(self, attachment: VolumeAttachment, node_id: str) -> None:
         """Write the intent before the call: the attachment cannot be deleted without a detach any more."""
         intent = {"metadata": {"finalizers": [self.facts.finalizer], "annotations": {plans.NODE_ID: node_id}}}
         words = "could not save VolumeAttachment"
         with trace.span(COMPONENT, "note node", f"va/{attachment.name}"), _as_retryable(words):
             await self.client.patch(VolumeAttachment, attachment.name, strategic=intent, uid=attachment.uid)
 
-    async def _unpublish(self, attachment: VolumeAttachment, step: Unpublish) -> None:
+    async def _unpublish(self, attachment: VolumeAttachment, step: ControllerUnpublish) -> None:
         request = v1.ControllerUnpublishVolumeRequest(
-            volume_id=step.handle, node_id=step.node_id, secrets=await secrets(self.client, step.secret)
+            volume_id=step.handle, node_id=step.node_id, secrets=await read_secrets(self.client, step.secret)
         )
-        about = _about(attachment, step.handle)
+        about = _log_fields(attachment, step.handle)
         log.info("Detaching", extra=about)
         await self._call("ControllerUnpublishVolume", request, attachment)
         await self._remove_finalizer(attachment)
@@ -241,12 +241,12 @@ class Attachments(Controller[str, AttachmentView, plans.Step]):
         with trace.span(COMPONENT, "attached", f"va/{attachment.name}"):
             await self._patch_status(attachment, status)
 
-    async def _record(self, attachment: VolumeAttachment, error: Exception) -> None:
+    async def _write_error(self, attachment: VolumeAttachment, error: Exception) -> None:
         """Write the error to the attachment."""
         detaching = attachment.is_deleting
         log.error(
             "Error detaching" if detaching else "Error attaching",
-            extra={**_about(attachment), "err": str(error)},
+            extra={**_log_fields(attachment), "err": str(error)},
         )
         text = str(error).encode()[:LONGEST_MESSAGE].decode(errors="ignore")
         note: dict[str, Any] = {"time": clock.stamp(), "message": text}
@@ -266,18 +266,20 @@ class Attachments(Controller[str, AttachmentView, plans.Step]):
 
     # --- the driver's own list
 
-    async def compare(self) -> None:
+    async def verify_attachments(self) -> None:
         """Compare the driver's list of published volumes with the attachments, at intervals."""
         while True:
             await asyncio.sleep(self.settings.reconcile_sync)
             try:
-                published = await self._published()
+                published = await self._list_published_nodes()
             except CallError as error:
                 log.error("Failed to list published volumes", extra={"err": str(error)})
                 continue
             for attachment in self.attachments.all():
                 if attachment.spec.attacher == self.driver.name and self._is_disputed(attachment, published):
-                    log.warning("The driver's list says otherwise, trying again", extra=_about(attachment))
+                    log.warning(
+                        "The driver's list says otherwise, trying again", extra=_log_fields(attachment)
+                    )
                     self.memory.disputed.add(attachment.name)
                     self.queue.add(attachment.name)
 
@@ -289,7 +291,7 @@ class Attachments(Controller[str, AttachmentView, plans.Step]):
             return False
         return plans.is_disputed(attachment, spec.csi.volume_handle, published)
 
-    async def _published(self) -> dict[str, frozenset[str]]:
+    async def _list_published_nodes(self) -> dict[str, frozenset[str]]:
         published: dict[str, frozenset[str]] = {}
         token, seen = "", set[str]()
         while True:
@@ -305,19 +307,19 @@ class Attachments(Controller[str, AttachmentView, plans.Step]):
             seen.add(token)
 
 
-class Volumes(Controller[str, VolumeHoldView, ReleaseVolume]):
+class VolumeFinalizerRemover(Controller[str, AttachedVolumeView, RemoveAttacherFinalizer]):
     """Removes our finalizer from volumes that are being deleted, after their last attachment."""
 
     name = "csi-attacher-volumes"
 
-    def __init__(self, client: Client, driver: Driver, settings: Settings) -> None:
+    def __init__(self, client: Client, driver: DriverClient, settings: AttacherOptions) -> None:
         super().__init__(
             client,
             workers=settings.worker_threads,
             backoff=Backoff(settings.retry_interval_start, settings.retry_interval_max),
             resync=settings.resync,
         )
-        self.finalizer = facts(driver).finalizer
+        self.finalizer = build_driver_info(driver).finalizer
 
     def setup(self) -> None:
         self.volumes = self.watch(PersistentVolume, self.keys_of_volume)
@@ -330,16 +332,16 @@ class Volumes(Controller[str, VolumeHoldView, ReleaseVolume]):
     def keys_of_attachment(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:
         return _volume_of(old) if old is not None and new is None else []
 
-    def view(self, key: str) -> VolumeHoldView | None:
+    def view(self, key: str) -> AttachedVolumeView | None:
         volume = self.volumes.get(key)
         if volume is None:
             return None
-        return VolumeHoldView(volume, self.by_volume[key], self.finalizer)
+        return AttachedVolumeView(volume, self.by_volume[key], self.finalizer)
 
-    def plan(self, view: VolumeHoldView) -> Iterator[ReleaseVolume]:
+    def plan(self, view: AttachedVolumeView) -> Iterator[RemoveAttacherFinalizer]:
         return plans.plan_release(view)
 
-    async def act(self, key: str, view: VolumeHoldView, step: ReleaseVolume) -> None:
+    async def act(self, key: str, view: AttachedVolumeView, step: RemoveAttacherFinalizer) -> None:
         removal = {"metadata": {"$deleteFromPrimitiveList/finalizers": [self.finalizer]}}
         with trace.span(COMPONENT, "release volume", f"pv/{key}"):
             await self.client.patch(
@@ -359,7 +361,7 @@ def _as_retryable(words: str) -> Iterator[None]:
         raise RetryableError(f"{words}: {error}") from error
 
 
-def _about(attachment: VolumeAttachment, handle: str = "") -> dict[str, str]:
+def _log_fields(attachment: VolumeAttachment, handle: str = "") -> dict[str, str]:
     about = {
         "VolumeAttachment": attachment.name,
         "PersistentVolume": attachment.spec.source.persistent_volume_name or "",

@@ -19,7 +19,7 @@ from volplane.api.storage import CSINode, VolumeAttachment
 NODE_ID = "csi.alpha.kubernetes.io/node-id"
 
 
-class Driver(Struct, frozen=True):
+class AttacherDriverInfo(Struct, frozen=True):
     """What the plan must know of the driver."""
 
     name: str
@@ -31,13 +31,13 @@ class Driver(Struct, frozen=True):
         return "external-attacher/" + sanitize_driver(self.name)
 
 
-class HoldVolume(Struct, frozen=True):
+class AddAttacherFinalizer(Struct, frozen=True):
     """Add our finalizer to the volume: it must not be deleted while it may be attached."""
 
     volume: str
 
 
-class Publish(Struct, frozen=True):
+class ControllerPublish(Struct, frozen=True):
     handle: str
     node_id: str
     modes: tuple[str, ...]
@@ -47,11 +47,11 @@ class Publish(Struct, frozen=True):
     read_only: bool = False
     secret: SecretReference | None = None
     attributes: Mapping[str, str] = {}
-    noted: bool = False  # the attachment carries finalizer and node ID already
+    intent_written: bool = False  # the attachment carries finalizer and node ID already
     hold: str = ""  # the volume that needs our finalizer first
 
 
-class Unpublish(Struct, frozen=True):
+class ControllerUnpublish(Struct, frozen=True):
     handle: str
     node_id: str
     secret: SecretReference | None = None
@@ -61,20 +61,20 @@ class MarkAttached(Struct, frozen=True):
     """The driver has nothing to attach: set `attached`."""
 
 
-class Refuse(Struct, frozen=True):
+class ReportAttachError(Struct, frozen=True):
     """It cannot be done now; the reason goes into attachError or detachError."""
 
     why: str
 
 
-Step = HoldVolume | Publish | Unpublish | MarkAttached | Refuse
+Step = AddAttacherFinalizer | ControllerPublish | ControllerUnpublish | MarkAttached | ReportAttachError
 
 
 def plan(
     attachment: VolumeAttachment,
     volume: PersistentVolume | None,
     node: CSINode | None,
-    driver: Driver,
+    driver: AttacherDriverInfo,
     *,
     forced: bool = False,  # the driver's own list contradicts the status
 ) -> Iterator[Step]:
@@ -91,28 +91,31 @@ def plan(
 
 
 def _attach(
-    attachment: VolumeAttachment, volume: PersistentVolume | None, node: CSINode | None, driver: Driver
+    attachment: VolumeAttachment,
+    volume: PersistentVolume | None,
+    node: CSINode | None,
+    driver: AttacherDriverInfo,
 ) -> Iterator[Step]:
     source = attachment.spec.source
     spec = _spec(attachment, volume)
     hold = ""
-    if isinstance(spec, Refuse):
+    if isinstance(spec, ReportAttachError):
         yield spec
         return
     if source.persistent_volume_name is not None and volume is not None:
         if volume.is_deleting:
-            yield Refuse(f'PersistentVolume "{volume.name}" is marked for deletion')
+            yield ReportAttachError(f'PersistentVolume "{volume.name}" is marked for deletion')
             return
         if driver.finalizer not in volume.metadata.finalizers:
             hold = volume.name
     assert spec.csi is not None
-    node_id = registered_id(node, driver.name)
+    node_id = registered_node_id(node, driver.name)
     if not node_id:
         if hold:
-            yield HoldVolume(hold)
-        yield Refuse(_unregistered(attachment, node, driver))
+            yield AddAttacherFinalizer(hold)
+        yield ReportAttachError(_not_registered_message(attachment, node, driver))
         return
-    yield Publish(
+    yield ControllerPublish(
         handle=spec.csi.volume_handle,
         node_id=node_id,
         modes=spec.access_modes,
@@ -122,67 +125,76 @@ def _attach(
         read_only=spec.csi.read_only and driver.publishes_readonly,
         secret=spec.csi.controller_publish_secret_ref,
         attributes=spec.csi.volume_attributes,
-        noted=driver.finalizer in attachment.metadata.finalizers
+        intent_written=driver.finalizer in attachment.metadata.finalizers
         and attachment.metadata.annotations.get(NODE_ID) == node_id,
         hold=hold,
     )
 
 
 def _detach(
-    attachment: VolumeAttachment, volume: PersistentVolume | None, node: CSINode | None, driver: Driver
+    attachment: VolumeAttachment,
+    volume: PersistentVolume | None,
+    node: CSINode | None,
+    driver: AttacherDriverInfo,
 ) -> Step:
     spec = _spec(attachment, volume)
-    if isinstance(spec, Refuse):
+    if isinstance(spec, ReportAttachError):
         return spec
     assert spec.csi is not None
-    node_id = registered_id(node, driver.name) or attachment.metadata.annotations.get(NODE_ID, "")
+    node_id = registered_node_id(node, driver.name) or attachment.metadata.annotations.get(NODE_ID, "")
     if not node_id:
-        return Refuse(_unregistered(attachment, node, driver))
-    return Unpublish(spec.csi.volume_handle, node_id, spec.csi.controller_publish_secret_ref)
+        return ReportAttachError(_not_registered_message(attachment, node, driver))
+    return ControllerUnpublish(spec.csi.volume_handle, node_id, spec.csi.controller_publish_secret_ref)
 
 
-def _spec(attachment: VolumeAttachment, volume: PersistentVolume | None) -> PersistentVolumeSpec | Refuse:
+def _spec(
+    attachment: VolumeAttachment, volume: PersistentVolume | None
+) -> PersistentVolumeSpec | ReportAttachError:
     """The volume that the attachment is for; it always has a CSI source."""
     source = attachment.spec.source
     if source.persistent_volume_name is not None and source.inline_volume_spec is not None:
-        return Refuse("both InlineCSIVolumeSource and PersistentVolumeName specified in VA source")
+        return ReportAttachError("both InlineCSIVolumeSource and PersistentVolumeName specified in VA source")
     if source.persistent_volume_name is not None:
         if volume is None:
-            return Refuse(f'persistentvolume "{source.persistent_volume_name}" not found')
+            return ReportAttachError(f'persistentvolume "{source.persistent_volume_name}" not found')
         spec = volume.spec
     elif source.inline_volume_spec is not None:
         spec = source.inline_volume_spec
     else:
-        return Refuse("neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source")
-    return spec if spec.csi is not None else Refuse("the volume has no CSI source")
+        return ReportAttachError(
+            "neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source"
+        )
+    return spec if spec.csi is not None else ReportAttachError("the volume has no CSI source")
 
 
-def registered_id(node: CSINode | None, driver: str) -> str:
+def registered_node_id(node: CSINode | None, driver: str) -> str:
     """The driver's own name for the node, as the driver registered it there."""
     drivers = node.spec.drivers if node is not None else ()
     return next((d.node_id for d in drivers if d.name == driver), "")
 
 
-def _unregistered(attachment: VolumeAttachment, node: CSINode | None, driver: Driver) -> str:
+def _not_registered_message(
+    attachment: VolumeAttachment, node: CSINode | None, driver: AttacherDriverInfo
+) -> str:
     name = attachment.spec.node_name
     if node is None:
         return f'csinode.storage.k8s.io "{name}" not found'
     return f"CSINode {name} does not contain driver {driver.name}"
 
 
-class VolumeHoldView(Struct, frozen=True):
+class AttachedVolumeView(Struct, frozen=True):
     volume: PersistentVolume
     attachments: Sequence[VolumeAttachment]
     finalizer: str
 
 
-class ReleaseVolume(Struct, frozen=True):
+class RemoveAttacherFinalizer(Struct, frozen=True):
     """Remove our finalizer from the volume."""
 
 
-def plan_release(view: VolumeHoldView) -> Iterator[ReleaseVolume]:
+def plan_release(view: AttachedVolumeView) -> Iterator[RemoveAttacherFinalizer]:
     if may_release(view.volume, view.attachments, view.finalizer):
-        yield ReleaseVolume()
+        yield RemoveAttacherFinalizer()
 
 
 def may_release(volume: PersistentVolume, attachments: Sequence[VolumeAttachment], finalizer: str) -> bool:
@@ -198,7 +210,7 @@ def is_disputed(attachment: VolumeAttachment, handle: str, published: Mapping[st
     return attachment.status.attached != (node_id in published.get(handle, frozenset()))
 
 
-def has_news(old: VolumeAttachment | None, new: VolumeAttachment | None) -> bool:
+def is_relevant_change(old: VolumeAttachment | None, new: VolumeAttachment | None) -> bool:
     """Whether a change matters: our own writes must not cut the backoff short."""
     if old is None or new is None or old is new:
         return True

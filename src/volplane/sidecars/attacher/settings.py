@@ -3,10 +3,10 @@
 from typing import Annotated
 
 from volplane.base.settings import Duration, about
-from volplane.sidecars import Common
+from volplane.sidecars import SidecarOptions
 
 
-class Settings(Common, frozen=True, kw_only=True):
+class AttacherOptions(SidecarOptions, frozen=True, kw_only=True):
     timeout: Annotated[Duration, about("timeout of one CSI call")] = 15.0
     worker_threads: Annotated[int, about("VolumeAttachments that are processed at the same time")] = 10
     resync: Annotated[Duration, about("interval at which every VolumeAttachment is reconciled again")] = 600.0

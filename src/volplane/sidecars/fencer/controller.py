@@ -31,20 +31,22 @@ from volplane.sidecars.fencer.plan import (
 
 log = logging.getLogger(__name__)
 
-ANSWER = 10.0  # seconds that the cloud gets
-Proof = Callable[[str], Awaitable[bool]]  # whether an instance is off
+CLOUD_TIMEOUT = 10.0  # seconds that the cloud gets
+IsInstanceOff = Callable[[str], Awaitable[bool]]  # whether an instance is off
 
 
 class Fencer(Controller[str, FencerView, Step]):
     name = component = "node-fencer"
     workers = 4
 
-    def __init__(self, client: Client, *, driver: str, is_off: Proof) -> None:
+    def __init__(self, client: Client, *, driver: str, is_off: IsInstanceOff) -> None:
         super().__init__(client)
         self.driver, self.is_off = driver, is_off
 
     def setup(self) -> None:
-        self.nodes = self.watch(Node, lambda old, new: [new.name] if new and _has_news(old, new) else [])
+        self.nodes = self.watch(
+            Node, lambda old, new: [new.name] if new and _is_relevant_change(old, new) else []
+        )
         self.csi_nodes = self.watch(CSINode, lambda old, new: [new.name] if new else [])
 
     def view(self, key: str) -> FencerView | None:
@@ -58,7 +60,7 @@ class Fencer(Controller[str, FencerView, Step]):
         node = view.node
         match step:
             case CheckInstance(instance):
-                async with asyncio.timeout(ANSWER):
+                async with asyncio.timeout(CLOUD_TIMEOUT):
                     off = await self.is_off(instance)
                 return Replan(structs.replace(view, off=off))
             case AddFenceTaint(taints):
@@ -79,12 +81,12 @@ class Fencer(Controller[str, FencerView, Step]):
         return next((d.node_id for d in drivers if d.name == self.driver), "")
 
     async def _set_taints(self, node: Node, taints: tuple[Taint, ...]) -> None:
-        patch = {"spec": {"taints": [codec.builtins(taint) for taint in taints] or None}}
+        patch = {"spec": {"taints": [codec.to_dict(taint) for taint in taints] or None}}
         revision = node.metadata.resource_version
         await self.client.patch(Node, node.name, merge=patch, revision=revision, missing_ok=True)
 
 
-def _has_news(old: Node | None, new: Node) -> bool:
+def _is_relevant_change(old: Node | None, new: Node) -> bool:
     """More than a heartbeat."""
     return old is None or old.spec.taints != new.spec.taints or _ready_status(old) != _ready_status(new)
 
@@ -94,7 +96,7 @@ def _ready_status(node: Node) -> list[str]:
 
 
 async def run(
-    client: Client, *, driver: str, is_off: Proof, wait_registry: WaitRegistry | None = None
+    client: Client, *, driver: str, is_off: IsInstanceOff, wait_registry: WaitRegistry | None = None
 ) -> None:
     """Until cancelled."""
     await (wait_registry or WaitRegistry()).run(Fencer(client, driver=driver, is_off=is_off))

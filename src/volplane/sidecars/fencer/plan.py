@@ -21,8 +21,8 @@ from volplane.rules.taints import (
     is_ready,
 )
 
-PROVEN = Taint(key=OUT_OF_SERVICE, value=INSTANCE_STOPPED, effect=NO_EXECUTE)
-PERIOD = 5.0  # seconds between two checks of a node that is not ready
+FENCE_TAINT = Taint(key=OUT_OF_SERVICE, value=INSTANCE_STOPPED, effect=NO_EXECUTE)
+CHECK_INTERVAL = 5.0  # seconds between two checks of a node that is not ready
 
 
 class FencerView(Struct, frozen=True):
@@ -48,11 +48,11 @@ class RemoveFenceTaint(Struct, frozen=True):
 Step = CheckInstance | AddFenceTaint | RemoveFenceTaint
 
 
-def is_ours(taint: Taint) -> bool:
-    return (taint.key, taint.value) == (PROVEN.key, PROVEN.value)
+def is_fence_taint(taint: Taint) -> bool:
+    return (taint.key, taint.value) == (FENCE_TAINT.key, FENCE_TAINT.value)
 
 
-def wants_proof(node: Node) -> bool:
+def needs_instance_check(node: Node) -> bool:
     """Whether it matters if the node's machine is off."""
     return not is_ready(node) and not is_out_of_service(node)
 
@@ -61,17 +61,18 @@ def plan(view: FencerView) -> Iterator[Step | Wait]:
     node, instance = view.node, view.instance
     taints = node.spec.taints
     if is_ready(node):
-        others = tuple(taint for taint in taints if not is_ours(taint))
+        others = tuple(taint for taint in taints if not is_fence_taint(taint))
         if others != taints:
             yield RemoveFenceTaint(others)
-    elif wants_proof(node):
+    elif needs_instance_check(node):
         if view.off:
-            yield AddFenceTaint((*taints, PROVEN))
+            yield AddFenceTaint((*taints, FENCE_TAINT))
         elif instance and view.off is None:
             yield CheckInstance(instance)
         elif instance:
             yield Wait(
-                PERIOD, f"{node.name} does not answer, but its instance {instance} is not known to be off"
+                CHECK_INTERVAL,
+                f"{node.name} does not answer, but its instance {instance} is not known to be off",
             )
         else:
             yield Wait(UNTIL_CHANGED, f"{node.name} does not answer, and nobody knows which instance it is")

@@ -1,6 +1,6 @@
 """livenessprobe: turns the driver's Probe into an HTTP answer. Run it with `run(settings)`."""
 
 from volplane.sidecars.liveness.service import run
-from volplane.sidecars.liveness.settings import Settings
+from volplane.sidecars.liveness.settings import LivenessOptions
 
-__all__ = ["Settings", "run"]
+__all__ = ["LivenessOptions", "run"]

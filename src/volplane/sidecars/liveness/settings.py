@@ -10,7 +10,7 @@ from msgspec import Struct
 from volplane.base.settings import Duration, about
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class LivenessOptions(Struct, frozen=True, kw_only=True):
     csi_address: Annotated[str, about("socket of the CSI driver")] = "/run/csi/socket"
     probe_timeout: Annotated[Duration, about("timeout of one Probe call")] = 3.0
     health_port: Annotated[int, about("port of /healthz on loopback; 0 picks a free one")] = 9808

@@ -18,27 +18,27 @@ from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.client import Caller
 from volplane.loops.controller import Unsupported
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.loops.wait_reports import WaitRegistry
-from volplane.sidecars import STARTUP_CALL, Driver, beside
+from volplane.sidecars import STARTUP_CALL_TIMEOUT, DriverClient, run_sidecar
 from volplane.sidecars.provisioner.controller import (
     COMPONENT,
-    Capacities,
-    Claims,
+    CapacityPublisher,
+    ClaimProvisioner,
+    NodeClaimRace,
+    ReleasedVolumeDeleter,
     SourceProtection,
-    Turns,
-    Volumes,
-    owner,
+    find_owner,
     wait_for_snapshot_crd,
 )
-from volplane.sidecars.provisioner.settings import Settings
+from volplane.sidecars.provisioner.settings import ProvisionerOptions
 
-__all__ = ["Settings", "run"]
+__all__ = ["ProvisionerOptions", "run"]
 
 
 async def run(
     client: Client,
-    settings: Settings,
+    settings: ProvisionerOptions,
     *,
     caller: Caller | None = None,
     identity: str = "",
@@ -56,17 +56,19 @@ async def run(
 
     registry = wait_registry or WaitRegistry()
 
-    async def work(driver: Driver) -> None:
+    async def work(driver: DriverClient) -> None:
         if settings.enable_capacity and "GET_CAPACITY" not in driver.controller:
             raise Unsupported(
                 f"--enable-capacity needs a driver with GET_CAPACITY, and {driver.name} has none"
             )
-        turns = await _turns(client, driver, settings, here) if here else None
+        turns = await _join_node_race(client, driver, settings, here) if here else None
         millis = int(clock.wall().timestamp() * 1000)
         stamp = f"{millis}-{random.randrange(10_000)}-{driver.name}" + (f"-{here}" if here else "")
-        async with Recorder(client, f"{driver.name}_{me}") as events, asyncio.TaskGroup() as group:
-            changed = await _publish(client, driver, settings, events, turns, group, registry, me, namespace)
-            claims = Claims(
+        async with EventRecorder(client, f"{driver.name}_{me}") as events, asyncio.TaskGroup() as group:
+            changed = await _start_capacity_publisher(
+                client, driver, settings, events, turns, group, registry, me, namespace
+            )
+            claims = ClaimProvisioner(
                 client,
                 driver,
                 settings,
@@ -76,14 +78,16 @@ async def run(
                 changed=changed,
             )
             group.create_task(registry.run(claims))
-            volumes = Volumes(client, driver, settings, events=events, turns=turns, changed=changed)
+            volumes = ReleasedVolumeDeleter(
+                client, driver, settings, events=events, turns=turns, changed=changed
+            )
             group.create_task(registry.run(volumes))
             if "CREATE_DELETE_SNAPSHOT" in driver.controller:
-                group.create_task(_follow_snapshots(client, claims))
+                group.create_task(_watch_snapshots(client, claims))
             if driver.controller & {"CREATE_DELETE_SNAPSHOT", "CLONE_VOLUME"}:
                 group.create_task(registry.run(SourceProtection(client, driver, settings, events=events)))
 
-    await beside(
+    await run_sidecar(
         client,
         settings,
         COMPONENT,
@@ -95,23 +99,25 @@ async def run(
     )
 
 
-async def _follow_snapshots(client: Client, claims: Claims) -> None:
+async def _watch_snapshots(client: Client, claims: ClaimProvisioner) -> None:
     """Whenever the kinds of snapshots are installed: perhaps after us."""
     await wait_for_snapshot_crd(client)
-    await claims.follow_snapshots()
+    await claims.watch_snapshots()
 
 
-async def _turns(client: Client, driver: Driver, settings: Settings, node: str) -> Turns:
-    info = await driver.call("NodeGetInfo", v1.NodeGetInfoRequest(), timeout=STARTUP_CALL)
-    return Turns(client, driver, settings, node, dict(info.accessible_topology.segments))
+async def _join_node_race(
+    client: Client, driver: DriverClient, settings: ProvisionerOptions, node: str
+) -> NodeClaimRace:
+    info = await driver.call("NodeGetInfo", v1.NodeGetInfoRequest(), timeout=STARTUP_CALL_TIMEOUT)
+    return NodeClaimRace(client, driver, settings, node, dict(info.accessible_topology.segments))
 
 
-async def _publish(
+async def _start_capacity_publisher(
     client: Client,
-    driver: Driver,
-    settings: Settings,
-    events: Recorder,
-    turns: Turns | None,
+    driver: DriverClient,
+    settings: ProvisionerOptions,
+    events: EventRecorder,
+    turns: NodeClaimRace | None,
     group: asyncio.TaskGroup,
     registry: WaitRegistry,
     pod: str,
@@ -120,13 +126,13 @@ async def _publish(
     """Who is to be told that a class has more or less room."""
     if not settings.enable_capacity:
         return lambda storage_class: None
-    capacities = Capacities(
+    capacities = CapacityPublisher(
         client,
         driver,
         settings,
         events=events,
         namespace=namespace,
-        owner=await owner(client, pod, namespace, settings.capacity_ownerref_level),
+        owner=await find_owner(client, pod, namespace, settings.capacity_ownerref_level),
         node=turns.node if turns else "",
         places=turns.places if turns else None,
     )

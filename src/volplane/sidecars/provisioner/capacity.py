@@ -22,7 +22,7 @@ MANAGER = "external-provisioner"
 LONGEST_LABEL = 63
 
 
-class Slot(Struct, frozen=True):
+class CapacitySlot(Struct, frozen=True):
     """What one object is about."""
 
     storage_class: str
@@ -33,7 +33,7 @@ class Slot(Struct, frozen=True):
         return "|".join([self.storage_class, *(f"{key}={value}" for key, value in self.term)])
 
 
-def manager(node: str) -> str:
+def manager_label(node: str) -> str:
     """Who keeps the objects: one for the cluster, or one per node."""
     whole = f"{MANAGER}-{node}" if node else MANAGER
     if len(whole) <= LONGEST_LABEL:
@@ -42,7 +42,7 @@ def manager(node: str) -> str:
     return f"{MANAGER}-{digest}"
 
 
-def places(
+def list_terms(
     nodes: Mapping[str, Node], registrations: Mapping[str, CSINode], driver: str, *, topological: bool
 ) -> frozenset[Term]:
     """Where the driver is registered, by the segments that it names."""
@@ -58,20 +58,20 @@ def places(
     return frozenset(found)
 
 
-def slots(
+def build_slots(
     kept: Iterable[StorageClass], terms: Iterable[Term], driver: str, *, immediate: bool
-) -> dict[str, Slot]:
+) -> dict[str, CapacitySlot]:
     """By key. Immediate classes do not ask where there is room, so nobody would look at their objects."""
-    mine = [c for c in kept if classes.driver(c.provisioner) == driver]
+    mine = [c for c in kept if classes.driver_name(c.provisioner) == driver]
     named = [c.name for c in mine if immediate or classes.is_delayed(c)]
-    made = [Slot(name, term) for name in named for term in terms]
+    made = [CapacitySlot(name, term) for name in named for term in terms]
     return {slot.key: slot for slot in made}
 
 
-def slot_of(capacity: CSIStorageCapacity) -> Slot:
+def slot_of(capacity: CSIStorageCapacity) -> CapacitySlot:
     labels = capacity.node_topology.match_labels if capacity.node_topology is not None else {}
-    return Slot(capacity.storage_class_name, tuple(sorted(labels.items())))
+    return CapacitySlot(capacity.storage_class_name, tuple(sorted(labels.items())))
 
 
-def selector(term: Term) -> LabelSelector:
+def topology_selector(term: Term) -> LabelSelector:
     return LabelSelector(match_labels=dict(term))

@@ -12,9 +12,16 @@ from msgspec import Struct
 
 from volplane.api import names
 from volplane.api.core import PersistentVolumeClaim, SecretReference
-from volplane.rules.templates import BadTemplate, resolve
+from volplane.rules.templates import InvalidTemplate, resolve
 
-__all__ = ["BadParameters", "BadTemplate", "SecretKeys", "for_driver", "fs_type", "secret"]
+__all__ = [
+    "BadParameters",
+    "InvalidTemplate",
+    "SecretParameterKeys",
+    "driver_parameters",
+    "fs_type",
+    "secret_reference",
+]
 
 PREFIX = "csi.storage.k8s.io/"
 FS_TYPE = PREFIX + "fstype"
@@ -24,7 +31,7 @@ class BadParameters(ValueError):
     """The class asks for something that can never work."""
 
 
-class SecretKeys(Struct, frozen=True):
+class SecretParameterKeys(Struct, frozen=True):
     """Under which parameters a secret is named."""
 
     kind: str
@@ -42,14 +49,14 @@ class SecretKeys(Struct, frozen=True):
         return [f"{PREFIX}{self.kind}secret-{part.lower()}", *([f"{self.old}{part}"] if self.old else [])]
 
 
-PROVISIONER = SecretKeys("provisioner-", "csiProvisionerSecret")
-CONTROLLER_PUBLISH = SecretKeys("controller-publish-", "csiControllerPublishSecret")
-NODE_STAGE = SecretKeys("node-stage-", "csiNodeStageSecret")
-NODE_PUBLISH = SecretKeys("node-publish-", "csiNodePublishSecret")
-CONTROLLER_EXPAND = SecretKeys("controller-expand-")
-NODE_EXPAND = SecretKeys("node-expand-")
-CONTROLLER_MODIFY = SecretKeys("controller-modify-")
-ANY = SecretKeys("")  # for every operation that names none of its own
+PROVISIONER = SecretParameterKeys("provisioner-", "csiProvisionerSecret")
+CONTROLLER_PUBLISH = SecretParameterKeys("controller-publish-", "csiControllerPublishSecret")
+NODE_STAGE = SecretParameterKeys("node-stage-", "csiNodeStageSecret")
+NODE_PUBLISH = SecretParameterKeys("node-publish-", "csiNodePublishSecret")
+CONTROLLER_EXPAND = SecretParameterKeys("controller-expand-")
+NODE_EXPAND = SecretParameterKeys("node-expand-")
+CONTROLLER_MODIFY = SecretParameterKeys("controller-modify-")
+ANY = SecretParameterKeys("")  # for every operation that names none of its own
 
 _SECRETS = (
     PROVISIONER,
@@ -71,7 +78,7 @@ def fs_type(parameters: Mapping[str, str], default: str = "") -> str:
     return (found[0] if found else "") or default
 
 
-def for_driver(parameters: Mapping[str, str]) -> dict[str, str]:
+def driver_parameters(parameters: Mapping[str, str]) -> dict[str, str]:
     """The parameters without those that were meant for us."""
     for key in parameters:
         if key.startswith(PREFIX) and key not in _KNOWN:
@@ -79,8 +86,8 @@ def for_driver(parameters: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in parameters.items() if key not in _KNOWN}
 
 
-def secret(
-    keys: SecretKeys, parameters: Mapping[str, str], volume: str, claim: PersistentVolumeClaim | None
+def secret_reference(
+    keys: SecretParameterKeys, parameters: Mapping[str, str], volume: str, claim: PersistentVolumeClaim | None
 ) -> SecretReference | None:
     """The secret that an operation on this volume uses, None if the class names none."""
     templates = _templates(keys, parameters) or _templates(ANY, parameters)
@@ -92,7 +99,7 @@ def secret(
         tokens["pvc.namespace"] = claim.namespace
     namespace = resolve(namespace_template, tokens)
     if not names.is_label(namespace):
-        raise BadTemplate(
+        raise InvalidTemplate(
             f'"{namespace_template}" resolved to "{namespace}" which is not a valid namespace name'
         )
     if claim is not None:
@@ -100,12 +107,12 @@ def secret(
         tokens |= {f"pvc.annotations['{k}']": v for k, v in claim.metadata.annotations.items()}
     name = resolve(name_template, tokens)
     if not names.is_subdomain(name):
-        raise BadTemplate(f'"{name_template}" resolved to "{name}" which is not a valid secret name')
+        raise InvalidTemplate(f'"{name_template}" resolved to "{name}" which is not a valid secret name')
     return SecretReference(name=name, namespace=namespace)
 
 
-def _templates(keys: SecretKeys, parameters: Mapping[str, str]) -> tuple[str, str] | None:
-    name, namespace = (_one(keys.spellings(part), parameters) for part in ("Name", "Namespace"))
+def _templates(keys: SecretParameterKeys, parameters: Mapping[str, str]) -> tuple[str, str] | None:
+    name, namespace = (_single_value(keys.spellings(part), parameters) for part in ("Name", "Namespace"))
     if name is None and namespace is None:
         return None
     if not name or not namespace:
@@ -113,7 +120,7 @@ def _templates(keys: SecretKeys, parameters: Mapping[str, str]) -> tuple[str, st
     return name, namespace
 
 
-def _one(spellings: list[str], parameters: Mapping[str, str]) -> str | None:
+def _single_value(spellings: list[str], parameters: Mapping[str, str]) -> str | None:
     given = [key for key in spellings if key in parameters]
     if len(given) > 1:
         raise BadParameters(f"{' and '.join(given)} mean the same, set only one of them")

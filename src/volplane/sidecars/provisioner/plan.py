@@ -14,16 +14,27 @@ from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Sec
 from volplane.api.storage import CSINode, StorageClass, VolumeAttachment, VolumeAttributesClass
 from volplane.rules import binding, classes, sizes
 from volplane.rules import topology as topology_rules
-from volplane.rules.steps import Say, Wait, normal
+from volplane.rules.steps import RecordEvent, Wait, normal
 from volplane.sidecars.provisioner import parameters as keys
 from volplane.sidecars.provisioner import sources
-from volplane.sidecars.provisioner.order import DELETION_SECRET, INTENT, Order, Secrets, is_noted
-from volplane.sidecars.provisioner.parameters import BadParameters, BadTemplate
-from volplane.sidecars.provisioner.sources import Content, NotReady, Source
-from volplane.sidecars.provisioner.topology import NodeUnfit, NotPlaceable, Requirement, requirement
+from volplane.sidecars.provisioner.parameters import BadParameters, InvalidTemplate
+from volplane.sidecars.provisioner.provision_request import (
+    DELETION_SECRET,
+    INTENT,
+    ProvisionRequest,
+    VolumeSecrets,
+    has_intent,
+)
+from volplane.sidecars.provisioner.sources import SourceContent, SourceNotReady, SourceObjects
+from volplane.sidecars.provisioner.topology import (
+    NoTopologyFound,
+    SelectedNodeUnfit,
+    TopologyTerms,
+    build_terms,
+)
 
 
-class Driver(Struct, frozen=True):
+class ProvisionerDriverInfo(Struct, frozen=True):
     """What the plan must know of the driver, and of how we were told to use it."""
 
     name: str
@@ -38,7 +49,7 @@ class Driver(Struct, frozen=True):
     immediate_topology: bool = True
     prevent_mode_change: bool = True
     node: str = ""  # the one node that we work for; "": for all
-    places: Mapping[str, str] | None = None  # that node's own segments
+    topology_segments: Mapping[str, str] | None = None  # that node's own segments
 
     @property
     def has_topology(self) -> bool:
@@ -58,23 +69,23 @@ class ProvisionInputs(Struct, frozen=True):
     nodes: Mapping[str, Node] = {}
     registrations: Mapping[str, CSINode] = {}
     infeasible: tuple[str, float] | None = None  # class (uid) that cannot do it; seconds to the next try
-    source: Source = Source()  # what the claim's data comes from
+    source: SourceObjects = SourceObjects()  # what the claim's data comes from
 
 
-class Create(Struct, frozen=True):
-    order: Order
+class CreateVolume(Struct, frozen=True):
+    request: ProvisionRequest
 
 
 class RemoveIntent(Struct, frozen=True):
     """The outcome is known: remove the order from the claim."""
 
 
-class Fail(Struct, frozen=True):
+class ReportProvisionError(Struct, frozen=True):
     """It cannot be provisioned now; recorded as an event unless `quiet`, and retried with backoff."""
 
     why: str
     quiet: bool = False
-    placeless: bool = False  # nodes or registrations may cure it
+    needs_nodes: bool = False  # nodes or registrations may cure it
 
 
 class ClaimForNode(Struct, frozen=True):
@@ -88,10 +99,10 @@ class Reschedule(Struct, frozen=True):
     why: str
 
 
-Step = Create | RemoveIntent | Fail | ClaimForNode | Reschedule
+Step = CreateVolume | RemoveIntent | ReportProvisionError | ClaimForNode | Reschedule
 
 
-def volume_name(claim: PersistentVolumeClaim, driver: Driver) -> str:
+def volume_name(claim: PersistentVolumeClaim, driver: ProvisionerDriverInfo) -> str:
     uid = claim.uid
     if driver.uuid_length >= 0:
         uid = uid.replace("-", "")[: driver.uuid_length]
@@ -99,15 +110,18 @@ def volume_name(claim: PersistentVolumeClaim, driver: Driver) -> str:
 
 
 def plan(
-    claim: PersistentVolumeClaim, inputs: ProvisionInputs, order: Order | None, driver: Driver
-) -> Iterator[Step | Wait | Say]:
+    claim: PersistentVolumeClaim,
+    inputs: ProvisionInputs,
+    order: ProvisionRequest | None,
+    driver: ProvisionerDriverInfo,
+) -> Iterator[Step | Wait | RecordEvent]:
     if order is not None and driver.node and order.node != driver.node:
         return  # another node's provisioner has it in work
     if inputs.volume is not None:
-        if is_noted(claim) and order is not None:
+        if has_intent(claim) and order is not None:
             yield RemoveIntent()
     elif order is not None:
-        yield Create(order)  # it may be half done: nothing else matters until we know
+        yield CreateVolume(order)  # it may be half done: nothing else matters until we know
     elif wants_volume(claim, driver.name):
         yield from _start(claim, inputs, driver)
 
@@ -115,7 +129,7 @@ def plan(
 def wants_volume(claim: PersistentVolumeClaim, driver: str) -> bool:
     """The claim has no volume, and this driver was asked for one."""
     notes = claim.metadata.annotations
-    if driver not in (binding.provisioner_asked(notes), notes.get(binding.MIGRATED_TO)):
+    if driver not in (binding.requested_provisioner(notes), notes.get(binding.MIGRATED_TO)):
         return False
     if claim.is_deleting:
         # No order can be written down any more. With our finalizer and no legible order somebody has edited
@@ -125,14 +139,14 @@ def wants_volume(claim: PersistentVolumeClaim, driver: str) -> bool:
 
 
 def _start(
-    claim: PersistentVolumeClaim, inputs: ProvisionInputs, driver: Driver
-) -> Iterator[Step | Wait | Say]:
+    claim: PersistentVolumeClaim, inputs: ProvisionInputs, driver: ProvisionerDriverInfo
+) -> Iterator[Step | Wait | RecordEvent]:
     name = binding.claim_class(claim)
     storage_class = inputs.storage_class
     if storage_class is None:
-        yield Fail(f'storageclass.storage.k8s.io "{name or ""}" not found', quiet=True)
+        yield ReportProvisionError(f'storageclass.storage.k8s.io "{name or ""}" not found', quiet=True)
         return
-    if classes.driver(storage_class.provisioner) != driver.name:
+    if classes.driver_name(storage_class.provisioner) != driver.name:
         return
     selected = claim.metadata.annotations.get(binding.SELECTED_NODE, "")
     if classes.is_delayed(storage_class) and not selected:
@@ -144,39 +158,42 @@ def _start(
     if inputs.infeasible is not None and inputs.infeasible[0] == storage_class.uid:
         yield Wait(inputs.infeasible[1], "the driver says that this class can never make the volume")
         return
-    source = sources.wanted(claim)
+    source = sources.source_reference(claim)
     if source is not None and not source.is_known:
         yield normal("Provisioning", "Assuming an external populator will provision the volume")
         return
     try:
-        yield Create(order_for(claim, storage_class, inputs, driver))
-    except NodeUnfit as error:
+        yield CreateVolume(build_request(claim, storage_class, inputs, driver))
+    except SelectedNodeUnfit as error:
         yield Reschedule(selected, f"error generating accessibility requirements: {error}")
-    except NotPlaceable as error:
-        yield Fail(f"error generating accessibility requirements: {error}", placeless=True)
-    except (BadParameters, BadTemplate, UnsupportedClaim, NotReady) as error:
-        yield Fail(str(error))
+    except NoTopologyFound as error:
+        yield ReportProvisionError(f"error generating accessibility requirements: {error}", needs_nodes=True)
+    except (BadParameters, InvalidTemplate, UnsupportedClaim, SourceNotReady) as error:
+        yield ReportProvisionError(str(error))
 
 
 class UnsupportedClaim(ValueError):
     """The claim asks for what the driver does not offer."""
 
 
-def order_for(
-    claim: PersistentVolumeClaim, storage_class: StorageClass, inputs: ProvisionInputs, driver: Driver
-) -> Order:
-    _check(claim, driver)
+def build_request(
+    claim: PersistentVolumeClaim,
+    storage_class: StorageClass,
+    inputs: ProvisionInputs,
+    driver: ProvisionerDriverInfo,
+) -> ProvisionRequest:
+    _check_supported(claim, driver)
     name = volume_name(claim, driver)
     given = storage_class.parameters
-    parameters = keys.for_driver(given)
+    parameters = keys.driver_parameters(given)
     if driver.extra_metadata:
         parameters[keys.PREFIX + "pvc/name"] = claim.name
         parameters[keys.PREFIX + "pvc/namespace"] = claim.namespace
         parameters[keys.PREFIX + "pv/name"] = name
-    return Order(
+    return ProvisionRequest(
         driver=driver.name,
         name=name,
-        size=sizes.requested(claim),
+        size=sizes.requested_size(claim),
         modes=claim.spec.access_modes,
         block=claim.spec.volume_mode == "Block",
         fs_type=keys.fs_type(given, driver.default_fstype),
@@ -186,7 +203,7 @@ def order_for(
         topological=driver.has_topology,
         topology=_topology(claim, storage_class, inputs, driver),
         node=claim.metadata.annotations.get(binding.SELECTED_NODE, ""),
-        content=_content(claim, storage_class, inputs, driver),
+        content=_source_content(claim, storage_class, inputs, driver),
         secrets=_secrets(claim, given, name),
         storage_class=binding.claim_class(claim) or "",
         class_uid=storage_class.uid,
@@ -196,7 +213,7 @@ def order_for(
     )
 
 
-def _check(claim: PersistentVolumeClaim, driver: Driver) -> None:
+def _check_supported(claim: PersistentVolumeClaim, driver: ProvisionerDriverInfo) -> None:
     if claim.spec.selector is not None:
         raise UnsupportedClaim("claim Selector is not supported")
     if "CONTROLLER_SERVICE" not in driver.plugin:
@@ -207,7 +224,7 @@ def _check(claim: PersistentVolumeClaim, driver: Driver) -> None:
         raise UnsupportedClaim(
             "CSI driver does not support dynamic provisioning: controller CREATE_DELETE_VOLUME is missing"
         )
-    source = sources.wanted(claim)
+    source = sources.source_reference(claim)
     if source is None:
         return
     if source.namespace != claim.namespace:
@@ -219,13 +236,16 @@ def _check(claim: PersistentVolumeClaim, driver: Driver) -> None:
         raise UnsupportedClaim(f"CSI driver does not support {source.kind} as a source: {needed} is missing")
 
 
-def _content(
-    claim: PersistentVolumeClaim, storage_class: StorageClass, inputs: ProvisionInputs, driver: Driver
-) -> Content | None:
-    reference = sources.wanted(claim)
+def _source_content(
+    claim: PersistentVolumeClaim,
+    storage_class: StorageClass,
+    inputs: ProvisionInputs,
+    driver: ProvisionerDriverInfo,
+) -> SourceContent | None:
+    reference = sources.source_reference(claim)
     if reference is None:
         return None
-    return sources.content(
+    return sources.resolve_content(
         claim,
         storage_class,
         reference,
@@ -234,7 +254,9 @@ def _content(
     )
 
 
-def _attributes(claim: PersistentVolumeClaim, inputs: ProvisionInputs, driver: Driver) -> Mapping[str, str]:
+def _attributes(
+    claim: PersistentVolumeClaim, inputs: ProvisionInputs, driver: ProvisionerDriverInfo
+) -> Mapping[str, str]:
     name = claim.spec.volume_attributes_class_name
     if not name:
         return {}
@@ -253,11 +275,14 @@ def _attributes(claim: PersistentVolumeClaim, inputs: ProvisionInputs, driver: D
 
 
 def _topology(
-    claim: PersistentVolumeClaim, storage_class: StorageClass, inputs: ProvisionInputs, driver: Driver
-) -> Requirement | None:
+    claim: PersistentVolumeClaim,
+    storage_class: StorageClass,
+    inputs: ProvisionInputs,
+    driver: ProvisionerDriverInfo,
+) -> TopologyTerms | None:
     if not driver.has_topology:
         return None
-    return requirement(
+    return build_terms(
         claim.name,
         storage_class,
         claim.metadata.annotations.get(binding.SELECTED_NODE, ""),
@@ -269,14 +294,14 @@ def _topology(
     )
 
 
-def _secrets(claim: PersistentVolumeClaim, parameters: Mapping[str, str], volume: str) -> Secrets:
+def _secrets(claim: PersistentVolumeClaim, parameters: Mapping[str, str], volume: str) -> VolumeSecrets:
     if not any("secret" in key.lower() for key in parameters):
-        return Secrets()  # as most classes
+        return VolumeSecrets()  # as most classes
 
-    def secret(which: keys.SecretKeys) -> SecretReference | None:
-        return keys.secret(which, parameters, volume, claim)
+    def secret(which: keys.SecretParameterKeys) -> SecretReference | None:
+        return keys.secret_reference(which, parameters, volume, claim)
 
-    return Secrets(
+    return VolumeSecrets(
         secret(keys.PROVISIONER),
         secret(keys.CONTROLLER_PUBLISH),
         secret(keys.NODE_STAGE),
@@ -290,21 +315,21 @@ def _secrets(claim: PersistentVolumeClaim, parameters: Mapping[str, str], volume
 # --- the other end of a volume's life
 
 
-class Hold(Struct, frozen=True):
+class AddReclaimFinalizer(Struct, frozen=True):
     """Our finalizer: the object stays until the disk behind it is gone."""
 
 
-class Release(Struct, frozen=True):
+class RemoveReclaimFinalizer(Struct, frozen=True):
     """Without our finalizer: the disk is to stay."""
 
 
-class Delete(Struct, frozen=True):
+class DeleteVolume(Struct, frozen=True):
     handle: str
     secret: SecretReference | None = None
     secret_known: bool = True  # False: only the class can tell
 
 
-class Refuse(Struct, frozen=True):
+class RefuseDeletion(Struct, frozen=True):
     why: str
 
 
@@ -313,30 +338,30 @@ class ReclaimView(Struct, frozen=True):
     attachments: Sequence[VolumeAttachment]
 
 
-ReclaimStep = Hold | Release | Delete | Refuse
+ReclaimStep = AddReclaimFinalizer | RemoveReclaimFinalizer | DeleteVolume | RefuseDeletion
 
 
-def reclaim(
-    volume: PersistentVolume, attachments: Sequence[VolumeAttachment], driver: Driver
+def plan_reclaim(
+    volume: PersistentVolume, attachments: Sequence[VolumeAttachment], driver: ProvisionerDriverInfo
 ) -> Iterator[ReclaimStep]:
-    if not is_responsible(volume, driver.name) or not is_ours(volume, driver.places):
+    if not is_responsible(volume, driver.name) or not is_ours(volume, driver.topology_segments):
         return
     held = binding.EXTERNAL_FINALIZER in volume.metadata.finalizers
     if volume.spec.persistent_volume_reclaim_policy != "Delete":
         if held:
-            yield Release()
+            yield RemoveReclaimFinalizer()
         return
     if volume.status.phase == "Bound" and not held and not volume.is_deleting:
-        yield Hold()
+        yield AddReclaimFinalizer()
     if volume.status.phase != "Released" or (volume.is_deleting and not held):
         return
     if driver.attaches and attachments:
         node = attachments[0].spec.node_name
-        yield Refuse(f"persistentvolume {volume.name} is still attached to node {node}")
+        yield RefuseDeletion(f"persistentvolume {volume.name} is still attached to node {node}")
     elif volume.spec.csi is None:
-        yield Refuse("invalid CSI PV")
+        yield RefuseDeletion("invalid CSI PV")
     else:
-        yield Delete(volume.spec.csi.volume_handle, *_deletion_secret(volume))
+        yield DeleteVolume(volume.spec.csi.volume_handle, *_deletion_secret(volume))
 
 
 def _deletion_secret(volume: PersistentVolume) -> tuple[SecretReference | None, bool]:
@@ -351,13 +376,13 @@ def is_responsible(volume: PersistentVolume, driver: str) -> bool:
     notes = volume.metadata.annotations
     maker = notes.get(binding.PROVISIONED_BY)
     if maker is not None:
-        return driver in (classes.driver(maker), notes.get(binding.MIGRATED_TO))
+        return driver in (classes.driver_name(maker), notes.get(binding.MIGRATED_TO))
     return volume.spec.csi is not None and volume.spec.csi.driver == driver
 
 
 def is_ours(volume: PersistentVolume, places: Mapping[str, str] | None) -> bool:
     """Beside a driver on every node, each looks after the volumes that its node can reach."""
-    return places is None or topology_rules.reachable_from(volume, places)
+    return places is None or topology_rules.is_reachable_from(volume, places)
 
 
 # --- which changes matter
@@ -373,7 +398,7 @@ def relevant_claim_fields(claim: PersistentVolumeClaim | None) -> tuple[object, 
         claim.spec,
         claim.is_deleting,
         binding.claim_class(claim),
-        binding.provisioner_asked(notes),
+        binding.requested_provisioner(notes),
         notes.get(binding.MIGRATED_TO),
         notes.get(binding.SELECTED_NODE),
     )

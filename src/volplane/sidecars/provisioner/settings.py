@@ -5,10 +5,10 @@ off. Upstream's five minutes after an infeasible error have no flag; ours is `--
 from typing import Annotated
 
 from volplane.base.settings import Duration, about
-from volplane.sidecars import Common
+from volplane.sidecars import SidecarOptions
 
 
-class Settings(Common, frozen=True, kw_only=True):
+class ProvisionerOptions(SidecarOptions, frozen=True, kw_only=True):
     timeout: Annotated[Duration, about("timeout of one CSI call")] = 10.0
     infeasible_retry_interval: Annotated[
         Duration, about("delay before CreateVolume is retried after the driver rejected its arguments")

@@ -23,11 +23,11 @@ RESTORING = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protecti
 MODE_CHANGE = "snapshot.storage.kubernetes.io/allow-volume-mode-change"  # on the content
 
 
-class NotReady(ValueError):
+class SourceNotReady(ValueError):
     """The source cannot be read from as it is now."""
 
 
-class Reference(Struct, frozen=True):
+class SourceReference(Struct, frozen=True):
     """The object that a claim's data comes from."""
 
     group: str
@@ -45,7 +45,7 @@ class Reference(Struct, frozen=True):
         return (self.group, self.kind) in (("", CLAIM), (SNAPSHOTS, SNAPSHOT))
 
 
-class Source(Struct, frozen=True):
+class SourceObjects(Struct, frozen=True):
     """What is there of it: a snapshot with its content, or a claim with its volume."""
 
     snapshot: VolumeSnapshot | None = None
@@ -54,7 +54,7 @@ class Source(Struct, frozen=True):
     volume: PersistentVolume | None = None
 
 
-class Content(Struct, frozen=True, omit_defaults=True):
+class SourceContent(Struct, frozen=True, omit_defaults=True):
     """What the driver copies from, by its own names; and the object that stands for it."""
 
     snapshot: str = ""
@@ -63,19 +63,19 @@ class Content(Struct, frozen=True, omit_defaults=True):
     namespace: str = ""
 
 
-def wanted(claim: PersistentVolumeClaim) -> Reference | None:
+def source_reference(claim: PersistentVolumeClaim) -> SourceReference | None:
     source, where = claim.spec.data_source, claim.namespace
     if source is not None:
-        return Reference(source.api_group or "", source.kind, where, source.name)
+        return SourceReference(source.api_group or "", source.kind, where, source.name)
     other = claim.spec.data_source_ref
     if other is not None:
-        return Reference(other.api_group or "", other.kind, other.namespace or where, other.name)
+        return SourceReference(other.api_group or "", other.kind, other.namespace or where, other.name)
     return None
 
 
-def keys_of(claim: PersistentVolumeClaim) -> list[str]:
+def source_keys(claim: PersistentVolumeClaim) -> list[str]:
     """The key of its source while the claim waits for a volume; an index function."""
-    source = wanted(claim)
+    source = source_reference(claim)
     return [source.key] if source is not None and is_waiting(claim) else []
 
 
@@ -84,54 +84,56 @@ def is_waiting(claim: PersistentVolumeClaim) -> bool:
     return claim.status.phase in ("", "Pending")
 
 
-def content(
+def resolve_content(
     claim: PersistentVolumeClaim,
     storage_class: StorageClass,
-    reference: Reference,
-    source: Source,
+    reference: SourceReference,
+    source: SourceObjects,
     *,
     prevent_mode_change: bool = True,
-) -> Content:
+) -> SourceContent:
     """What to copy from. Raises NotReady."""
     try:
         if reference.kind == SNAPSHOT:
-            handle = _snapshot(claim, storage_class, reference, source, prevent_mode_change)
-            return Content(snapshot=handle, name=reference.name, namespace=reference.namespace)
-        handle = _clone(claim, storage_class, reference, source)
-        return Content(volume=handle, name=reference.name, namespace=reference.namespace)
-    except NotReady as error:
+            handle = _snapshot_handle(claim, storage_class, reference, source, prevent_mode_change)
+            return SourceContent(snapshot=handle, name=reference.name, namespace=reference.namespace)
+        handle = _clone_handle(claim, storage_class, reference, source)
+        return SourceContent(volume=handle, name=reference.name, namespace=reference.namespace)
+    except SourceNotReady as error:
         told = f"error getting handle for DataSource Type {reference.kind} by Name {reference.name}"
-        raise NotReady(f"{told}: {error}") from None
+        raise SourceNotReady(f"{told}: {error}") from None
 
 
-def _snapshot(
+def _snapshot_handle(
     claim: PersistentVolumeClaim,
     storage_class: StorageClass,
-    reference: Reference,
-    source: Source,
+    reference: SourceReference,
+    source: SourceObjects,
     prevent_mode_change: bool,
 ) -> str:
     snapshot, content = source.snapshot, source.content
     if snapshot is None:
-        raise NotReady(f'volumesnapshot "{reference.namespace}/{reference.name}" not found')
+        raise SourceNotReady(f'volumesnapshot "{reference.namespace}/{reference.name}" not found')
     if snapshot.is_deleting and RESTORING not in snapshot.metadata.finalizers:
-        raise NotReady(f"snapshot {snapshot.name} is being deleted")
+        raise SourceNotReady(f"snapshot {snapshot.name} is being deleted")
     status = snapshot.status
     if status is None or not status.bound_volume_snapshot_content_name:
-        raise NotReady(f"snapshot {snapshot.name} is not bound to a content")
+        raise SourceNotReady(f"snapshot {snapshot.name} is not bound to a content")
     if content is None:
-        raise NotReady(f"volumesnapshotcontent {status.bound_volume_snapshot_content_name} not found")
+        raise SourceNotReady(f"volumesnapshotcontent {status.bound_volume_snapshot_content_name} not found")
     ref = content.spec.volume_snapshot_ref
     if (ref.uid, ref.namespace, ref.name) != (snapshot.uid, snapshot.namespace, snapshot.name):
-        raise NotReady(f"content {content.name} belongs to another snapshot, {ref.namespace}/{ref.name}")
-    driver = classes.driver(storage_class.provisioner)
+        raise SourceNotReady(
+            f"content {content.name} belongs to another snapshot, {ref.namespace}/{ref.name}"
+        )
+    driver = classes.driver_name(storage_class.provisioner)
     if content.spec.driver != driver:
-        raise NotReady(f"snapshot {snapshot.name} is of driver {content.spec.driver}, not {driver}")
+        raise SourceNotReady(f"snapshot {snapshot.name} is of driver {content.spec.driver}, not {driver}")
     if not status.ready_to_use:
-        raise NotReady(f"snapshot {snapshot.name} is not ready to use")
+        raise SourceNotReady(f"snapshot {snapshot.name} is not ready to use")
     handle = content.status.snapshot_handle if content.status is not None else None
     if not handle:
-        raise NotReady(f"content {content.name} has no snapshot handle yet")
+        raise SourceNotReady(f"content {content.name} has no snapshot handle yet")
     _check_size(claim, status.restore_size)
     if prevent_mode_change:
         _check_mode(claim, content)
@@ -141,9 +143,11 @@ def _snapshot(
 def _check_size(claim: PersistentVolumeClaim, restore_size: str | int | None) -> None:
     if restore_size is None:
         return
-    least, asked = quantity.value(str(restore_size)), sizes.requested(claim)
+    least, asked = quantity.value(str(restore_size)), sizes.requested_size(claim)
     if asked < least:
-        raise NotReady(f"requested volume size {asked} is less than the size {least} of the source snapshot")
+        raise SourceNotReady(
+            f"requested volume size {asked} is less than the size {least} of the source snapshot"
+        )
 
 
 def _check_mode(claim: PersistentVolumeClaim, content: VolumeSnapshotContent) -> None:
@@ -151,34 +155,41 @@ def _check_mode(claim: PersistentVolumeClaim, content: VolumeSnapshotContent) ->
     if before is None or before == matching.mode(claim):
         return
     if content.metadata.annotations.get(MODE_CHANGE) != "true":
-        raise NotReady(
+        raise SourceNotReady(
             f"requested volume {claim.key} modifies the mode of the source volume from {before} to "
             f"{matching.mode(claim)}, and {MODE_CHANGE} is not set on content {content.name}"
         )
 
 
-def _clone(
-    claim: PersistentVolumeClaim, storage_class: StorageClass, reference: Reference, source: Source
+def _clone_handle(
+    claim: PersistentVolumeClaim,
+    storage_class: StorageClass,
+    reference: SourceReference,
+    source: SourceObjects,
 ) -> str:
     origin, volume = source.claim, source.volume
     if origin is None:
-        raise NotReady(f'persistentvolumeclaim "{reference.namespace}/{reference.name}" not found')
+        raise SourceNotReady(f'persistentvolumeclaim "{reference.namespace}/{reference.name}" not found')
     if origin.status.phase != "Bound":
-        raise NotReady(f"claim {origin.name} is {origin.status.phase or 'Pending'}, not Bound")
+        raise SourceNotReady(f"claim {origin.name} is {origin.status.phase or 'Pending'}, not Bound")
     if origin.is_deleting:
-        raise NotReady(f"claim {origin.name} is being deleted")
+        raise SourceNotReady(f"claim {origin.name} is being deleted")
     if binding.claim_class(origin) is None or binding.claim_class(claim) is None:
-        raise NotReady("the claim and the one it clones must both have a storage class")
-    have, asked = sizes.requested(origin), sizes.requested(claim)
+        raise SourceNotReady("the claim and the one it clones must both have a storage class")
+    have, asked = sizes.requested_size(origin), sizes.requested_size(claim)
     if asked < have:
-        raise NotReady(f"requested volume size {asked} is less than the size {have} of the cloned claim")
+        raise SourceNotReady(
+            f"requested volume size {asked} is less than the size {have} of the cloned claim"
+        )
     if volume is None:
-        raise NotReady(f"volume {origin.spec.volume_name} of claim {origin.name} not found")
+        raise SourceNotReady(f"volume {origin.spec.volume_name} of claim {origin.name} not found")
     if volume.status.phase != "Bound" or not binding.is_pair(origin, volume):
-        raise NotReady(f"volume {volume.name} is not bound to claim {origin.name}")
-    driver = classes.driver(storage_class.provisioner)
+        raise SourceNotReady(f"volume {volume.name} is not bound to claim {origin.name}")
+    driver = classes.driver_name(storage_class.provisioner)
     if volume.spec.csi is None or volume.spec.csi.driver != driver:
-        raise NotReady(f"volume {volume.name} is not one of driver {driver}")
+        raise SourceNotReady(f"volume {volume.name} is not one of driver {driver}")
     if matching.mode(volume) != matching.mode(claim):
-        raise NotReady(f"volume {volume.name} has mode {matching.mode(volume)}, not {matching.mode(claim)}")
+        raise SourceNotReady(
+            f"volume {volume.name} has mode {matching.mode(volume)}, not {matching.mode(claim)}"
+        )
     return volume.spec.csi.volume_handle

@@ -19,20 +19,20 @@ from volplane.api.storage import CSINode, StorageClass
 Term = tuple[tuple[str, str], ...]
 
 
-class NotPlaceable(ValueError):
+class NoTopologyFound(ValueError):
     """Nothing to choose from now; nodes and registrations may come."""
 
 
-class NodeUnfit(ValueError):
+class SelectedNodeUnfit(ValueError):
     """The selected node cannot be it; the scheduler should choose again."""
 
 
-class Requirement(Struct, frozen=True):
+class TopologyTerms(Struct, frozen=True):
     requisite: tuple[Term, ...]
     preferred: tuple[Term, ...]
 
 
-def requirement(
+def build_terms(
     claim: str,
     storage_class: StorageClass,
     selected: str,
@@ -42,29 +42,29 @@ def requirement(
     *,
     strict: bool = False,
     immediate: bool = True,
-) -> Requirement | None:
+) -> TopologyTerms | None:
     """None: the driver may choose freely. `claim` is its name, `selected` the node's or ""."""
     own: Term | None = None
     keys: Sequence[str] = ()
     if selected:
-        keys = _selected_keys(selected, registrations, driver)
+        keys = _keys_of_selected_node(selected, registrations, driver)
         own = _term(nodes.get(selected), keys)
         if own is None:
-            raise NotPlaceable(f'node "{selected}" lacks labels for the topology keys {", ".join(keys)}')
+            raise NoTopologyFound(f'node "{selected}" lacks labels for the topology keys {", ".join(keys)}')
     allowed = flatten(storage_class.allowed_topologies)
     if own is not None and strict:
         if allowed and not any(set(term) <= set(own) for term in allowed):
-            raise NotPlaceable(
-                f'selected node "{selected}" topology {_spell(own)} is not in allowed topologies'
+            raise NoTopologyFound(
+                f'selected node "{selected}" topology {_format_term(own)} is not in allowed topologies'
             )
-        return Requirement((own,), (own,))
+        return TopologyTerms((own,), (own,))
     if allowed:
         terms = allowed
     elif own is None and not immediate:
         return None
     else:
-        terms = _everywhere(keys or _any_keys(registrations, driver), nodes)
-    return Requirement(terms, _preferred(terms, own, selected, claim))
+        terms = _all_terms(keys or _keys_of_any_node(registrations, driver), nodes)
+    return TopologyTerms(terms, _sort_by_preference(terms, own, selected, claim))
 
 
 def flatten(topologies: Iterable[TopologySelectorTerm]) -> tuple[Term, ...]:
@@ -77,33 +77,33 @@ def flatten(topologies: Iterable[TopologySelectorTerm]) -> tuple[Term, ...]:
     return tuple(sorted(terms))
 
 
-def keys_of(registration: CSINode | None, driver: str) -> tuple[str, ...]:
+def registered_topology_keys(registration: CSINode | None, driver: str) -> tuple[str, ...]:
     drivers = registration.spec.drivers if registration is not None else ()
     return next((d.topology_keys for d in drivers if d.name == driver), ())
 
 
-def _selected_keys(selected: str, registrations: Mapping[str, CSINode], driver: str) -> Sequence[str]:
+def _keys_of_selected_node(selected: str, registrations: Mapping[str, CSINode], driver: str) -> Sequence[str]:
     registration = registrations.get(selected)
     if registration is None:
-        raise NodeUnfit(f'error getting CSINode for selected node "{selected}": not found')
-    keys = keys_of(registration, driver)
+        raise SelectedNodeUnfit(f'error getting CSINode for selected node "{selected}": not found')
+    keys = registered_topology_keys(registration, driver)
     if not keys:
-        raise NotPlaceable(f'no topology key found on CSINode "{selected}"')
+        raise NoTopologyFound(f'no topology key found on CSINode "{selected}"')
     return keys
 
 
-def _any_keys(registrations: Mapping[str, CSINode], driver: str) -> Sequence[str]:
+def _keys_of_any_node(registrations: Mapping[str, CSINode], driver: str) -> Sequence[str]:
     """One node's word is enough: the driver runs in one version, or is about to."""
     for name in sorted(registrations):
-        if keys := keys_of(registrations[name], driver):
+        if keys := registered_topology_keys(registrations[name], driver):
             return keys
-    raise NotPlaceable("no topology key found on any node: the driver is registered nowhere yet")
+    raise NoTopologyFound("no topology key found on any node: the driver is registered nowhere yet")
 
 
-def _everywhere(keys: Sequence[str], nodes: Mapping[str, Node]) -> tuple[Term, ...]:
+def _all_terms(keys: Sequence[str], nodes: Mapping[str, Node]) -> tuple[Term, ...]:
     found = {term for node in nodes.values() if (term := _term(node, keys)) is not None}
     if not found:
-        raise NotPlaceable("no available topology found")
+        raise NoTopologyFound("no available topology found")
     return tuple(sorted(found))
 
 
@@ -114,20 +114,22 @@ def _term(node: Node | None, keys: Sequence[str]) -> Term | None:
     return tuple(sorted((key, labels[key]) for key in keys))
 
 
-def _preferred(terms: tuple[Term, ...], own: Term | None, selected: str, claim: str) -> tuple[Term, ...]:
+def _sort_by_preference(
+    terms: tuple[Term, ...], own: Term | None, selected: str, claim: str
+) -> tuple[Term, ...]:
     if own is None:
-        return _rotated(terms, spread(claim) % len(terms))
+        return _rotate(terms, spread_hash(claim) % len(terms))
     for i, term in enumerate(terms):
         if set(term) <= set(own):
-            return _rotated(terms, i)
-    raise NotPlaceable(f'topology {_spell(own)} from selected node "{selected}" is not in requisite')
+            return _rotate(terms, i)
+    raise NoTopologyFound(f'topology {_format_term(own)} from selected node "{selected}" is not in requisite')
 
 
-def _rotated(terms: tuple[Term, ...], by: int) -> tuple[Term, ...]:
+def _rotate(terms: tuple[Term, ...], by: int) -> tuple[Term, ...]:
     return terms[by:] + terms[:by]
 
 
-def spread(claim: str) -> int:
+def spread_hash(claim: str) -> int:
     """A number that goes round with the ordinal of a StatefulSet's claim `<template>-<set>-<ordinal>`."""
     head, _, tail = claim.rpartition("-")
     if head and tail.isascii() and tail.isdigit() and int(tail) < 2**32:
@@ -142,5 +144,5 @@ def _fnv1(text: str) -> int:
     return value
 
 
-def _spell(term: Term) -> str:
+def _format_term(term: Term) -> str:
     return "{" + ", ".join(f"{key}: {value}" for key, value in term) + "}"

@@ -11,11 +11,11 @@ import logging
 import os
 
 from volplane.csi import registration, v1
-from volplane.csi.client import Caller, Channel
+from volplane.csi.client import Caller, CsiChannel
 from volplane.csi.outcome import CallError
-from volplane.csi.registration import Registrar
+from volplane.csi.registration import RegistrationServer
 from volplane.sidecars import health
-from volplane.sidecars.registrar.settings import Settings
+from volplane.sidecars.registrar.settings import RegistrarOptions
 
 log = logging.getLogger(__name__)
 
@@ -27,30 +27,30 @@ class RegistrationFailed(Exception):
     """The kubelet does not want the driver."""
 
 
-async def run(settings: Settings, *, caller: Caller | None = None) -> None:
+async def run(settings: RegistrarOptions, *, caller: Caller | None = None) -> None:
     """Until cancelled; ends with RegistrationFailed when the kubelet refuses."""
-    name = await _name(settings, caller)
+    name = await _read_driver_name(settings, caller)
     log.info("CSI driver name", extra={"csiDriverName": name})
     directory, endpoint = settings.plugin_registration_path, settings.kubelet_registration_path
-    async with Registrar(directory, name, endpoint) as registrar:
+    async with RegistrationServer(directory, name, endpoint) as registrar:
         log.info("Registration Server started", extra={"socketPath": registrar.path})
 
         async def check() -> tuple[int, str]:
-            return await examine(name, registrar.path)
+            return await check_registration(name, registrar.path)
 
         port = f":{settings.health_port}" if settings.health_port else ""
         async with health(settings.http_endpoint or port, {"/healthz": check}):
-            await _heed(registrar)
+            await _watch_registration(registrar)
 
 
-async def _name(settings: Settings, caller: Caller | None) -> str:
+async def _read_driver_name(settings: RegistrarOptions, caller: Caller | None) -> str:
     if caller is not None:
-        return await _ask(caller, settings.timeout)
-    async with Channel(settings.csi_address, component=COMPONENT) as channel:
-        return await _ask(channel, settings.timeout)
+        return await _ask_driver_name(caller, settings.timeout)
+    async with CsiChannel(settings.csi_address, component=COMPONENT) as channel:
+        return await _ask_driver_name(channel, settings.timeout)
 
 
-async def _ask(caller: Caller, timeout: float) -> str:
+async def _ask_driver_name(caller: Caller, timeout: float) -> str:
     await caller.ready()
     pause = FIRST_PAUSE
     while True:
@@ -63,20 +63,20 @@ async def _ask(caller: Caller, timeout: float) -> str:
         pause = min(pause * 2, LONGEST_PAUSE)
 
 
-async def _heed(registrar: Registrar) -> None:
+async def _watch_registration(registrar: RegistrationServer) -> None:
     while True:
-        notice = await registrar.notice()
+        notice = await registrar.next_notice()
         log.info("Received NotifyRegistrationStatus call", extra={"pluginRegistered": notice.registered})
         if not notice.registered:
             raise RegistrationFailed(f"registration process failed with error: {notice.error}")
 
 
-async def examine(name: str, socket: str) -> tuple[int, str]:
+async def check_registration(name: str, socket: str) -> tuple[int, str]:
     """What the kubelet would get from the socket, asked by ourselves."""
-    if not _is_there(socket):
+    if not _exists(socket):
         return 404, "registration socket does not exist"
     try:
-        info = await registration.ask(socket)
+        info = await registration.get_registration_info(socket)
     except (CallError, TimeoutError) as error:
         return 500, f"the registration socket does not answer: {error}"
     if info.name != name:
@@ -84,5 +84,5 @@ async def examine(name: str, socket: str) -> tuple[int, str]:
     return 200, "ok"
 
 
-def _is_there(path: str) -> bool:
+def _exists(path: str) -> bool:
     return os.path.exists(path)  # a stat of a local directory: not worth a thread

@@ -7,7 +7,7 @@ from msgspec import Struct
 from volplane.base.settings import Duration, about
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class RegistrarOptions(Struct, frozen=True, kw_only=True):
     kubelet_registration_path: Annotated[
         str, about("the driver's socket as the kubelet sees it; required", value="PATH")
     ] = ""

@@ -12,20 +12,20 @@ from volplane.csi import v1
 from volplane.csi.client import Caller
 from volplane.csi.outcome import CallError
 from volplane.loops.controller import Unsupported
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.loops.wait_reports import WaitRegistry
-from volplane.sidecars import Driver, beside
-from volplane.sidecars.resizer.expand.controller import Expansions
-from volplane.sidecars.resizer.modify.controller import Modifications
+from volplane.sidecars import DriverClient, run_sidecar
+from volplane.sidecars.resizer.expand.controller import VolumeExpander
+from volplane.sidecars.resizer.modify.controller import VolumeModifier
 from volplane.sidecars.resizer.rpc_base import COMPONENT
-from volplane.sidecars.resizer.settings import Settings
+from volplane.sidecars.resizer.settings import ResizerOptions
 
-__all__ = ["Settings", "run"]
+__all__ = ["ResizerOptions", "run"]
 
 
 async def run(
     client: Client,
-    settings: Settings,
+    settings: ResizerOptions,
     *,
     caller: Caller | None = None,
     identity: str = "",
@@ -36,19 +36,19 @@ async def run(
 
     registry = wait_registry or WaitRegistry()
 
-    async def work(driver: Driver) -> None:
-        expands = await _expands(driver, settings)
+    async def work(driver: DriverClient) -> None:
+        expands = await _supports_expansion(driver, settings)
         modifies = "MODIFY_VOLUME" in driver.controller
         if not expands and not modifies:
             raise Unsupported("CSI driver does not support resize nor modify")
         source = f"external-resizer {driver.name}"
-        async with Recorder(client, source) as events, asyncio.TaskGroup() as group:
+        async with EventRecorder(client, source) as events, asyncio.TaskGroup() as group:
             if expands:
-                group.create_task(registry.run(Expansions(client, driver, settings, events=events)))
-            if modifies and settings.gate("VolumeAttributesClass", default=True):
-                group.create_task(registry.run(Modifications(client, driver, settings, events=events)))
+                group.create_task(registry.run(VolumeExpander(client, driver, settings, events=events)))
+            if modifies and settings.is_feature_enabled("VolumeAttributesClass", default=True):
+                group.create_task(registry.run(VolumeModifier(client, driver, settings, events=events)))
 
-    await beside(
+    await run_sidecar(
         client,
         settings,
         COMPONENT,
@@ -60,7 +60,7 @@ async def run(
     )
 
 
-async def _expands(driver: Driver, settings: Settings) -> bool:
+async def _supports_expansion(driver: DriverClient, settings: ResizerOptions) -> bool:
     """In the control plane, or else on the node alone."""
     if "EXPAND_VOLUME" in driver.controller:
         return True

@@ -11,10 +11,10 @@ from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.base import clock
 from volplane.client.client import Client
 from volplane.loops.controller import Controller
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.loops.queue import Backoff
-from volplane.sidecars import Driver
-from volplane.sidecars.resizer.settings import Settings
+from volplane.sidecars import DriverClient
+from volplane.sidecars.resizer.settings import ResizerOptions
 
 COMPONENT = "csi-resizer"
 
@@ -51,7 +51,9 @@ class ResizeMemory:
 class ResizeRpcController(Controller[str, V, S]):
     memory: ResizeMemory
 
-    def __init__(self, client: Client, driver: Driver, settings: Settings, *, events: Recorder) -> None:
+    def __init__(
+        self, client: Client, driver: DriverClient, settings: ResizerOptions, *, events: EventRecorder
+    ) -> None:
         super().__init__(
             client,
             events=events,

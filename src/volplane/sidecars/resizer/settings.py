@@ -3,10 +3,10 @@
 from typing import Annotated
 
 from volplane.base.settings import Duration, about
-from volplane.sidecars import Common
+from volplane.sidecars import SidecarOptions
 
 
-class Settings(Common, frozen=True, kw_only=True):
+class ResizerOptions(SidecarOptions, frozen=True, kw_only=True):
     timeout: Annotated[Duration, about("timeout of one CSI call")] = 10.0
     workers: Annotated[int, about("claims that are processed at the same time")] = 10
     resync_period: Annotated[Duration, about("interval at which every claim is reconciled again")] = 600.0
@@ -22,5 +22,5 @@ class Settings(Common, frozen=True, kw_only=True):
         if self.workers < 1:
             raise ValueError("option -workers must be greater than zero")
 
-    def gate(self, name: str, *, default: bool) -> bool:
+    def is_feature_enabled(self, name: str, *, default: bool) -> bool:
         return self.feature_gates.get(name, default)

@@ -10,20 +10,20 @@ from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.client import Caller
 from volplane.loops.controller import Unsupported
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.loops.wait_reports import WaitRegistry
-from volplane.sidecars import Driver, beside
-from volplane.sidecars.snapshotter.controller import Contents
-from volplane.sidecars.snapshotter.groups.controller import GroupContents
+from volplane.sidecars import DriverClient, run_sidecar
+from volplane.sidecars.snapshotter.controller import SnapshotContentController
+from volplane.sidecars.snapshotter.groups.controller import GroupSnapshotContentController
 from volplane.sidecars.snapshotter.rpc_base import COMPONENT
-from volplane.sidecars.snapshotter.settings import Settings
+from volplane.sidecars.snapshotter.settings import SnapshotterOptions
 
-__all__ = ["Settings", "run"]
+__all__ = ["SnapshotterOptions", "run"]
 
 
 async def run(
     client: Client,
-    settings: Settings,
+    settings: SnapshotterOptions,
     *,
     caller: Caller | None = None,
     identity: str = "",
@@ -41,16 +41,23 @@ async def run(
 
     registry = wait_registry or WaitRegistry()
 
-    async def work(driver: Driver) -> None:
+    async def work(driver: DriverClient) -> None:
         if "CREATE_DELETE_SNAPSHOT" not in driver.controller:
             raise Unsupported("CSI driver does not support ControllerCreateSnapshot")
-        groups = settings.groups and await _groups(driver, settings)
-        async with Recorder(client, f"csi-snapshotter {driver.name}") as events, asyncio.TaskGroup() as tasks:
-            tasks.create_task(registry.run(Contents(client, driver, settings, events=events, node=mine)))
+        groups = settings.has_groups and await _supports_groups(driver, settings)
+        async with (
+            EventRecorder(client, f"csi-snapshotter {driver.name}") as events,
+            asyncio.TaskGroup() as tasks,
+        ):
+            tasks.create_task(
+                registry.run(SnapshotContentController(client, driver, settings, events=events, node=mine))
+            )
             if groups:
-                tasks.create_task(registry.run(GroupContents(client, driver, settings, events=events)))
+                tasks.create_task(
+                    registry.run(GroupSnapshotContentController(client, driver, settings, events=events))
+                )
 
-    await beside(
+    await run_sidecar(
         client,
         settings,
         COMPONENT,
@@ -62,7 +69,7 @@ async def run(
     )
 
 
-async def _groups(driver: Driver, settings: Settings) -> bool:
+async def _supports_groups(driver: DriverClient, settings: SnapshotterOptions) -> bool:
     if "GROUP_CONTROLLER_SERVICE" not in driver.plugin:
         return False
     answer = await driver.call(

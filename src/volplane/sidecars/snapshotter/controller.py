@@ -18,34 +18,47 @@ from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, classify
 from volplane.loops.controller import Continue, RetryableError
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.rules import snapshots
-from volplane.sidecars import Driver, secrets
+from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.snapshotter import plan as plans
-from volplane.sidecars.snapshotter.plan import Delete, Fail, Look, Release, Take, Unmark
-from volplane.sidecars.snapshotter.rpc_base import COMPONENT, SnapshotRpcController, nanoseconds, quote
-from volplane.sidecars.snapshotter.settings import Settings
+from volplane.sidecars.snapshotter.plan import (
+    DeleteDriverSnapshot,
+    PollSnapshotStatus,
+    RemoveContentFinalizer,
+    RemoveCreationMark,
+    ReportSnapshotError,
+    TakeSnapshot,
+)
+from volplane.sidecars.snapshotter.rpc_base import COMPONENT, SnapshotRpcController, quote, to_nanoseconds
+from volplane.sidecars.snapshotter.settings import SnapshotterOptions
 
 log = logging.getLogger(__name__)
 
-FIRST, LATER = "SnapshotCreationFailed", "SnapshotContentCheckandUpdateFailed"
+CREATION_FAILED, UPDATE_FAILED = "SnapshotCreationFailed", "SnapshotContentCheckandUpdateFailed"
 
 
-class ContentView(Struct, frozen=True):
+class SnapshotContentView(Struct, frozen=True):
     content: VolumeSnapshotContent
     snapshot_class: VolumeSnapshotClass | None
 
 
-class Contents(SnapshotRpcController[ContentView, plans.Step]):
+class SnapshotContentController(SnapshotRpcController[SnapshotContentView, plans.Step]):
     name = COMPONENT
-    mark_as = snapshots.BEING_CREATED
+    creation_mark = snapshots.BEING_CREATED
     finalizer = snapshots.CONTENT_BOUND
 
     def __init__(
-        self, client: Client, driver: Driver, settings: Settings, *, events: Recorder, node: str | None = None
+        self,
+        client: Client,
+        driver: DriverClient,
+        settings: SnapshotterOptions,
+        *,
+        events: EventRecorder,
+        node: str | None = None,
     ) -> None:
         super().__init__(client, driver, settings, events=events)
-        self.facts = plans.Driver(
+        self.facts = plans.SnapshotterDriverInfo(
             driver.name,
             prefix=settings.snapshot_name_prefix,
             uuid_length=settings.snapshot_name_uuid_length,
@@ -70,30 +83,32 @@ class Contents(SnapshotRpcController[ContentView, plans.Step]):
         if new is not None and old is None:
             yield from (c.name for c in self.by_class[new.name] if not snapshots.is_ready(c))
 
-    def view(self, key: str) -> ContentView | None:
+    def view(self, key: str) -> SnapshotContentView | None:
         content = self.contents.get(key)
         if content is None:
             return None
-        return ContentView(content, self.classes.get(content.spec.volume_snapshot_class_name or ""))
+        return SnapshotContentView(content, self.classes.get(content.spec.volume_snapshot_class_name or ""))
 
-    def plan(self, view: ContentView) -> Iterator[plans.Step]:
+    def plan(self, view: SnapshotContentView) -> Iterator[plans.Step]:
         return plans.plan(view.content, view.snapshot_class, self.facts)
 
-    async def act(self, key: str, view: ContentView, step: plans.Step) -> Continue[ContentView] | None:
+    async def act(
+        self, key: str, view: SnapshotContentView, step: plans.Step
+    ) -> Continue[SnapshotContentView] | None:
         content = view.content
         match step:
-            case Take():
+            case TakeSnapshot():
                 await self._take(content, step)
-            case Look(handle, secret):
+            case PollSnapshotStatus(handle, secret):
                 await self._look(content, handle, secret)
-            case Delete(handle, secret):
+            case DeleteDriverSnapshot(handle, secret):
                 deleted = await self._delete(content, handle, secret)
                 return Continue(structs.replace(view, content=deleted))
-            case Unmark():
-                await self.mark(content, present=False)
-            case Release():
+            case RemoveCreationMark():
+                await self.set_creation_mark(content, present=False)
+            case RemoveContentFinalizer():
                 await self.remove_finalizer(content)
-            case Fail(why, first):
+            case ReportSnapshotError(why, first):
                 await self._fail(content, why, first=first)
             case _:
                 assert_never(step)
@@ -101,13 +116,13 @@ class Contents(SnapshotRpcController[ContentView, plans.Step]):
 
     # --- taking
 
-    async def _take(self, content: VolumeSnapshotContent, step: Take) -> None:
+    async def _take(self, content: VolumeSnapshotContent, step: TakeSnapshot) -> None:
         try:
-            credentials = await self.secrets(content, step.secret)
+            credentials = await self.read_credentials(content, step.secret)
         except RetryableError as error:
             why = f"failed to get input parameters to create snapshot for content {content.name}: "
             return await self._fail(content, why + quote(error), first=step.first)
-        await self.mark(content, present=True)
+        await self.set_creation_mark(content, present=True)
         request = v1.CreateSnapshotRequest(
             source_volume_id=step.volume, name=step.name, secrets=credentials, parameters=step.parameters
         )
@@ -115,12 +130,12 @@ class Contents(SnapshotRpcController[ContentView, plans.Step]):
         try:
             reply = await self.call("CreateSnapshot", request, content)
         except CallError as error:
-            if classify(error).settled:
-                await self.mark(content, present=False)
+            if classify(error).is_final:
+                await self.set_creation_mark(content, present=False)
             why = f"failed to take snapshot of the volume {step.volume}: {quote(error)}"
             return await self._fail(content, why, first=step.first)
         await self._write_status(content, reply.snapshot)
-        await self.mark(content, present=False)
+        await self.set_creation_mark(content, present=False)
         self.plan_again(
             self.contents.get(content.name),
             f"snapshot of content {content.name}",
@@ -134,7 +149,7 @@ class Contents(SnapshotRpcController[ContentView, plans.Step]):
         if "LIST_SNAPSHOTS" in self.driver.controller:  # without it, the handle has to be enough
             try:
                 request = v1.ListSnapshotsRequest(
-                    snapshot_id=handle, secrets=await secrets(self.client, secret)
+                    snapshot_id=handle, secrets=await read_secrets(self.client, secret)
                 )
                 page = await self.call("ListSnapshots", request, content)
             except (CallError, RetryableError) as error:
@@ -158,7 +173,7 @@ class Contents(SnapshotRpcController[ContentView, plans.Step]):
         if now is None or now.snapshot_handle is None:
             status["snapshotHandle"] = snapshot.snapshot_id
         if now is None or now.creation_time is None:
-            status["creationTime"] = nanoseconds(snapshot.creation_time)
+            status["creationTime"] = to_nanoseconds(snapshot.creation_time)
         if snapshot.size_bytes > 0 and (now is None or now.restore_size is None):
             status["restoreSize"] = snapshot.size_bytes
         if snapshot.group_snapshot_id and (now is None or now.volume_group_snapshot_handle is None):
@@ -170,8 +185,10 @@ class Contents(SnapshotRpcController[ContentView, plans.Step]):
     async def _fail(self, content: VolumeSnapshotContent, why: str, *, first: bool) -> None:
         error = content.status.error if content.status is not None else None
         if first:
-            await self.report_error(content, error, FIRST, f"Failed to create snapshot: {why}")
-        await self.report_error(content, error, LATER, f"Failed to check and update snapshot content: {why}")
+            await self.report_error(content, error, CREATION_FAILED, f"Failed to create snapshot: {why}")
+        await self.report_error(
+            content, error, UPDATE_FAILED, f"Failed to check and update snapshot content: {why}"
+        )
 
     # --- going
 
@@ -179,7 +196,7 @@ class Contents(SnapshotRpcController[ContentView, plans.Step]):
         self, content: VolumeSnapshotContent, handle: str, secret: SecretReference | None
     ) -> VolumeSnapshotContent:
         try:
-            credentials = await self.secrets(content, secret)
+            credentials = await self.read_credentials(content, secret)
         except RetryableError:
             self.events.warning(content, "SnapshotDeleteError", "Failed to get snapshot credentials")
             raise

@@ -15,11 +15,11 @@ from msgspec import Struct
 from volplane.api.core import SecretReference
 from volplane.api.snapshot import VolumeSnapshotClass, VolumeSnapshotContent
 from volplane.rules import snapshots
-from volplane.rules.snapshots import BadClass
-from volplane.rules.templates import BadTemplate
+from volplane.rules.snapshots import InvalidSnapshotClass
+from volplane.rules.templates import InvalidTemplate
 
 
-class Driver(Struct, frozen=True):
+class SnapshotterDriverInfo(Struct, frozen=True):
     """What the plan must know of the driver, and of how we were told to work."""
 
     name: str
@@ -29,7 +29,7 @@ class Driver(Struct, frozen=True):
     node: str | None = None  # only contents of this node's volumes; None: all
 
 
-class Take(Struct, frozen=True):
+class TakeSnapshot(Struct, frozen=True):
     """Ask for the snapshot, for the first time or again."""
 
     name: str
@@ -39,62 +39,69 @@ class Take(Struct, frozen=True):
     first: bool  # nothing was ever answered
 
 
-class Look(Struct, frozen=True):
+class PollSnapshotStatus(Struct, frozen=True):
     """Ask how a snapshot is that was there before."""
 
     handle: str
     secret: SecretReference | None
 
 
-class Delete(Struct, frozen=True):
+class DeleteDriverSnapshot(Struct, frozen=True):
     handle: str
     secret: SecretReference | None
 
 
-class Unmark(Struct, frozen=True):
+class RemoveCreationMark(Struct, frozen=True):
     """It is there: nothing is being created any more."""
 
 
-class Release(Struct, frozen=True):
+class RemoveContentFinalizer(Struct, frozen=True):
     """Nothing is behind the content any more, or what is there is to stay."""
 
 
-class Fail(Struct, frozen=True):
+class ReportSnapshotError(Struct, frozen=True):
     """It cannot even be asked for."""
 
     why: str
     first: bool = True
 
 
-Step = Take | Look | Delete | Unmark | Release | Fail
+Step = (
+    TakeSnapshot
+    | PollSnapshotStatus
+    | DeleteDriverSnapshot
+    | RemoveCreationMark
+    | RemoveContentFinalizer
+    | ReportSnapshotError
+)
 
 
 def plan(
-    content: VolumeSnapshotContent, snapshot_class: VolumeSnapshotClass | None, driver: Driver
+    content: VolumeSnapshotContent, snapshot_class: VolumeSnapshotClass | None, driver: SnapshotterDriverInfo
 ) -> Iterator[Step]:
     if not is_ours(content, driver):
         return
-    if is_to_go(content):
-        yield from _go(content)
+    if may_delete(content):
+        yield from _plan_deletion(content)
     elif snapshots.is_ready(content):
         if snapshots.BEING_CREATED in content.metadata.annotations:
-            yield Unmark()
+            yield RemoveCreationMark()
     elif content.spec.source.snapshot_handle is not None:
-        yield _look(content, content.spec.source.snapshot_handle, snapshot_class)
-    elif snapshots.in_group(content):
+        yield _plan_poll(content, content.spec.source.snapshot_handle, snapshot_class)
+    elif snapshots.is_group_member(content):
         if content.status is not None and content.status.snapshot_handle is not None:
-            yield Look(content.status.snapshot_handle, noted_secret(content))
+            yield PollSnapshotStatus(content.status.snapshot_handle, secret_reference(content))
     else:
-        yield _take(content, snapshot_class, driver)
+        yield _plan_creation(content, snapshot_class, driver)
 
 
-def is_ours(content: VolumeSnapshotContent, driver: Driver) -> bool:
+def is_ours(content: VolumeSnapshotContent, driver: SnapshotterDriverInfo) -> bool:
     if content.spec.driver != driver.name:
         return False
     return driver.node is None or content.metadata.labels.get(snapshots.MANAGED_BY) == driver.node
 
 
-def is_to_go(content: VolumeSnapshotContent) -> bool:
+def may_delete(content: VolumeSnapshotContent) -> bool:
     if not content.is_deleting:
         return False
     if content.spec.source.snapshot_handle is not None and not content.spec.volume_snapshot_ref.uid:
@@ -103,34 +110,36 @@ def is_to_go(content: VolumeSnapshotContent) -> bool:
     return snapshots.BEING_CREATED not in notes and snapshots.BEING_DELETED in notes
 
 
-def _go(content: VolumeSnapshotContent) -> Iterator[Step]:
+def _plan_deletion(content: VolumeSnapshotContent) -> Iterator[Step]:
     handle = content.status.snapshot_handle if content.status is not None else None
     grouped = content.status is not None and content.status.volume_group_snapshot_handle is not None
     if content.spec.deletion_policy == snapshots.DELETE and handle is not None and not grouped:
-        yield Delete(handle, noted_secret(content))
+        yield DeleteDriverSnapshot(handle, secret_reference(content))
     if snapshots.CONTENT_BOUND in content.metadata.finalizers:
-        yield Release()
+        yield RemoveContentFinalizer()
 
 
-def _take(content: VolumeSnapshotContent, found: VolumeSnapshotClass | None, driver: Driver) -> Take | Fail:
+def _plan_creation(
+    content: VolumeSnapshotContent, found: VolumeSnapshotClass | None, driver: SnapshotterDriverInfo
+) -> TakeSnapshot | ReportSnapshotError:
     first = content.status is None
     if found is None:
-        return Fail(_no_class(content), first)
+        return ReportSnapshotError(_missing_class_message(content), first)
     try:
         parameters = snapshots.for_driver(found.parameters)
-    except BadClass as error:
-        return Fail(f"failed to remove CSI Parameters of prefixed keys: {error}", first)
+    except InvalidSnapshotClass as error:
+        return ReportSnapshotError(f"failed to remove CSI Parameters of prefixed keys: {error}", first)
     ref = content.spec.volume_snapshot_ref
     if driver.extra_metadata:
         parameters[f"{snapshots.PREFIX}volumesnapshot/name"] = ref.name
         parameters[f"{snapshots.PREFIX}volumesnapshot/namespace"] = ref.namespace
         parameters[f"{snapshots.PREFIX}volumesnapshotcontent/name"] = content.name
-    name = snapshots.named(driver.prefix, driver.uuid_length, ref.uid)
+    name = snapshots.snapshot_name_for_driver(driver.prefix, driver.uuid_length, ref.uid)
     volume = content.spec.source.volume_handle or ""
-    return Take(name, volume, parameters, noted_secret(content), first)
+    return TakeSnapshot(name, volume, parameters, secret_reference(content), first)
 
 
-def _no_class(content: VolumeSnapshotContent) -> str:
+def _missing_class_message(content: VolumeSnapshotContent) -> str:
     name = content.spec.volume_snapshot_class_name
     why = (
         f"failed to take snapshot {content.name} without a snapshot class"
@@ -140,22 +149,26 @@ def _no_class(content: VolumeSnapshotContent) -> str:
     return f'failed to get input parameters to create snapshot for content {content.name}: "{why}"'
 
 
-def _look(content: VolumeSnapshotContent, handle: str, found: VolumeSnapshotClass | None) -> Look | Fail:
+def _plan_poll(
+    content: VolumeSnapshotContent, handle: str, found: VolumeSnapshotClass | None
+) -> PollSnapshotStatus | ReportSnapshotError:
     name = content.spec.volume_snapshot_class_name
     if name is None:
-        return Look(handle, None)
+        return PollSnapshotStatus(handle, None)
     if found is None:
         why = f'volumesnapshotclass.snapshot.storage.k8s.io "{name}" not found'
         told = f"failed to get snapshot class {name} for snapshot content {content.name}: {why}"
-        return Fail(told, False)
+        return ReportSnapshotError(told, False)
     try:
         tokens = {"volumesnapshotcontent.name": content.name}
-        return Look(handle, snapshots.secret(snapshots.LIST, found.parameters, tokens))
-    except (BadClass, BadTemplate) as error:
-        return Fail(f"failed to get secret reference for snapshot content {content.name}: {error}", False)
+        return PollSnapshotStatus(handle, snapshots.secret(snapshots.LIST, found.parameters, tokens))
+    except (InvalidSnapshotClass, InvalidTemplate) as error:
+        return ReportSnapshotError(
+            f"failed to get secret reference for snapshot content {content.name}: {error}", False
+        )
 
 
-def noted_secret(content: VolumeSnapshotContent) -> SecretReference | None:
+def secret_reference(content: VolumeSnapshotContent) -> SecretReference | None:
     """As it was when the content was made: the class may have changed since."""
     notes = content.metadata.annotations
     name, namespace = notes.get(snapshots.SECRET_NAME), notes.get(snapshots.SECRET_NAMESPACE)

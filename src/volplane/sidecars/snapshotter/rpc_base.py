@@ -15,11 +15,11 @@ from volplane.api.snapshot import SnapshotError
 from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.loops.controller import Controller, RetryableError
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.loops.queue import Backoff
 from volplane.rules import snapshots
-from volplane.sidecars import Driver, secrets
-from volplane.sidecars.snapshotter.settings import Settings
+from volplane.sidecars import DriverClient, read_secrets
+from volplane.sidecars.snapshotter.settings import SnapshotterOptions
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +32,12 @@ S = TypeVar("S")
 
 
 class SnapshotRpcController(Controller[str, V, S]):
-    mark_as: ClassVar[str]  # the annotation of a content whose snapshot is being created
+    creation_mark: ClassVar[str]  # the annotation of a content whose snapshot is being created
     finalizer: ClassVar[str]
 
-    def __init__(self, client: Client, driver: Driver, settings: Settings, *, events: Recorder) -> None:
+    def __init__(
+        self, client: Client, driver: DriverClient, settings: SnapshotterOptions, *, events: EventRecorder
+    ) -> None:
         super().__init__(
             client,
             events=events,
@@ -49,22 +51,22 @@ class SnapshotRpcController(Controller[str, V, S]):
         subject = f"content/{content.name}"
         return await self.driver.call(method, request, timeout=self.settings.timeout, subject=subject)
 
-    async def secrets(self, content: Resource, reference: SecretReference | None) -> dict[str, str]:
+    async def read_credentials(self, content: Resource, reference: SecretReference | None) -> dict[str, str]:
         """Unlike a volume, a snapshot is not deleted without the secret that its content names."""
         if reference is not None and not (reference.name and reference.namespace):
             why = "err: secret name or namespace not specified"
             raise RetryableError(f'cannot retrieve secrets for snapshot content "{content.name}", {why}')
         try:
-            return await secrets(self.client, reference)
+            return await read_secrets(self.client, reference)
         except RetryableError as error:
             log.warning("no credentials for content %s: %s", content.name, error)
             raise RetryableError(f'cannot get credentials for snapshot content "{content.name}"') from error
 
-    async def mark(self, content: Resource, *, present: bool) -> None:
+    async def set_creation_mark(self, content: Resource, *, present: bool) -> None:
         """Write the intent before the call: the driver was called, and its outcome is not known yet."""
-        if present and self.mark_as in content.metadata.annotations:
+        if present and self.creation_mark in content.metadata.annotations:
             return
-        notes = {self.mark_as: snapshots.YES if present else None}
+        notes = {self.creation_mark: snapshots.YES if present else None}
         await self.client.patch(
             type(content),
             content.name,
@@ -118,7 +120,7 @@ def quote(error: Exception) -> str:
     return json.dumps(str(error), ensure_ascii=False)
 
 
-def nanoseconds(created: Timestamp) -> int:
+def to_nanoseconds(created: Timestamp) -> int:
     """The creation time that the driver returned; without one, now."""
     if created.seconds or created.nanos:
         return created.ToNanoseconds()

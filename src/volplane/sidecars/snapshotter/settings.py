@@ -5,10 +5,10 @@ off.
 from typing import Annotated
 
 from volplane.base.settings import Duration, about
-from volplane.sidecars import Common
+from volplane.sidecars import SidecarOptions
 
 
-class Settings(Common, frozen=True, kw_only=True):
+class SnapshotterOptions(SidecarOptions, frozen=True, kw_only=True):
     timeout: Annotated[Duration, about("timeout of one CSI call")] = 60.0
     worker_threads: Annotated[int, about("snapshot contents that are processed at the same time")] = 10
     resync_period: Annotated[Duration, about("interval at which every content is reconciled again")] = 900.0
@@ -33,5 +33,5 @@ class Settings(Common, frozen=True, kw_only=True):
             raise ValueError("snapshot name prefix cannot be empty")
 
     @property
-    def groups(self) -> bool:
+    def has_groups(self) -> bool:
         return self.feature_gates.get("CSIVolumeGroupSnapshot", False)

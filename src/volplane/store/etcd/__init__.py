@@ -14,33 +14,33 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from volplane.base.virtual import real_work
+from volplane.base.virtual_time_loop import real_work
 from volplane.store.contract import (
-    Closed,
-    Compacted,
-    Event,
-    Events,
-    Exists,
-    Failed,
-    Future,
+    FutureRevision,
+    KeyExists,
+    KeyMissing,
     Listing,
-    Missing,
-    Record,
-    Records,
-    Stale,
+    RevisionCompacted,
+    StaleRevision,
+    StoreClosed,
     StoreError,
+    StoreEvent,
+    StoreEvents,
+    StoreFailed,
+    StoreRecord,
+    StoreRecords,
 )
 from volplane.store.etcd import requests
-from volplane.store.etcd.copy import Copy
-from volplane.store.etcd.endpoints import Tls, credentials, parse
+from volplane.store.etcd.endpoints import EtcdTls, credentials, parse_endpoint
 from volplane.store.etcd.follower import Follower
-from volplane.store.etcd.freshness import Freshness
-from volplane.store.etcd.history import History
-from volplane.store.etcd.keys import Keys
-from volplane.store.etcd.members import PATIENCE, Member, Members, NotYet, PastGone
+from volplane.store.etcd.freshness import SharedRevisionRead
+from volplane.store.etcd.history import EtcdHistory
+from volplane.store.etcd.keys import EtcdKeys
+from volplane.store.etcd.local_copy import LocalCopy
+from volplane.store.etcd.members import PATIENCE, EtcdCompacted, EtcdFutureRevision, EtcdMember, EtcdMembers
 from volplane.store.hub import BACKLOG, Watcher
 
-__all__ = ["EtcdStore", "Tls"]
+__all__ = ["EtcdStore", "EtcdTls"]
 
 log = logging.getLogger(__name__)
 
@@ -53,13 +53,13 @@ MARK = b"volplane 1"  # who stores here, and in which format
 class EtcdStore:
     """Made by `await EtcdStore.open(urls, prefix=…)`; belongs to the loop that opened it."""
 
-    def __init__(self, members: Members, keys: Keys, backlog: int) -> None:
+    def __init__(self, members: EtcdMembers, keys: EtcdKeys, backlog: int) -> None:
         self._members = members
         self._keys = keys
-        self._copy = Copy(keys, backlog=backlog)
+        self._copy = LocalCopy(keys, backlog=backlog)
         self._state = self._copy.state
-        self._history = History(members, keys)
-        self._freshness = Freshness(self._ask_revision)
+        self._history = EtcdHistory(members, keys)
+        self._freshness = SharedRevisionRead(self._ask_revision)
         self._follower = Follower(members, keys, self._copy, self._freshness)
         self._closed = False
         self._writes = 0
@@ -73,16 +73,16 @@ class EtcdStore:
         *,
         prefix: str = "/registry",
         root: str = "",
-        tls: Tls | None = None,
+        tls: EtcdTls | None = None,
         backlog: int = BACKLOG,
     ) -> EtcdStore:
         """The store whose keys, all of which begin with `root`, lie under `prefix` instead. Failed."""
-        endpoints = [parse(url) for url in urls]
+        endpoints = [parse_endpoint(url) for url in urls]
         if not endpoints:
-            raise Failed("no etcd server is given")
-        trust = credentials(tls or Tls()) if any(endpoint.secure for endpoint in endpoints) else None
-        members = Members([Member(endpoint, trust) for endpoint in endpoints])
-        store = cls(members, Keys(prefix, root), backlog)
+            raise StoreFailed("no etcd server is given")
+        trust = credentials(tls or EtcdTls()) if any(endpoint.secure for endpoint in endpoints) else None
+        members = EtcdMembers([EtcdMember(endpoint, trust) for endpoint in endpoints])
+        store = cls(members, EtcdKeys(prefix, root), backlog)
         try:
             with real_work():
                 await store._start()
@@ -92,15 +92,15 @@ class EtcdStore:
         return store
 
     async def _start(self) -> None:
-        await self._members.meet()
-        await self._claim()
+        await self._members.check_cluster()
+        await self._claim_prefix()
         try:
             async with asyncio.timeout(2 * PATIENCE):
                 await self._follower.start()
         except TimeoutError:
-            raise Failed("etcd answers, but its watch does not tell what has happened") from None
+            raise StoreFailed("etcd answers, but its watch does not tell what has happened") from None
 
-    async def _claim(self) -> None:
+    async def _claim_prefix(self) -> None:
         """Two programs under one prefix would destroy each other's data."""
         answer = await self._members.read("Txn", requests.claim(self._keys, MARK))
         if answer.succeeded:
@@ -108,10 +108,12 @@ class EtcdStore:
         mark, others = (response.response_range for response in answer.responses)
         if not mark.kvs:
             first = others.kvs[0].key.decode(errors="replace")
-            raise Failed(f"{self._keys} in etcd holds what is not ours, as {first}; choose another prefix")
+            raise StoreFailed(
+                f"{self._keys} in etcd holds what is not ours, as {first}; choose another prefix"
+            )
         if mark.kvs[0].value != MARK:
             told = mark.kvs[0].value.decode(errors="replace")
-            raise Failed(f"{self._keys} in etcd is of another format: {told!r}, not {MARK.decode()!r}")
+            raise StoreFailed(f"{self._keys} in etcd is of another format: {told!r}, not {MARK.decode()!r}")
 
     @property
     def revision(self) -> int:
@@ -123,20 +125,20 @@ class EtcdStore:
 
     # Reading
 
-    def peek(self, key: str) -> Record | None:
+    def peek(self, key: str) -> StoreRecord | None:
         return self._state.peek(key)
 
-    def scan(self, prefix: str) -> Records:
+    def scan(self, prefix: str) -> StoreRecords:
         return self._state.scan(prefix)
 
-    async def get(self, key: str, *, revision: int = 0) -> Record | None:
+    async def get(self, key: str, *, revision: int = 0) -> StoreRecord | None:
         with real_work():
             await self._catch_up(revision)
             if not revision:
                 return self._state.peek(key)
             if revision >= self._state.horizon:
                 return self._state.at(key, revision)
-            return await self._past_read(self._history.get(key, revision))
+            return await self._read_history(self._history.get(key, revision))
 
     async def list(self, prefix: str, *, after: str = "", limit: int = 0, revision: int = 0) -> Listing:
         with real_work():
@@ -145,19 +147,19 @@ class EtcdStore:
                 revision = revision or self.revision
                 return self._state.page(prefix, after=after, limit=limit, revision=revision)
             keys = self._keys.under(prefix, after)
-            return await self._past_read(self._history.list(keys, limit=limit, revision=revision))
+            return await self._read_history(self._history.list(keys, limit=limit, revision=revision))
 
     async def _catch_up(self, revision: int) -> None:
         """Until memory has what is asked for: everything acknowledged so far, or one revision."""
         self._check()
         if 0 < revision < self.floor:
-            raise Compacted(self.floor)
+            raise RevisionCompacted(self.floor)
         if 0 < revision <= self.revision:
             return
         newest = await self._newest()
         if revision > newest:
-            raise Future(newest)
-        await self._reached(revision or newest)
+            raise FutureRevision(newest)
+        await self._wait_for_revision(revision or newest)
 
     async def _newest(self) -> int:
         before = self.revision
@@ -165,31 +167,31 @@ class EtcdStore:
         if newest < before:
             why = f"its revision went back from {before} to {newest}; was it restored from a backup?"
             self._follower.start_over(why)
-            raise Failed(f"etcd: {why}")
+            raise StoreFailed(f"etcd: {why}")
         return newest
 
-    async def _reached(self, revision: int) -> None:
+    async def _wait_for_revision(self, revision: int) -> None:
         if revision <= self.revision:
             return
         try:
             async with asyncio.timeout(PATIENCE):
-                await self._follower.reach(revision)
+                await self._follower.wait_for(revision)
         except TimeoutError:
             told = f"etcd is at revision {revision}, but its watch has come only to {self.revision}"
-            raise Failed(told) from None
+            raise StoreFailed(told) from None
 
     async def _ask_revision(self) -> int:
         answer = await self._members.read("Range", requests.newest(self._keys))
         revision: int = answer.header.revision
         return revision
 
-    async def _past_read(self, reading: Awaitable[T]) -> T:
+    async def _read_history(self, reading: Awaitable[T]) -> T:
         try:
             return await reading
-        except PastGone as error:
-            raise Compacted(await self._learn_floor()) from error
-        except NotYet as error:
-            raise Future(self.revision) from error
+        except EtcdCompacted as error:
+            raise RevisionCompacted(await self._learn_floor()) from error
+        except EtcdFutureRevision as error:
+            raise FutureRevision(self.revision) from error
 
     async def _learn_floor(self) -> int:
         """Somebody else has compacted."""
@@ -204,18 +206,18 @@ class EtcdStore:
         return self._copy.hub.watch(prefix, revision, self._past)
 
     async def wait_for(self, revision: int) -> None:
-        await self._follower.reach(revision)
+        await self._follower.wait_for(revision)
 
-    async def _past(self, prefix: str, after: int, upto: int) -> Events:
+    async def _past(self, prefix: str, after: int, upto: int) -> StoreEvents:
         if after < self.floor:
-            raise Compacted(self.floor)
+            raise RevisionCompacted(self.floor)
         horizon = self._state.horizon
         recent = self._state.since(prefix, max(after, horizon))
         if after >= horizon:
             return recent
         if not self._state.since("", horizon):
             # Where the past ends is shown by the first event behind it, and there is none.
-            raise Compacted(horizon)
+            raise RevisionCompacted(horizon)
         with real_work():
             past = await self._history.events(after, horizon)
         return [event for event in past if event.key.startswith(prefix)] + recent
@@ -225,7 +227,7 @@ class EtcdStore:
     async def create(self, key: str, value: bytes) -> int:
         answer = await self._write(requests.create(self._keys.outer(key), value))
         if not answer.succeeded:
-            raise Exists(key)
+            raise KeyExists(key)
         return self._revision(answer)
 
     async def update(self, key: str, value: bytes, *, revision: int) -> int:
@@ -234,12 +236,12 @@ class EtcdStore:
             raise self._refusal(key, answer)
         return self._revision(answer)
 
-    async def delete(self, key: str, *, revision: int = 0) -> Event:
+    async def delete(self, key: str, *, revision: int = 0) -> StoreEvent:
         answer = await self._write(requests.delete(self._keys.outer(key), revision))
         if not answer.succeeded:
             raise self._refusal(key, answer)
         gone = answer.responses[0].response_delete_range.prev_kvs[0]
-        return Event(self._revision(answer), None, requests.record(self._keys, gone))
+        return StoreEvent(self._revision(answer), None, requests.record(self._keys, gone))
 
     async def _write(self, request: Message) -> Any:
         """etcd's answer, when readers here can see what it tells. Failed, Uncertain."""
@@ -250,17 +252,17 @@ class EtcdStore:
             with real_work():
                 answer = await self._members.write("Txn", request)
                 if answer.succeeded:
-                    await self._seen(answer.header.revision)
+                    await self._wait_until_visible(answer.header.revision)
                 return answer
         finally:
             self._writes -= 1
             if not self._writes:
                 self._idle.set()
 
-    async def _seen(self, revision: int) -> None:
+    async def _wait_until_visible(self, revision: int) -> None:
         try:
-            await self._reached(revision)
-        except Failed as error:
+            await self._wait_for_revision(revision)
+        except StoreFailed as error:
             log.warning("a write is stored, but not yet to be seen here: %s", error)
 
     def _revision(self, answer: Any) -> int:
@@ -269,7 +271,7 @@ class EtcdStore:
 
     def _refusal(self, key: str, answer: Any) -> StoreError:
         found = answer.responses[0].response_range.kvs
-        return Stale(requests.record(self._keys, found[0])) if found else Missing(key)
+        return StaleRevision(requests.record(self._keys, found[0])) if found else KeyMissing(key)
 
     # Keeping house
 
@@ -280,18 +282,18 @@ class EtcdStore:
                 async with asyncio.timeout(CHECK_PATIENCE):
                     await self._freshness.revision()  # which all who check at a time share
         except TimeoutError:
-            raise Failed(f"etcd does not answer within {CHECK_PATIENCE:g} s") from None
+            raise StoreFailed(f"etcd does not answer within {CHECK_PATIENCE:g} s") from None
 
     async def compact(self, revision: int) -> None:
         self._check()
         if revision > self.revision:
-            raise Future(self.revision)
+            raise FutureRevision(self.revision)
         if revision <= self.floor:
             return
         with real_work():
             try:
                 await self._members.read("Compact", requests.compact(revision))
-            except PastGone:
+            except EtcdCompacted:
                 await self._learn_floor()  # somebody else was faster
             else:
                 self._state.compact(revision)
@@ -309,4 +311,4 @@ class EtcdStore:
 
     def _check(self) -> None:
         if self._closed:
-            raise Closed("the store is closed")
+            raise StoreClosed("the store is closed")

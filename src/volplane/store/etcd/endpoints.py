@@ -7,12 +7,12 @@ from urllib.parse import urlsplit
 import grpc
 from msgspec import Struct
 
-from volplane.store.contract import Failed
+from volplane.store.contract import StoreFailed
 
 DEFAULT_PORT = 2379
 
 
-class Tls(Struct, frozen=True):
+class EtcdTls(Struct, frozen=True):
     """Paths of PEM files. Without a CA the machine's own authorities are trusted."""
 
     ca: str = ""
@@ -20,29 +20,31 @@ class Tls(Struct, frozen=True):
     key: str = ""
 
 
-class Endpoint(Struct, frozen=True):
+class EtcdEndpoint(Struct, frozen=True):
     url: str
     target: str  # as gRPC wants it
     secure: bool
 
 
-def parse(url: str) -> Endpoint:
+def parse_endpoint(url: str) -> EtcdEndpoint:
     """`http://host:port` or `https://host:port`; without a scheme it is http. Failed."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
         host, port = parts.hostname, parts.port or DEFAULT_PORT
     except ValueError as error:
-        raise Failed(f"{url!r} is no address of an etcd server: {error}") from error
+        raise StoreFailed(f"{url!r} is no address of an etcd server: {error}") from error
     if parts.scheme not in ("http", "https") or not host or parts.path not in ("", "/"):
-        raise Failed(f"{url!r} is no address of an etcd server; it looks like https://host:{DEFAULT_PORT}")
+        raise StoreFailed(
+            f"{url!r} is no address of an etcd server; it looks like https://host:{DEFAULT_PORT}"
+        )
     shown = f"[{host}]" if ":" in host else host
-    return Endpoint(f"{parts.scheme}://{shown}:{port}", f"{shown}:{port}", parts.scheme == "https")
+    return EtcdEndpoint(f"{parts.scheme}://{shown}:{port}", f"{shown}:{port}", parts.scheme == "https")
 
 
-def credentials(tls: Tls) -> grpc.ChannelCredentials:
+def credentials(tls: EtcdTls) -> grpc.ChannelCredentials:
     """Reads the files. Failed."""
     if bool(tls.cert) != bool(tls.key):
-        raise Failed("a client certificate for etcd needs its key, and a key its certificate")
+        raise StoreFailed("a client certificate for etcd needs its key, and a key its certificate")
     return grpc.ssl_channel_credentials(
         root_certificates=_read(tls.ca), private_key=_read(tls.key), certificate_chain=_read(tls.cert)
     )
@@ -55,4 +57,4 @@ def _read(path: str) -> bytes | None:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise Failed(f"cannot read {path}: {error.strerror}") from error
+        raise StoreFailed(f"cannot read {path}: {error.strerror}") from error

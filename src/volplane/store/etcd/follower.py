@@ -13,13 +13,13 @@ import logging
 import grpc.aio
 
 from volplane.base import clock
-from volplane.store.contract import Compacted, StoreError
-from volplane.store.etcd.copy import Copy, Diverged
-from volplane.store.etcd.freshness import Freshness
-from volplane.store.etcd.history import History
-from volplane.store.etcd.keys import ALL, Keys
-from volplane.store.etcd.members import Members, PastGone, Unreachable
-from volplane.store.etcd.stream import Broken, Stream, is_honest
+from volplane.store.contract import RevisionCompacted, StoreError
+from volplane.store.etcd.freshness import SharedRevisionRead
+from volplane.store.etcd.history import EtcdHistory
+from volplane.store.etcd.keys import ALL, EtcdKeys
+from volplane.store.etcd.local_copy import CopyDiverged, LocalCopy
+from volplane.store.etcd.members import EtcdCompacted, EtcdMembers, MemberUnreachable
+from volplane.store.etcd.stream import EtcdWatchStream, WatchStreamEnded, is_honest
 
 log = logging.getLogger(__name__)
 
@@ -30,17 +30,19 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # between two attempts to watch
 FIRST_NUDGE, LONGEST_NUDGE = 0.005, 0.25  # an event under way arrives sooner than the first
 STALL = 3.0  # seconds without a sign of what etcd certainly has: the member is hung or cut off
 
-_TROUBLE = (Broken, Unreachable, TimeoutError, grpc.aio.AioRpcError, StoreError)
+_TROUBLE = (WatchStreamEnded, MemberUnreachable, TimeoutError, grpc.aio.AioRpcError, StoreError)
 
 
 class Follower:
-    def __init__(self, members: Members, keys: Keys, copy: Copy, freshness: Freshness) -> None:
+    def __init__(
+        self, members: EtcdMembers, keys: EtcdKeys, copy: LocalCopy, freshness: SharedRevisionRead
+    ) -> None:
         self._members = members
         self._keys = keys
         self._copy = copy
         self._freshness = freshness
-        self._history = History(members, keys)
-        self._stream: Stream | None = None
+        self._history = EtcdHistory(members, keys)
+        self._stream: EtcdWatchStream | None = None
         self._opened = False
         self._stale = False
         self._waiting = 0
@@ -52,7 +54,7 @@ class Follower:
         """Until the copy has what etcd has now. Failed."""
         await self._load()
         self._running = asyncio.create_task(self._run(), name="etcd watch")
-        await self.reach(await self._freshness.revision())
+        await self.wait_for(await self._freshness.revision())
 
     async def close(self) -> None:
         if self._timer is not None:
@@ -62,14 +64,14 @@ class Follower:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def reach(self, revision: int) -> None:
+    async def wait_for(self, revision: int) -> None:
         """Until the copy has got there. Closed."""
         if revision <= self._copy.revision:
             return
         self._waiting += 1
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(FIRST_NUDGE, self._look, self._copy.revision)
+            self._timer = loop.call_later(FIRST_NUDGE, self._check_progress, self._copy.revision)
         try:
             await self._copy.wait(revision)
         finally:
@@ -91,7 +93,7 @@ class Follower:
             revision = max(1, floor, newest - HISTORY, known)
             try:
                 records = await self._history.snapshot(revision)
-            except PastGone:  # compacted while we read
+            except EtcdCompacted:  # compacted while we read
                 continue
             self._copy.replace(records, revision=revision, floor=floor)
             return
@@ -105,7 +107,7 @@ class Follower:
                     await self._load()
                     self._stale = False
                 await self._follow()
-            except (Compacted, Diverged) as error:
+            except (RevisionCompacted, CopyDiverged) as error:
                 log.warning("the copy of etcd's state is made anew: %s", error)
                 self._stale = True
             except _TROUBLE as error:
@@ -120,38 +122,38 @@ class Follower:
     async def _follow(self) -> None:
         member = self._members.current
         try:
-            await self._members.usable()
+            await self._members.select_member()
             keys = self._keys.everything if is_honest(member.version) else ALL
-            async with Stream(member, keys, self._copy.revision) as stream:
+            async with EtcdWatchStream(member, keys, self._copy.revision) as stream:
                 self._stream, self._opened = stream, True
                 while True:
                     told = await stream.next()
                     self._copy.apply(told.events)
                     self._copy.advance(told.progress)
         except _TROUBLE as error:
-            if not isinstance(error, Compacted):
-                self._members.leave(member, str(error))
+            if not isinstance(error, RevisionCompacted):
+                self._members.switch_member(member, str(error))
             raise
         finally:
             self._stream = None
 
     # Catching up with revisions that are not ours
 
-    def _look(self, before: int) -> None:
+    def _check_progress(self, before: int) -> None:
         self._timer = None
         if not self._waiting or self._nudging is not None:
             return
         if self._copy.revision > before:  # it moves by itself
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(FIRST_NUDGE, self._look, self._copy.revision)
+            self._timer = loop.call_later(FIRST_NUDGE, self._check_progress, self._copy.revision)
             return
-        self._nudging = asyncio.create_task(self._nudge(), name="etcd progress")
+        self._nudging = asyncio.create_task(self._poll_progress(), name="etcd progress")
 
-    async def _nudge(self) -> None:
+    async def _poll_progress(self) -> None:
         pause, at, since = FIRST_NUDGE, self._copy.revision, clock.now()
         try:
             while self._waiting:
-                behind = await self._ask_how_far()
+                behind = await self._request_progress()
                 await asyncio.sleep(pause)
                 pause = FIRST_NUDGE if self._copy.revision > at else min(2 * pause, LONGEST_NUDGE)
                 if self._copy.revision > at or not behind:
@@ -162,15 +164,15 @@ class Follower:
         finally:
             self._nudging = None
 
-    async def _ask_how_far(self) -> bool:
+    async def _request_progress(self) -> bool:
         """Whether etcd has more than the copy; if that is nothing of ours, the watch will say so."""
         try:
             newest = await self._freshness.revision()
             known, stream = self._copy.revision, self._stream
             if newest <= known:
                 return False
-            if stream is not None and stream.can_be_asked:
-                await stream.ask()
-        except (Broken, StoreError) as error:
+            if stream is not None and stream.supports_progress_requests:
+                await stream.request_progress()
+        except (WatchStreamEnded, StoreError) as error:
             log.debug("cannot ask etcd how far it is: %s", error)
         return True

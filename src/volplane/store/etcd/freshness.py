@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from volplane.store.contract import Closed
+from volplane.store.contract import StoreClosed
 
 
-class Freshness:
+class SharedRevisionRead:
     def __init__(self, ask: Callable[[], Awaitable[int]]) -> None:
         self._ask = ask
         self._next: asyncio.Future[int] | None = None
@@ -35,7 +35,7 @@ class Freshness:
         try:
             answer.set_result(await self._ask())
         except asyncio.CancelledError:
-            _fail(answer, Closed("the store is closed"))
+            _fail(answer, StoreClosed("the store is closed"))
             raise
         except Exception as error:
             _fail(answer, error)

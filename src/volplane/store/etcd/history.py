@@ -6,26 +6,34 @@ import asyncio
 
 import grpc.aio
 
-from volplane.store.contract import Compacted, Event, Events, Failed, Listing, Record, Records
+from volplane.store.contract import (
+    Listing,
+    RevisionCompacted,
+    StoreEvent,
+    StoreEvents,
+    StoreFailed,
+    StoreRecord,
+    StoreRecords,
+)
 from volplane.store.etcd import requests
-from volplane.store.etcd.keys import Keys, Range
-from volplane.store.etcd.members import PATIENCE, Members, PastGone, Unreachable
+from volplane.store.etcd.keys import EtcdKeys, Range
+from volplane.store.etcd.members import PATIENCE, EtcdCompacted, EtcdMembers, MemberUnreachable
 from volplane.store.etcd.proto import kv_pb2
-from volplane.store.etcd.stream import Broken, Stream
+from volplane.store.etcd.stream import EtcdWatchStream, WatchStreamEnded
 
 PAGE = 1000  # records in one answer of a whole snapshot
 
 _DELETE = kv_pb2.Event.EventType.DELETE
 
 
-class History:
-    def __init__(self, members: Members, keys: Keys) -> None:
+class EtcdHistory:
+    def __init__(self, members: EtcdMembers, keys: EtcdKeys) -> None:
         self._members = members
         self._keys = keys
 
-    async def snapshot(self, revision: int) -> Records:
+    async def snapshot(self, revision: int) -> StoreRecords:
         """Everything at a revision. PastGone, NotYet, Failed."""
-        records: Records = []
+        records: StoreRecords = []
         start, end = self._keys.everything
         while True:
             request = requests.page((start, end), limit=PAGE, revision=revision)
@@ -35,7 +43,7 @@ class History:
                 return records
             start = answer.kvs[-1].key + b"\0"
 
-    async def get(self, key: str, revision: int) -> Record | None:
+    async def get(self, key: str, revision: int) -> StoreRecord | None:
         """PastGone, NotYet, Failed."""
         outer = self._keys.outer(key)
         answer = await self._members.read("Range", requests.page((outer, b""), revision=revision))
@@ -53,26 +61,26 @@ class History:
         """The oldest revision that can be read. etcd tells the number only to a watch that comes too late."""
         try:
             await self._members.read("Range", requests.page((self._keys.mark, b""), limit=1, revision=1))
-        except PastGone:
-            return await self._compacted()
+        except EtcdCompacted:
+            return await self._read_compact_revision()
         return 0
 
-    async def _compacted(self) -> int:
+    async def _read_compact_revision(self) -> int:
         try:
             async with asyncio.timeout(PATIENCE), self._watch((self._keys.mark, b""), 1) as stream:
                 while True:
                     await stream.next()
-        except Compacted as compacted:
+        except RevisionCompacted as compacted:
             return compacted.floor
         except _TROUBLE as error:
-            raise Failed(f"cannot find out how far etcd's history goes back: {error}") from error
+            raise StoreFailed(f"cannot find out how far etcd's history goes back: {error}") from error
 
-    async def events(self, after: int, upto: int) -> Events:
+    async def events(self, after: int, upto: int) -> StoreEvents:
         """Every event behind one revision, up to another. Compacted, Failed.
 
         Something of ours must have happened behind the last one, because only that shows the end.
         """
-        events: Events = []
+        events: StoreEvents = []
         try:
             async with asyncio.timeout(PATIENCE), self._watch(self._keys.everything, after) as stream:
                 while True:
@@ -81,21 +89,21 @@ class History:
                             return events
                         events.append(self._event(event))
         except _TROUBLE as error:
-            raise Failed(f"cannot read etcd's history: {error}") from error
+            raise StoreFailed(f"cannot read etcd's history: {error}") from error
 
-    def _watch(self, keys: Range, known: int) -> Stream:
-        return Stream(self._members.current, keys, known, previous=True)
+    def _watch(self, keys: Range, known: int) -> EtcdWatchStream:
+        return EtcdWatchStream(self._members.current, keys, known, previous=True)
 
-    def _event(self, event: kv_pb2.Event) -> Event:
+    def _event(self, event: kv_pb2.Event) -> StoreEvent:
         kv = event.kv
         previous = requests.record(self._keys, event.prev_kv) if event.HasField("prev_kv") else None
         if previous is None and (event.type == _DELETE or kv.version > 1):
-            raise Compacted(
+            raise RevisionCompacted(
                 kv.mod_revision
             )  # while we read: the event is still there, the state before it not
-        return Event(
+        return StoreEvent(
             kv.mod_revision, None if event.type == _DELETE else requests.record(self._keys, kv), previous
         )
 
 
-_TROUBLE = (Broken, Unreachable, TimeoutError, grpc.aio.AioRpcError)
+_TROUBLE = (WatchStreamEnded, MemberUnreachable, TimeoutError, grpc.aio.AioRpcError)

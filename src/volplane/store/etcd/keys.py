@@ -14,7 +14,7 @@ Range: TypeAlias = tuple[bytes, bytes]  # from, and the first one behind
 ALL: Range = (b"\0", b"\0")  # everybody's
 
 
-class Keys:
+class EtcdKeys:
     def __init__(self, prefix: str, root: str = "") -> None:
         self._prefix = f"/{prefix.strip('/')}"
         if self._prefix == "/":

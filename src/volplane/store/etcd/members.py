@@ -17,9 +17,9 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from volplane.base import clock
-from volplane.store.contract import Failed, RecordTooLarge, Uncertain
-from volplane.store.etcd.endpoints import Endpoint
-from volplane.store.etcd.outcome import Verdict, judge, text
+from volplane.store.contract import RecordTooLarge, StoreFailed, WriteUncertain
+from volplane.store.etcd.endpoints import EtcdEndpoint
+from volplane.store.etcd.outcome import EtcdOutcome, classify_error, error_text
 from volplane.store.etcd.proto import rpc_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -56,30 +56,30 @@ _PATHS: dict[str, tuple[str, type[Message]]] = {
 _UNSETTLED = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
 
 
-class PastGone(Exception):
+class EtcdCompacted(Exception):
     """The revision asked for has been compacted."""
 
 
-class NotYet(Exception):
+class EtcdFutureRevision(Exception):
     """The revision asked for has not happened."""
 
 
-class Unreachable(Exception):
+class MemberUnreachable(Exception):
     """Nothing was sent."""
 
 
-_REFUSALS: dict[Verdict, type[Exception]] = {
-    Verdict.REFUSED: Failed,
-    Verdict.TOO_LARGE: RecordTooLarge,
-    Verdict.COMPACTED: PastGone,
-    Verdict.FUTURE: NotYet,
+_REFUSALS: dict[EtcdOutcome, type[Exception]] = {
+    EtcdOutcome.REFUSED: StoreFailed,
+    EtcdOutcome.TOO_LARGE: RecordTooLarge,
+    EtcdOutcome.COMPACTED: EtcdCompacted,
+    EtcdOutcome.FUTURE: EtcdFutureRevision,
 }
 
 
-class Member:
+class EtcdMember:
     """One etcd server."""
 
-    def __init__(self, endpoint: Endpoint, credentials: grpc.ChannelCredentials | None) -> None:
+    def __init__(self, endpoint: EtcdEndpoint, credentials: grpc.ChannelCredentials | None) -> None:
         self.url = endpoint.url
         self.version = ""
         self.cluster = 0  # 0: not asked yet, or to be asked again
@@ -100,63 +100,63 @@ class Member:
             response_deserializer=pb.WatchResponse.FromString,
         )
 
-    async def introduce(self) -> None:
+    async def read_status(self) -> None:
         """Learn its version and its cluster, once. Unreachable, AioRpcError."""
         if self.cluster:
             return
         status = await self.call("Status", pb.StatusRequest(), READ_PATIENCE)
         if status.isLearner:
-            raise Unreachable("it is a learner and cannot answer yet")
+            raise MemberUnreachable("it is a learner and cannot answer yet")
         self.version, self.cluster = status.version, status.header.cluster_id
 
     async def call(self, method: str, request: Message, timeout: float) -> Any:
         """Unreachable, AioRpcError."""
         if not self.cluster:
-            await self._settled()
+            await self._wait_until_connected()
         async with asyncio.timeout(timeout + SLACK):
             return await self._stubs[method](request, timeout=timeout, metadata=LEADER)
 
-    async def _settled(self) -> None:
+    async def _wait_until_connected(self) -> None:
         """A first call on a channel that never connects would end without anybody knowing if it was sent."""
         try:
             async with asyncio.timeout(CONNECT_PATIENCE):
                 while (state := self._channel.get_state(try_to_connect=True)) in _UNSETTLED:
                     await self._channel.wait_for_state_change(state)
         except TimeoutError:
-            raise Unreachable(f"no connection within {CONNECT_PATIENCE:.0f} s") from None
+            raise MemberUnreachable(f"no connection within {CONNECT_PATIENCE:.0f} s") from None
 
     async def close(self) -> None:
         await self._channel.close()
 
 
-class Members:
-    def __init__(self, members: Sequence[Member]) -> None:
+class EtcdMembers:
+    def __init__(self, members: Sequence[EtcdMember]) -> None:
         self._members = members
         self._at = 0
         self._cluster = 0
 
     @property
-    def current(self) -> Member:
+    def current(self) -> EtcdMember:
         return self._members[self._at]
 
-    async def meet(self) -> None:
+    async def check_cluster(self) -> None:
         """All that can be reached must be of one cluster. Failed."""
-        met = [member.introduce() for member in self._members]
+        met = [member.read_status() for member in self._members]
         await asyncio.gather(*met, return_exceptions=True)  # the missing ones are met when they are needed
         if len({member.cluster for member in self._members if member.cluster}) > 1:
             told = ", ".join(f"{m.url} of {m.cluster:x}" for m in self._members if m.cluster)
-            raise Failed(f"these etcd servers are not of one cluster: {told}")
+            raise StoreFailed(f"these etcd servers are not of one cluster: {told}")
 
-    async def usable(self) -> Member:
+    async def select_member(self) -> EtcdMember:
         """The one to talk to now. Unreachable, AioRpcError."""
         member = self.current
-        await member.introduce()
+        await member.read_status()
         self._cluster = self._cluster or member.cluster
         if member.cluster not in (0, self._cluster):
-            raise Unreachable("it belongs to another cluster")
+            raise MemberUnreachable("it belongs to another cluster")
         return member
 
-    def leave(self, member: Member, why: str) -> None:
+    def switch_member(self, member: EtcdMember, why: str) -> None:
         """Something is wrong with this one: the next call goes to the next one."""
         level = logging.WARNING if member.cluster else logging.DEBUG  # news only once
         member.cluster = 0  # whoever comes back at this address says again who it is
@@ -177,28 +177,28 @@ class Members:
         while True:
             member, sent = self.current, False
             try:
-                await self.usable()
+                await self.select_member()
                 sent = True
                 return await member.call(method, request, min(patience, max(deadline - clock.now(), 0.1)))
-            except (grpc.aio.AioRpcError, Unreachable, TimeoutError) as error:
-                self._judge(member, error, repeatable=repeatable or not sent)
+            except (grpc.aio.AioRpcError, MemberUnreachable, TimeoutError) as error:
+                self._check_retryable(member, error, repeatable=repeatable or not sent)
                 failures += 1
                 await self._pause(failures, deadline, error)
 
-    def _judge(self, member: Member, error: Exception, *, repeatable: bool) -> None:
+    def _check_retryable(self, member: EtcdMember, error: Exception, *, repeatable: bool) -> None:
         """Returns if the call may be made again."""
-        verdict = Verdict.UNKNOWN
+        verdict = EtcdOutcome.UNKNOWN
         if isinstance(error, grpc.aio.AioRpcError):
-            verdict = judge(error)
-        elif isinstance(error, Unreachable):
-            verdict = Verdict.ELSEWHERE
+            verdict = classify_error(error)
+        elif isinstance(error, MemberUnreachable):
+            verdict = EtcdOutcome.ELSEWHERE
         if refusal := _REFUSALS.get(verdict):
             raise refusal(f"etcd at {member.url}: {_why(error)}") from error
-        if verdict is not Verdict.FULL:
-            self.leave(member, _why(error))
-        if verdict in (Verdict.UNKNOWN, Verdict.FULL) and not repeatable:
+        if verdict is not EtcdOutcome.FULL:
+            self.switch_member(member, _why(error))
+        if verdict in (EtcdOutcome.UNKNOWN, EtcdOutcome.FULL) and not repeatable:
             told = f"etcd at {member.url} did not say whether the write was stored: {_why(error)}"
-            raise Uncertain(told) from error
+            raise WriteUncertain(told) from error
 
     async def _pause(self, failures: int, deadline: float, error: Exception) -> None:
         """At once to the next member; only when all have failed, some time later."""
@@ -206,7 +206,7 @@ class Members:
         pause = 0.0 if rest else min(FIRST_PAUSE * 2 ** (rounds - 1), LONGEST_PAUSE)
         if clock.now() + pause >= deadline:
             urls = ", ".join(member.url for member in self._members)
-            raise Failed(f"no etcd server answers ({urls}): {_why(error)}") from error
+            raise StoreFailed(f"no etcd server answers ({urls}): {_why(error)}") from error
         await asyncio.sleep(pause)
 
     async def close(self) -> None:
@@ -219,4 +219,4 @@ def _serialize(message: Message) -> bytes:
 
 
 def _why(error: Exception) -> str:
-    return text(error) if isinstance(error, grpc.aio.AioRpcError) else str(error) or "timed out"
+    return error_text(error) if isinstance(error, grpc.aio.AioRpcError) else str(error) or "timed out"

@@ -14,7 +14,7 @@ import grpc.aio
 _Code = grpc.StatusCode
 
 
-class Verdict(StrEnum):
+class EtcdOutcome(StrEnum):
     REFUSED = "refused"  # not done, and no other member would do it
     ELSEWHERE = "elsewhere"  # not done by this member; another one may
     TOO_LARGE = "too large"  # not done, and no other member would do it
@@ -44,22 +44,22 @@ _NOT_SENT = (
 )
 
 
-def judge(error: grpc.aio.AioRpcError) -> Verdict:
+def classify_error(error: grpc.aio.AioRpcError) -> EtcdOutcome:
     code, text = error.code(), error.details() or ""
     if text.startswith(_NOT_SENT):
-        return Verdict.ELSEWHERE
+        return EtcdOutcome.ELSEWHERE
     if "database space exceeded" in text:
         # The write that finds the database full is applied, and answered with this error all the same.
-        return Verdict.FULL
+        return EtcdOutcome.FULL
     if "request is too large" in text or "received message larger than max" in text:
-        return Verdict.TOO_LARGE
+        return EtcdOutcome.TOO_LARGE
     if code is _Code.OUT_OF_RANGE and "compacted" in text:
-        return Verdict.COMPACTED
+        return EtcdOutcome.COMPACTED
     if code is _Code.OUT_OF_RANGE and "future revision" in text:
-        return Verdict.FUTURE
-    return Verdict.REFUSED if code in _FINAL else Verdict.UNKNOWN
+        return EtcdOutcome.FUTURE
+    return EtcdOutcome.REFUSED if code in _FINAL else EtcdOutcome.UNKNOWN
 
 
-def text(error: grpc.aio.AioRpcError) -> str:
+def error_text(error: grpc.aio.AioRpcError) -> str:
     """Why, in one line."""
     return (error.details() or error.code().name).removeprefix("etcdserver: ")

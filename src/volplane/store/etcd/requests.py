@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from volplane.store.contract import Record
-from volplane.store.etcd.keys import Keys, Range
+from volplane.store.contract import StoreRecord
+from volplane.store.etcd.keys import EtcdKeys, Range
 from volplane.store.etcd.proto import kv_pb2
 from volplane.store.etcd.proto import rpc_pb2 as pb
 
@@ -36,7 +36,7 @@ def delete(key: bytes, revision: int) -> pb.TxnRequest:
     )
 
 
-def claim(keys: Keys, mark: bytes) -> pb.TxnRequest:
+def claim(keys: EtcdKeys, mark: bytes) -> pb.TxnRequest:
     """Set the owner's mark where nobody has stored anything yet; otherwise tell what is there."""
     start, end = keys.everything
     # Of an empty range this is true: then it is judged as a key that was never created.
@@ -49,7 +49,7 @@ def claim(keys: Keys, mark: bytes) -> pb.TxnRequest:
     )
 
 
-def newest(keys: Keys) -> pb.RangeRequest:
+def newest(keys: EtcdKeys) -> pb.RangeRequest:
     """Nothing but the header, which has the newest revision: the cheapest question there is."""
     return pb.RangeRequest(key=keys.mark, count_only=True)
 
@@ -62,8 +62,8 @@ def compact(revision: int) -> pb.CompactionRequest:
     return pb.CompactionRequest(revision=revision)
 
 
-def record(keys: Keys, kv: kv_pb2.KeyValue) -> Record:
-    return Record(keys.inner(kv.key), kv.value, kv.mod_revision, kv.create_revision)
+def record(keys: EtcdKeys, kv: kv_pb2.KeyValue) -> StoreRecord:
+    return StoreRecord(keys.inner(kv.key), kv.value, kv.mod_revision, kv.create_revision)
 
 
 def absent(key: bytes) -> pb.Compare:

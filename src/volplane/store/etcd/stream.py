@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import grpc
 import grpc.aio
 
-from volplane.store.contract import Compacted
+from volplane.store.contract import RevisionCompacted
 from volplane.store.etcd.keys import Range
-from volplane.store.etcd.members import LEADER, READ_PATIENCE, Member
-from volplane.store.etcd.outcome import text
+from volplane.store.etcd.members import LEADER, READ_PATIENCE, EtcdMember
+from volplane.store.etcd.outcome import error_text
 from volplane.store.etcd.proto import kv_pb2
 from volplane.store.etcd.proto import rpc_pb2 as pb
 
@@ -29,19 +29,19 @@ EVERYBODY = -1  # the watch id of an answer to a progress request
 _HONEST = {(3, 4): 31, (3, 5): 13}
 
 
-class Broken(Exception):
+class WatchStreamEnded(Exception):
     """The stream has ended; what was handed out so far is complete and in order."""
 
 
-class Told(NamedTuple):
+class StreamBatch(NamedTuple):
     events: list[kv_pb2.Event]  # after the known revision
     progress: int = 0  # everything up to this revision has been told; 0: nothing is said about that
 
 
-class Stream:
+class EtcdWatchStream:
     """`async with Stream(…) as stream: await stream.next()`."""
 
-    def __init__(self, member: Member, keys: Range, known: int, *, previous: bool = False) -> None:
+    def __init__(self, member: EtcdMember, keys: Range, known: int, *, previous: bool = False) -> None:
         self._member = member
         self._known = known
         self._honest = is_honest(member.version)
@@ -55,7 +55,7 @@ class Stream:
         )
         self._call: Any = None
 
-    async def __aenter__(self) -> Stream:
+    async def __aenter__(self) -> EtcdWatchStream:
         """Broken, Compacted."""
         self._call = self._member.watch(metadata=LEADER)
         try:
@@ -64,7 +64,7 @@ class Stream:
                 await self._read()  # that it was created
         except TimeoutError:
             self.cancel()
-            raise Broken("the watch was not created in time") from None
+            raise WatchStreamEnded("the watch was not created in time") from None
         except BaseException:
             self.cancel()
             raise
@@ -79,15 +79,15 @@ class Stream:
         self._call.cancel()
 
     @property
-    def can_be_asked(self) -> bool:
+    def supports_progress_requests(self) -> bool:
         """Whether the answer to `ask` can be believed."""
         return self._honest
 
-    async def ask(self) -> None:
+    async def request_progress(self) -> None:
         """Ask how far it has got; the answer comes as progress, behind all events up to it. Broken."""
         await self._write(pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
 
-    async def next(self) -> Told:
+    async def next(self) -> StreamBatch:
         """Broken, Compacted."""
         events: list[kv_pb2.Event] = []
         while True:
@@ -97,32 +97,32 @@ class Stream:
                 break
         if not events:
             believed = self._honest or answer.watch_id != EVERYBODY
-            return Told([], answer.header.revision if believed else 0)
+            return StreamBatch([], answer.header.revision if believed else 0)
         if events[0].kv.mod_revision <= self._known:
             events = [event for event in events if event.kv.mod_revision > self._known]
-        return Told(events)
+        return StreamBatch(events)
 
     async def _write(self, request: pb.WatchRequest) -> None:
-        await self._guarded(self._call.write(request))
+        await self._translate_errors(self._call.write(request))
 
-    async def _guarded(self, work: Awaitable[Any]) -> Any:
+    async def _translate_errors(self, work: Awaitable[Any]) -> Any:
         try:
             return await work
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            raise Broken(_why(error)) from error
+            raise WatchStreamEnded(_why(error)) from error
         except asyncio.CancelledError:
             if self._call.cancelled() and not _is_cancelling():  # by `cancel`, not together with the task
-                raise Broken("given up") from None
+                raise WatchStreamEnded("given up") from None
             raise
 
     async def _read(self) -> pb.WatchResponse:
-        answer = await self._guarded(self._call.read())
+        answer = await self._translate_errors(self._call.read())
         if answer is grpc.aio.EOF:
-            raise Broken("ended by the server")
+            raise WatchStreamEnded("ended by the server")
         if answer.compact_revision:
-            raise Compacted(answer.compact_revision)
+            raise RevisionCompacted(answer.compact_revision)
         if answer.canceled:
-            raise Broken(answer.cancel_reason or "cancelled by the server")
+            raise WatchStreamEnded(answer.cancel_reason or "cancelled by the server")
         assert isinstance(answer, pb.WatchResponse)
         return answer
 
@@ -142,4 +142,4 @@ def _is_cancelling() -> bool:
 
 
 def _why(error: Exception) -> str:
-    return text(error) if isinstance(error, grpc.aio.AioRpcError) else str(error)
+    return error_text(error) if isinstance(error, grpc.aio.AioRpcError) else str(error)

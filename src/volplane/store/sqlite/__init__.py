@@ -15,29 +15,29 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from volplane.base.virtual import real_work
+from volplane.base.virtual_time_loop import real_work
 from volplane.store.contract import (
-    Closed,
-    Compacted,
-    Event,
-    Events,
-    Exists,
-    Failed,
-    Future,
+    FutureRevision,
+    KeyExists,
+    KeyMissing,
     Listing,
-    Missing,
-    Record,
-    Records,
-    Stale,
+    RevisionCompacted,
+    StaleRevision,
+    StoreClosed,
     StoreError,
+    StoreEvent,
+    StoreEvents,
+    StoreFailed,
+    StoreRecord,
+    StoreRecords,
 )
 from volplane.store.hub import BACKLOG, Hub, Watcher
+from volplane.store.revision_waiters import RevisionWaiters
 from volplane.store.sqlite.checkpoints import Checkpoints
 from volplane.store.sqlite.database import ANY, NEVER, NONE
-from volplane.store.sqlite.files import Files
-from volplane.store.sqlite.writer import Batch, Write, Writer
-from volplane.store.state import State
-from volplane.store.waiters import Waiters
+from volplane.store.sqlite.files import DatabaseFiles
+from volplane.store.sqlite.writer import PendingWrite, SqliteWriter, WriteBatch
+from volplane.store.state import StoreState
 
 T = TypeVar("T")
 
@@ -55,24 +55,26 @@ class SqliteStore:
 
     def __init__(
         self,
-        files: Files,
+        files: DatabaseFiles,
         executor: ThreadPoolExecutor,
         *,
         backlog: int,
-        packed: tuple[str, ...],
+        compressed_prefixes: tuple[str, ...],
         window: int,
     ) -> None:
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL))
         self._files = files
         self._disk, self._old = files.disk, files.old
         self._executor = executor
-        self._state = State(max_events=window, max_bytes=WINDOW_BYTES, packed=packed)
+        self._state = StoreState(
+            max_events=window, max_bytes=WINDOW_BYTES, compressed_prefixes=compressed_prefixes
+        )
         self._state.load(files.records, revision=files.revision, floor=files.floor)
         files.records.clear()  # the state has them; a list beside it would keep deleted ones alive
         self._hub = Hub(revision=files.revision, backlog=backlog)
-        self._waiters = Waiters()
+        self._waiters = RevisionWaiters()
         self._closed = False
-        self._writer = Writer(self._disk, files.descriptor, files.reserve, self._committed)
+        self._writer = SqliteWriter(self._disk, files.descriptor, files.reserve, self._publish_batch)
         self._checkpoints = Checkpoints(self._executor, self._old, self._writer, self._disk)
 
     @classmethod
@@ -81,7 +83,7 @@ class SqliteStore:
         path: str | Path,
         *,
         backlog: int = BACKLOG,
-        packed: tuple[str, ...] = (),
+        compressed_prefixes: tuple[str, ...] = (),
         window: int = WINDOW_EVENTS,
     ) -> SqliteStore:
         """Open or create the database file; its directory is made private. InUse, Failed.
@@ -91,11 +93,11 @@ class SqliteStore:
         """
         executor = ThreadPoolExecutor(1, "store-reader")
         try:
-            files = await asyncio.get_running_loop().run_in_executor(executor, Files.open, str(path))
+            files = await asyncio.get_running_loop().run_in_executor(executor, DatabaseFiles.open, str(path))
         except BaseException:
             executor.shutdown()
             raise
-        return cls(files, executor, backlog=backlog, packed=packed, window=window)
+        return cls(files, executor, backlog=backlog, compressed_prefixes=compressed_prefixes, window=window)
 
     @property
     def revision(self) -> int:
@@ -107,13 +109,13 @@ class SqliteStore:
 
     # Reading
 
-    def peek(self, key: str) -> Record | None:
+    def peek(self, key: str) -> StoreRecord | None:
         return self._state.peek(key)
 
-    def scan(self, prefix: str) -> Records:
+    def scan(self, prefix: str) -> StoreRecords:
         return self._state.scan(prefix)
 
-    async def get(self, key: str, *, revision: int = 0) -> Record | None:
+    async def get(self, key: str, *, revision: int = 0) -> StoreRecord | None:
         self._check(revision)
         if not revision:
             return self._state.peek(key)
@@ -133,9 +135,9 @@ class SqliteStore:
     async def wait_for(self, revision: int) -> None:
         await self._waiters.wait(revision, self.revision)
 
-    async def _past(self, prefix: str, after: int, upto: int) -> Events:
+    async def _past(self, prefix: str, after: int, upto: int) -> StoreEvents:
         if after < self.floor:
-            raise Compacted(self.floor)
+            raise RevisionCompacted(self.floor)
         if after >= self._state.horizon:
             return self._state.since(prefix, after)
         return await self._read(lambda: self._old.events(prefix, after, upto))
@@ -144,7 +146,7 @@ class SqliteStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, read)
         except sqlite3.Error as error:
-            raise Failed(f"cannot read an old revision: {error}") from error
+            raise StoreFailed(f"cannot read an old revision: {error}") from error
 
     # Writing
 
@@ -152,16 +154,16 @@ class SqliteStore:
         return (await self._write(key, NONE, value)).revision
 
     async def update(self, key: str, value: bytes, *, revision: int) -> int:
-        return (await self._write(key, _expected(revision, NEVER), value)).revision
+        return (await self._write(key, _expected_revision(revision, NEVER), value)).revision
 
-    async def delete(self, key: str, *, revision: int = 0) -> Event:
-        return await self._write(key, _expected(revision, ANY), None)
+    async def delete(self, key: str, *, revision: int = 0) -> StoreEvent:
+        return await self._write(key, _expected_revision(revision, ANY), None)
 
-    async def _write(self, key: str, expected: int, value: bytes | None) -> Event:
+    async def _write(self, key: str, expected: int, value: bytes | None) -> StoreEvent:
         self._check()
         key.encode()  # what is no text must fail here and not in the middle of others' batch
-        done: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
-        write = Write(key, expected, value, done)
+        done: asyncio.Future[StoreEvent] = asyncio.get_running_loop().create_future()
+        write = PendingWrite(key, expected, value, done)
         self._writer.submit(write)
         try:
             with real_work():
@@ -169,38 +171,38 @@ class SqliteStore:
         finally:
             del done, write  # which holds the refusal, whose traceback would hold it
 
-    def _committed(self, batch: Batch) -> None:
+    def _publish_batch(self, batch: WriteBatch) -> None:
         """A batch is on disk: the state moves on, then everybody hears of it, in this one callback."""
         events = self._apply(batch)
         if events:
             self._hub.publish(list(events.values()))
-            self._waiters.reached(self.revision)
-            self._checkpoints.wrote(batch)
+            self._waiters.wake(self.revision)
+            self._checkpoints.count_writes(batch)
         for write in batch.writes:
             if not write.done.done():
                 self._answer(write, events.get(write.key), batch.errors.get(write.key))
 
-    def _apply(self, batch: Batch) -> dict[str, Event]:
+    def _apply(self, batch: WriteBatch) -> dict[str, StoreEvent]:
         values = {write.key: write.value for write in batch.writes}
-        events: dict[str, Event] = {}
+        events: dict[str, StoreEvent] = {}
         for key in batch.keys:
             value = values[key]
             events[key] = self._state.drop(key) if value is None else self._state.put(key, value)
         return events
 
-    def _answer(self, write: Write, event: Event | None, error: StoreError | None) -> None:
+    def _answer(self, write: PendingWrite, event: StoreEvent | None, error: StoreError | None) -> None:
         if event is not None:
             write.done.set_result(event)
         else:
             write.done.set_exception(self._refusal(write, error))
 
-    def _refusal(self, write: Write, error: StoreError | None) -> StoreError:
+    def _refusal(self, write: PendingWrite, error: StoreError | None) -> StoreError:
         current = self._state.peek(write.key)  # as the database saw it: a batch holds no key twice
         if write.expected == NONE and current is not None:
-            return Exists(write.key)  # also on a full disk
+            return KeyExists(write.key)  # also on a full disk
         if error is not None:
-            return _copied(error)
-        return Stale(current) if current is not None else Missing(write.key)
+            return _copy_error(error)
+        return StaleRevision(current) if current is not None else KeyMissing(write.key)
 
     # Keeping house
 
@@ -212,7 +214,7 @@ class SqliteStore:
     async def compact(self, revision: int) -> None:
         self._check()
         if revision > self.revision:
-            raise Future(self.revision)
+            raise FutureRevision(self.revision)
         if revision <= self.floor:
             return
         self._state.compact(revision)
@@ -249,19 +251,19 @@ class SqliteStore:
 
     def _check(self, revision: int = 0) -> None:
         if self._closed:
-            raise Closed("the store is closed")
+            raise StoreClosed("the store is closed")
         if revision > self.revision:
-            raise Future(self.revision)
+            raise FutureRevision(self.revision)
         if 0 < revision < self.floor:
-            raise Compacted(self.floor)
+            raise RevisionCompacted(self.floor)
 
 
-def _copied(error: StoreError) -> StoreError:
+def _copy_error(error: StoreError) -> StoreError:
     """One for each caller: whoever raises it hangs a traceback on it."""
     return type(error)(*error.args)
 
 
-def _expected(revision: int, otherwise: int) -> int:
+def _expected_revision(revision: int, otherwise: int) -> int:
     """A revision as the database can compare it; clients may send any number."""
     if not revision:
         return otherwise

@@ -12,7 +12,7 @@ import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
 from volplane.store.sqlite.database import Database
-from volplane.store.sqlite.writer import Batch, Writer
+from volplane.store.sqlite.writer import SqliteWriter, WriteBatch
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ LONGEST = 16_384  # pages in the log
 
 class Checkpoints:
     def __init__(
-        self, executor: ThreadPoolExecutor, reader: Database, writer: Writer, disk: Database
+        self, executor: ThreadPoolExecutor, reader: Database, writer: SqliteWriter, disk: Database
     ) -> None:
         self._executor = executor
         self._reader = reader
@@ -32,14 +32,14 @@ class Checkpoints:
         self._written = 0
         self._running: asyncio.Future[int] | None = None
 
-    def wrote(self, batch: Batch) -> None:
+    def count_writes(self, batch: WriteBatch) -> None:
         self._written += sum(BYTES_PER_WRITE + len(write.value or b"") for write in batch.writes)
         if self._written >= EVERY_BYTES and self._running is None:
             self._written = 0
             self._running = asyncio.get_running_loop().run_in_executor(self._executor, self._passive)
-            self._running.add_done_callback(self._finished)
+            self._running.add_done_callback(self._end_checkpoint)
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         """Until the running checkpoint, if there is one, has ended."""
         while self._running is not None:
             await asyncio.wait([self._running])
@@ -52,7 +52,7 @@ class Checkpoints:
             log.warning("checkpoint failed: %s", error)  # the log is complete; the next one tries again
             return 0
 
-    def _finished(self, pages: asyncio.Future[int]) -> None:
+    def _end_checkpoint(self, pages: asyncio.Future[int]) -> None:
         self._running = None
         if not pages.cancelled() and pages.result() > LONGEST:
             restart = self._writer.run(self._restart)

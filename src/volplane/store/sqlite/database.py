@@ -12,7 +12,14 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from volplane.store.contract import Compacted, Event, Events, Failed, Listing, Record
+from volplane.store.contract import (
+    Listing,
+    RevisionCompacted,
+    StoreEvent,
+    StoreEvents,
+    StoreFailed,
+    StoreRecord,
+)
 from volplane.store.state import after_prefix
 
 FORMAT = 1
@@ -111,7 +118,7 @@ class Database:
     def prepare(self) -> None:
         (version,) = self._one("PRAGMA user_version")
         if version > FORMAT:
-            raise Failed(f"its format {version} is of a newer version; this one knows {FORMAT}")
+            raise StoreFailed(f"its format {version} is of a newer version; this one knows {FORMAT}")
         with self._transaction():
             for statement in _SCHEMA:
                 self._connection.execute(statement)
@@ -173,10 +180,10 @@ class Database:
         (floor,) = self._one("SELECT value FROM meta WHERE name = 'floor'")
         return int(floor)
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[StoreRecord]:
         return self._records(self._connection.execute(_NEWEST, ("", LAST, 1 << 62)))
 
-    def get(self, key: str, revision: int) -> Record | None:
+    def get(self, key: str, revision: int) -> StoreRecord | None:
         with self._snapshot(revision):
             found = self._records(self._connection.execute(_NEWEST, (key, key + "\0", revision)))
             return next(found, None)
@@ -188,7 +195,7 @@ class Database:
         page = records[:limit] if limit else records
         return Listing(page, revision, len(records) - len(page))
 
-    def events(self, prefix: str, after: int, upto: int) -> Events:
+    def events(self, prefix: str, after: int, upto: int) -> StoreEvents:
         end = after_prefix(prefix) if prefix else LAST
         with self._snapshot(after):
             return [_event(row) for row in self._connection.execute(_EVENTS, (after, upto, prefix, end))]
@@ -199,7 +206,7 @@ class Database:
         with self._transaction("DEFERRED"):
             floor = self.floor()
             if revision < floor:
-                raise Compacted(floor)
+                raise RevisionCompacted(floor)
             yield
 
     @contextmanager
@@ -212,9 +219,9 @@ class Database:
             raise
         self._connection.execute("COMMIT")
 
-    def _records(self, cursor: sqlite3.Cursor) -> Iterator[Record]:
+    def _records(self, cursor: sqlite3.Cursor) -> Iterator[StoreRecord]:
         for key, value, revision, created in cursor:
-            yield Record(key, value, revision, created or revision)
+            yield StoreRecord(key, value, revision, created or revision)
 
     def _one(self, query: str) -> tuple[int, ...]:
         row: tuple[int, ...] = self._connection.execute(query).fetchone()
@@ -239,10 +246,10 @@ def _code(error: BaseException) -> int:
     return getattr(error, "sqlite_errorcode", 0)
 
 
-def _event(row: tuple[int, str, bytes, int, int, bytes | None, int, int]) -> Event:
+def _event(row: tuple[int, str, bytes, int, int, bytes | None, int, int]) -> StoreEvent:
     revision, key, value, created, deleted, old_value, old_revision, old_created = row
-    record = None if deleted else Record(key, value, revision, created or revision)
+    record = None if deleted else StoreRecord(key, value, revision, created or revision)
     previous = (
-        None if old_value is None else Record(key, old_value, old_revision, old_created or old_revision)
+        None if old_value is None else StoreRecord(key, old_value, old_revision, old_created or old_revision)
     )
-    return Event(revision, record, previous)
+    return StoreEvent(revision, record, previous)

@@ -9,41 +9,41 @@ from contextlib import ExitStack
 from urllib.parse import quote
 
 from volplane.base.files import sync_directory
-from volplane.base.locks import Locked, lock
-from volplane.store.contract import Failed, Full, InUse, Records
+from volplane.base.locks import LockHeld, lock
+from volplane.store.contract import StoreFailed, StoreFull, StoreInUse, StoreRecords
 from volplane.store.sqlite.database import Database
-from volplane.store.sqlite.space import Reserve, allocate_index
+from volplane.store.sqlite.space import SpaceReserve, allocate_index
 
 log = logging.getLogger(__name__)
 
 RESTORE = "Nothing was changed; restore it from a backup"
 
 
-class Files:
+class DatabaseFiles:
     disk: Database  # the writer's connection
     old: Database  # for old revisions and checkpoints, beside the writer
     revision: int
     floor: int
-    records: Records
-    reserve: Reserve
+    records: StoreRecords
+    reserve: SpaceReserve
     descriptor: int  # of the database's file
 
     @classmethod
-    def open(cls, path: str) -> Files:
+    def open(cls, path: str) -> DatabaseFiles:
         """Lock, create and load. InUse, Failed."""
         try:
             with ExitStack() as undo:
                 files = cls(path, undo)
                 files._stack = undo.pop_all()
-        except Full as error:
-            raise Full(f"cannot open {path}: {error}") from error
+        except StoreFull as error:
+            raise StoreFull(f"cannot open {path}: {error}") from error
         except (sqlite3.Error, OSError) as error:
-            raise Failed(f"cannot open {path}: {error}") from error
+            raise StoreFailed(f"cannot open {path}: {error}") from error
         return files
 
     def __init__(self, path: str, stack: ExitStack) -> None:
         self._stack = stack
-        self.reserve = Reserve(path)
+        self.reserve = SpaceReserve(path)
         os.makedirs(self.reserve.directory, mode=0o700, exist_ok=True)
         self.reserve.require_space()
         stack.callback(os.close, _lock(path))
@@ -63,7 +63,7 @@ class Files:
         self.revision, self.floor = self.disk.revision(), self.disk.floor()
         self.records = list(self.disk.records())
         if any(type(r.key) is not str or type(r.value) is not bytes for r in self.records):
-            raise Failed(f"cannot open {path}: it holds rows that were never written. {RESTORE}")
+            raise StoreFailed(f"cannot open {path}: it holds rows that were never written. {RESTORE}")
 
     def close(self) -> None:
         with self._stack:
@@ -83,8 +83,8 @@ class Files:
 def _lock(path: str) -> int:
     try:
         return lock(f"{path}.lock")
-    except Locked as error:
-        raise InUse(path, error.pid) from None
+    except LockHeld as error:
+        raise StoreInUse(path, error.pid) from None
 
 
 def _check(path: str) -> None:
@@ -107,7 +107,7 @@ def _check(path: str) -> None:
     finally:
         connection.close()
     if found != "ok":
-        raise Failed(f"cannot open {path}: it is damaged ({' '.join(found.split())}). {RESTORE}")
+        raise StoreFailed(f"cannot open {path}: it is damaged ({' '.join(found.split())}). {RESTORE}")
 
 
 def _create(path: str) -> int:

@@ -11,7 +11,7 @@ import errno
 import os
 from contextlib import suppress
 
-from volplane.store.contract import Full
+from volplane.store.contract import StoreFull
 
 RESERVE = 16 << 20  # bytes
 NEEDED = 4 << 20  # bytes that must be free besides the reserve before the database is opened
@@ -26,7 +26,7 @@ _KEEP_SIZE = 1  # of fallocate(2): what is allocated lies behind the file's end
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Reserve:
+class SpaceReserve:
     def __init__(self, database: str) -> None:
         self._database = database
         self.path = f"{database}.reserve"
@@ -38,17 +38,17 @@ class Reserve:
         SQLite maps the index of its log into memory. On a full disk the kernel ends a process that writes
         there (SIGBUS), so that it is too late to find out after the database is open.
         """
-        needed = NEEDED + (0 if self._is_whole() else RESERVE)
+        needed = NEEDED + (0 if self._is_complete() else RESERVE)
         found = free_space(self.directory)
         if found < needed:
-            raise Full(
+            raise StoreFull(
                 f"{_mib(found)} MiB are free in {self.directory}, at least {_mib(needed)} MiB are needed: "
                 "free some space and start again"
             )
 
     def make(self, spare: int = 0) -> bool:
         """Whether the reserve is there; it is not made unless `spare` bytes more are free."""
-        if self._is_whole():
+        if self._is_complete():
             return True
         if free_space(self.directory) < RESERVE + spare:
             return False
@@ -90,7 +90,7 @@ class Reserve:
         except OSError:  # a disk that does not even answer this
             return False
 
-    def _is_whole(self) -> bool:
+    def _is_complete(self) -> bool:
         try:
             held = os.stat(self.path)
         except FileNotFoundError:

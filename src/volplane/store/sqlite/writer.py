@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from volplane.store.contract import Event, Failed, Full, StoreError, Uncertain
+from volplane.store.contract import StoreError, StoreEvent, StoreFailed, StoreFull, WriteUncertain
 from volplane.store.sqlite.database import (
     LARGEST_BATCH,
     NONE,
@@ -30,7 +30,7 @@ from volplane.store.sqlite.database import (
     is_refused,
     is_uncertain,
 )
-from volplane.store.sqlite.space import PAGES, RESUME, Reserve
+from volplane.store.sqlite.space import PAGES, RESUME, SpaceReserve
 
 log = logging.getLogger(__name__)
 
@@ -42,15 +42,15 @@ LARGEST_CHANGE = 64 << 10
 CHANGES = 4 << 20  # bytes of the reserve that changes of larger objects may take; the rest is for deletes
 
 
-class Write(Struct):
+class PendingWrite(Struct):
     key: str
     expected: int  # the revision to replace, or ANY, NONE, NEVER
     value: bytes | None  # None: delete
-    done: asyncio.Future[Event]
+    done: asyncio.Future[StoreEvent]
 
 
-class Batch(Struct):
-    writes: list[Write]
+class WriteBatch(Struct):
+    writes: list[PendingWrite]
     keys: list[str]  # those that were written, in the order of their revisions
     errors: dict[str, StoreError] = field(default_factory=dict)  # by key: why it was not even compared
 
@@ -58,27 +58,27 @@ class Batch(Struct):
 Job: TypeAlias = Callable[[], None]
 
 
-class Writer:
+class SqliteWriter:
     def __init__(
-        self, database: Database, descriptor: int, reserve: Reserve, tell: Callable[[Batch], None]
+        self, database: Database, descriptor: int, reserve: SpaceReserve, tell: Callable[[WriteBatch], None]
     ) -> None:
         """`descriptor`: of the database's file."""
         self._database, self._descriptor = database, descriptor
         self._reserve = reserve
         self._tell = tell  # on the loop, in commit order
         self._loop = asyncio.get_running_loop()
-        self._queue: SimpleQueue[list[Write] | Job] = SimpleQueue()
-        self._gathered: list[Write] = []  # in this turn of the loop
-        self._next: list[Write] = []
+        self._queue: SimpleQueue[list[PendingWrite] | Job] = SimpleQueue()
+        self._gathered: list[PendingWrite] = []  # in this turn of the loop
+        self._next: list[PendingWrite] = []
         self._broken: StoreError | None = None
-        self.full: Full | None = None  # while the disk is
+        self.full: StoreFull | None = None  # while the disk is
         self._sparing = 0  # batches since the log was started over
         self._changed = 0  # bytes of changes that were stored from the reserve
         self._ending = self._ended = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, write: Write) -> None:
+    def submit(self, write: PendingWrite) -> None:
         if not self._gathered:
             self._loop.call_soon(self.hand_over)
         self._gathered.append(write)
@@ -97,7 +97,7 @@ class Writer:
             try:
                 job()
             except Exception as refused:  # whatever it is, nobody may wait for this thread in vain
-                error = Failed(str(refused))
+                error = StoreFailed(str(refused))
             self._loop.call_soon_threadsafe(_settle, done, error)
 
         self.hand_over()
@@ -107,13 +107,13 @@ class Writer:
     async def check(self) -> None:
         """Raise Failed when writes fail. The disk is looked at only while it is full."""
         if self._broken is not None:
-            raise Failed(str(self._broken))
+            raise StoreFailed(str(self._broken))
         if not self._thread.is_alive():
-            raise Failed("the store's writer has ended; restart to go on")
+            raise StoreFailed("the store's writer has ended; restart to go on")
         if self.full is not None:
             await self.run(self._resume)
         if self.full is not None:
-            raise Full(str(self.full))
+            raise StoreFull(str(self.full))
 
     def stop(self) -> None:
         """Finish what was handed over and end the thread. Blocks."""
@@ -132,7 +132,7 @@ class Writer:
                 try:
                     batch = self._commit(writes)
                 except Exception as error:  # whatever it is, nobody may wait for this thread in vain
-                    batch = _failed(writes, self._break(error))
+                    batch = _fail_all(writes, self._stop_writes(error))
                 self._loop.call_soon_threadsafe(self._tell, batch)
             if job is not None:
                 job()
@@ -146,9 +146,9 @@ class Writer:
             self._next += item
         return None
 
-    def _take(self) -> list[Write]:
+    def _take(self) -> list[PendingWrite]:
         """The first write to each key; a second one must see the first, so it stays for the batch after."""
-        first: dict[str, Write] = {}
+        first: dict[str, PendingWrite] = {}
         rest = []
         for write in self._next:
             if write.key in first or len(first) == LARGEST_BATCH:
@@ -158,27 +158,31 @@ class Writer:
         self._next = rest
         return list(first.values())
 
-    def _commit(self, writes: list[Write]) -> Batch:
+    def _commit(self, writes: list[PendingWrite]) -> WriteBatch:
         if self._broken is not None:
-            return _failed(writes, self._broken)
+            return _fail_all(writes, self._broken)
         if self.full is None:
             try:
-                return Batch(writes, self._append(writes))
+                return WriteBatch(writes, self._append(writes))
             except Exception as error:
                 if not self._has_run_out(error):
-                    return _failed(writes, self._judge(error))
-                self._begin_full(error)
+                    return _fail_all(writes, self._classify_error(error))
+                self._enter_full_mode(error)
         return self._commit_from_reserve(writes)
 
-    def _append(self, writes: list[Write]) -> list[str]:
+    def _append(self, writes: list[PendingWrite]) -> list[str]:
         rows = [(w.key, w.expected, 1 if w.value is None else 0, w.value) for w in writes]
         return self._database.append(rows)
 
-    def _commit_from_reserve(self, writes: list[Write]) -> Batch:
+    def _commit_from_reserve(self, writes: list[PendingWrite]) -> WriteBatch:
         """What may still be written, together or each for itself; deletes first."""
         assert self.full is not None
-        batch = Batch(writes, [])
-        allowed = [w for w in sorted(writes, key=lambda write: write.value is not None) if self._allow(w)]
+        batch = WriteBatch(writes, [])
+        allowed = [
+            w
+            for w in sorted(writes, key=lambda write: write.value is not None)
+            if self._may_write_from_reserve(w)
+        ]
         kept = {write.key for write in allowed}
         batch.errors = {write.key: self.full for write in writes if write.key not in kept}
         self._sparing += bool(allowed)
@@ -188,7 +192,7 @@ class Writer:
             batch.keys = self._append(allowed) if allowed else []
         except Exception as error:
             if not (is_full(error) or is_refused(error)):  # in doubt nothing is written a second time
-                batch.errors |= dict.fromkeys(kept, self._judge(error))
+                batch.errors |= dict.fromkeys(kept, self._classify_error(error))
                 return batch
             if self._has_run_out(error):
                 self._start_log_over()
@@ -196,7 +200,7 @@ class Writer:
                 self._append_alone(write, batch)
         return batch
 
-    def _allow(self, write: Write) -> bool:
+    def _may_write_from_reserve(self, write: PendingWrite) -> bool:
         """Whether a write is stored from the reserve."""
         if write.value is None:
             return True
@@ -207,21 +211,23 @@ class Writer:
             self._changed += size
         return size <= SMALL_CHANGE or self._changed <= CHANGES
 
-    def _append_alone(self, write: Write, batch: Batch) -> None:
+    def _append_alone(self, write: PendingWrite, batch: WriteBatch) -> None:
         if self._broken is not None:
             batch.errors[write.key] = self._broken
             return
         try:
             batch.keys += self._append([write])
         except Exception as error:
-            batch.errors[write.key] = self._judge(error)
+            batch.errors[write.key] = self._classify_error(error)
 
     def _has_run_out(self, error: Exception) -> bool:
         return is_full(error) or (is_refused(error) and self._reserve.has_run_out())
 
-    def _begin_full(self, error: Exception) -> None:
+    def _enter_full_mode(self, error: Exception) -> None:
         where = self._reserve.directory
-        self.full = Full(f"no space left on the disk of {where}; objects can be deleted, none can be created")
+        self.full = StoreFull(
+            f"no space left on the disk of {where}; objects can be deleted, none can be created"
+        )
         log.error("no space left on the disk of %s (%s): from the reserve, deletes are stored", where, error)
         self._reserve.spend(self._descriptor)
         try:
@@ -229,7 +235,7 @@ class Writer:
         except sqlite3.Error as refused:
             log.warning("the database was not extended: %s", refused)
             self._start_log_over()
-        self._loop.call_soon_threadsafe(self._look_later)
+        self._loop.call_soon_threadsafe(self._schedule_space_check)
 
     def _start_log_over(self) -> None:
         """Move all of the log into the database, so that the space it has can be written once more."""
@@ -239,42 +245,44 @@ class Writer:
         except sqlite3.Error as refused:
             log.warning("checkpoint failed: %s", refused)
 
-    def _look_later(self) -> None:
+    def _schedule_space_check(self) -> None:
         if self.full is not None and not self._ending:
-            self._loop.call_later(LOOK_EVERY, self._look)
+            self._loop.call_later(LOOK_EVERY, self._check_space)
 
-    def _look(self) -> None:
+    def _check_space(self) -> None:
         if not self._ending:
-            self.run(self._resume).add_done_callback(self._looked)
+            self.run(self._resume).add_done_callback(self._end_space_check)
 
-    def _looked(self, done: asyncio.Future[None]) -> None:
+    def _end_space_check(self, done: asyncio.Future[None]) -> None:
         if not done.cancelled():
             done.exception()  # the next look may have more luck
-        self._look_later()
+        self._schedule_space_check()
 
     def _resume(self) -> None:
         if self.full is not None and self._reserve.make(RESUME):
             self.full, self._changed = None, 0
             log.warning("the disk of %s has space again: everything is stored", self._reserve.directory)
 
-    def _judge(self, error: Exception) -> StoreError:
+    def _classify_error(self, error: Exception) -> StoreError:
         if self.full is not None and self._has_run_out(error):
-            return Full(f"no space left on the disk of {self._reserve.directory}, and the reserve is spent")
+            return StoreFull(
+                f"no space left on the disk of {self._reserve.directory}, and the reserve is spent"
+            )
         if is_refused(error):
-            return Failed(f"the write was not stored: {error}")
+            return StoreFailed(f"the write was not stored: {error}")
         if is_uncertain(error):
-            return Uncertain(f"the write may be stored: {error}")
-        return self._break(error)
+            return WriteUncertain(f"the write may be stored: {error}")
+        return self._stop_writes(error)
 
-    def _break(self, error: Exception) -> StoreError:
+    def _stop_writes(self, error: Exception) -> StoreError:
         """After a failed sync only a restart, which reads the disk again, knows what was stored."""
         log.error("the store accepts no more writes", exc_info=error)
-        self._broken = Failed(f"the store stopped after a disk error ({error}); restart to go on")
+        self._broken = StoreFailed(f"the store stopped after a disk error ({error}); restart to go on")
         return self._broken
 
 
-def _failed(writes: list[Write], error: StoreError) -> Batch:
-    return Batch(writes, [], {write.key: error for write in writes})
+def _fail_all(writes: list[PendingWrite], error: StoreError) -> WriteBatch:
+    return WriteBatch(writes, [], {write.key: error for write in writes})
 
 
 def _settle(done: asyncio.Future[None], error: StoreError | None) -> None:

@@ -26,11 +26,11 @@ from volplane.testing.cases import (
 )
 
 
-async def _elsewhere(world: object) -> None:
+async def _run_by_sanity(world: object) -> None:
     """It is another program that is run once, after all cases of ours."""
 
 
-BARE: tuple[Case, ...] = (
+SOCKET_CASES: tuple[Case, ...] = (
     *identity.case,
     *controller.case,
     *attach.case,
@@ -47,5 +47,11 @@ BARE: tuple[Case, ...] = (
     *read_only_rpcs.case,
     *leaks.case,
 )
-SANITY = Case(sanity.CASE, "csi-sanity", "Upstream's own tests, where they are on PATH.", _elsewhere)
-ALL: tuple[Case, ...] = (*BARE, SANITY, *cluster.case, *driver_crash.case, *control_plane_crash.case)
+SANITY = Case(sanity.CASE, "csi-sanity", "Upstream's own tests, where they are on PATH.", _run_by_sanity)
+ALL_CASES: tuple[Case, ...] = (
+    *SOCKET_CASES,
+    SANITY,
+    *cluster.case,
+    *driver_crash.case,
+    *control_plane_crash.case,
+)

@@ -13,7 +13,7 @@ from volplane.testing.volume import VolumeUnderTest
 
 case = CaseTable()
 
-FEW = 32  # a node's limit up to which it is tried out
+MOST_VOLUMES = 32  # a node's limit up to which it is tried out
 
 
 @case(
@@ -115,7 +115,7 @@ async def other_access(bench: SocketEnv) -> None:
     "create",
 )
 async def limit(bench: SocketEnv) -> None:
-    node, _, more = await _full(bench)
+    node, _, more = await _fill_node(bench)
     request = more.publish_request(node)
     await bench.expect_error(
         (Code.RESOURCE_EXHAUSTED,),
@@ -134,16 +134,18 @@ async def limit(bench: SocketEnv) -> None:
     "create",
 )
 async def detach_frees_slot(bench: SocketEnv) -> None:
-    node, attached, more = await _full(bench)
+    node, attached, more = await _fill_node(bench)
     await attached.detach(node)
     await more.attach(node)
 
 
-async def _full(bench: SocketEnv) -> tuple[DriverSocket, VolumeUnderTest, VolumeUnderTest]:
+async def _fill_node(bench: SocketEnv) -> tuple[DriverSocket, VolumeUnderTest, VolumeUnderTest]:
     """A node at its limit, one of the volumes that are there, and one that is not."""
     node = bench.nodes[-1]
-    if not 0 < node.most <= FEW:
-        raise NotSupported(f"the node's limit is {node.most or 'none'}, and not tried out above {FEW}")
+    if not 0 < node.most <= MOST_VOLUMES:
+        raise NotSupported(
+            f"the node's limit is {node.most or 'none'}, and not tried out above {MOST_VOLUMES}"
+        )
     volumes = [await bench.create(node=node) for _ in range(node.most + 1)]
     for volume in volumes[:-1]:
         await volume.attach(node)

@@ -9,30 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from volplane.cluster.guest.deploy import FIRST_NODE
+from volplane.cluster.external_driver.workloads import FIRST_NODE
+from volplane.csi.call_interceptor import CallRule
 from volplane.csi.outcome import Code
-from volplane.csi.tap import Rule
 from volplane.testing.case import CaseTable, NotSupported, require
 from volplane.testing.cases.lifecycle import (
     CALLS,
     READ,
-    ask_for_more,
     checksum_in_pod,
-    group,
-    group_gone,
-    has_more,
-    life,
+    delete_group,
+    expand_claim,
+    expect_same_data,
+    group_snapshot,
     modify_claim,
+    new_group_labels,
     restore_snapshot,
-    same,
+    run_lifecycle,
     snapshot,
-    stays,
-    together,
+    start_writer_pod,
+    wait_until_expanded,
     write_in_pod,
 )
 from volplane.testing.cluster_env import ClusterEnv
 
-case = CaseTable(whole=True)
+case = CaseTable(needs_cluster=True)
 
 
 @case(
@@ -42,7 +42,7 @@ case = CaseTable(whole=True)
     "create",
 )
 async def claim_and_pods(world: ClusterEnv) -> None:
-    await life(world)
+    await run_lifecycle(world)
     left = await world.mounts_left()
     require(not left, f"mounts are left: {', '.join(left)}")
 
@@ -57,8 +57,8 @@ async def moves(world: ClusterEnv) -> None:
     claim = await world.claim()
     told = await write_in_pod(world, claim, node="worker-1")
     second = await world.second_node(claim)
-    await same(world, claim, told, f"on {second}", node=second)
-    await same(world, claim, told, "back on worker-1", node="worker-1")
+    await expect_same_data(world, claim, told, f"on {second}", node=second)
+    await expect_same_data(world, claim, told, "back on worker-1", node="worker-1")
 
 
 @case(
@@ -69,8 +69,8 @@ async def moves(world: ClusterEnv) -> None:
 )
 async def two_pods(world: ClusterEnv) -> None:
     claim = await world.claim()
-    _, told = await stays(world, claim, node="worker-1")
-    await same(world, claim, told, "in the second pod of the node", node="worker-1")
+    _, told = await start_writer_pod(world, claim, node="worker-1")
+    await expect_same_data(world, claim, told, "in the second pod of the node", node="worker-1")
 
 
 @case(
@@ -82,11 +82,11 @@ async def two_pods(world: ClusterEnv) -> None:
 )
 async def two_nodes(world: ClusterEnv) -> None:
     claim = await world.claim(mode="ReadWriteMany")
-    _, told = await stays(world, claim, node="worker-1")
+    _, told = await start_writer_pod(world, claim, node="worker-1")
     second = await world.second_node(claim)
-    await same(world, claim, told, f"on {second}, while worker-1 has it", node=second)
+    await expect_same_data(world, claim, told, f"on {second}, while worker-1 has it", node=second)
     back = await write_in_pod(world, claim, node=second)
-    await same(world, claim, back, "on worker-1, written by the other node", node="worker-1")
+    await expect_same_data(world, claim, back, "on worker-1, written by the other node", node="worker-1")
 
 
 @case(
@@ -161,9 +161,9 @@ async def block(world: ClusterEnv) -> None:
 async def expand(world: ClusterEnv) -> None:
     claim = await world.claim()
     told = await write_in_pod(world, claim)
-    await ask_for_more(world, claim)
-    await same(world, claim, told, "after the volume grew")
-    await has_more(world, claim)
+    await expand_claim(world, claim)
+    await expect_same_data(world, claim, told, "after the volume grew")
+    await wait_until_expanded(world, claim)
 
 
 @case(
@@ -178,7 +178,9 @@ async def snapshot_and_restore(world: ClusterEnv) -> None:
     told = await write_in_pod(world, claim)
     made = await snapshot(world, claim)
     await write_in_pod(world, claim)  # something else
-    await same(world, await restore_snapshot(world, made), told, "in a claim restored from a snapshot")
+    await expect_same_data(
+        world, await restore_snapshot(world, made), told, "in a claim restored from a snapshot"
+    )
 
 
 @case(
@@ -188,15 +190,15 @@ async def snapshot_and_restore(world: ClusterEnv) -> None:
     "create",
     "group-snapshot",
 )
-async def group_snapshot(world: ClusterEnv) -> None:
-    labels = together(world)
+async def snapshot_group(world: ClusterEnv) -> None:
+    labels = new_group_labels(world)
     claims = [await world.claim(labels=labels) for _ in range(2)]
     told = {claim: await write_in_pod(world, claim) for claim in claims}
-    name, members = await group(world, labels, set(claims))
+    name, members = await group_snapshot(world, labels, set(claims))
     for claim in claims:
         copy = await restore_snapshot(world, members[claim])
-        await same(world, copy, told[claim], "in a claim restored from a group")
-    await group_gone(world, name)
+        await expect_same_data(world, copy, told[claim], "in a claim restored from a group")
+    await delete_group(world, name)
 
 
 @case(
@@ -208,10 +210,10 @@ async def group_snapshot(world: ClusterEnv) -> None:
 )
 async def modify(world: ClusterEnv) -> None:
     claim = await world.claim()
-    pod, told = await stays(world, claim)
+    pod, told = await start_writer_pod(world, claim)
     await modify_claim(world, claim)
     await world.remove_pod(pod)
-    await same(world, claim, told, "after the volume was modified")
+    await expect_same_data(world, claim, told, "after the volume was modified")
 
 
 @case(
@@ -225,7 +227,7 @@ async def clone(world: ClusterEnv) -> None:
     claim = await world.claim()
     told = await write_in_pod(world, claim)
     copy = await world.claim(source={"kind": "PersistentVolumeClaim", "name": claim})
-    await same(world, copy, told, "in a clone")
+    await expect_same_data(world, copy, told, "in a clone")
 
 
 @case(
@@ -236,22 +238,24 @@ async def clone(world: ClusterEnv) -> None:
 )
 async def inline(world: ClusterEnv) -> None:
     # Some drivers run on the first node alone. A pod that runs is gone when its volumes are.
-    pod, _ = await stays(world, volume={"csi": {"driver": world.name}}, node=FIRST_NODE)
+    pod, _ = await start_writer_pod(world, volume={"csi": {"driver": world.name}}, node=FIRST_NODE)
     await world.remove_pod(pod)
     require(not (left := await world.mounts_left()), f"mounts are left: {left}")
 
 
 # Without what may happen to a volume on its way: a life of these is short.
-PLAIN = {m: needs for m, needs in CALLS.items() if not any(w in m for w in ("Snapshot", "Expand", "Modify"))}
+LIFECYCLE_CALLS = {
+    m: needs for m, needs in CALLS.items() if not any(w in m for w in ("Snapshot", "Expand", "Modify"))
+}
 
 
-async def _with_each(
-    world: ClusterEnv, calls: Mapping[str, Sequence[str]], disturb: Callable[[str], Rule]
+async def _run_with_each_call(
+    world: ClusterEnv, calls: Mapping[str, Sequence[str]], disturb: Callable[[str], CallRule]
 ) -> None:
     """A life in which each of the calls that the driver promises is made, with something in its way."""
-    promised = [method for method, needs in calls.items() if all(map(world.promises.has, needs))]
+    promised = [method for method, needs in calls.items() if all(map(world.capabilities.has, needs))]
     rules = [disturb(method) for method in promised]
-    await life(world, *promised)
+    await run_lifecycle(world, *promised)
     # What its controller has done to a growing volume may leave nothing to do to the node.
     idle = [rule.method for rule in rules if not rule.met and rule.method != "NodeExpandVolume"]
     require(not idle, f"{', '.join(idle)} was never called: its capability is named in vain")
@@ -265,7 +269,7 @@ async def _with_each(
 )
 async def calls_lost(world: ClusterEnv) -> None:
     mine = world.calls_of_this_case()
-    await _with_each(world, CALLS, lambda method: world.tap.cut(method, where=mine))
+    await _run_with_each_call(world, CALLS, lambda method: world.tap.cut(method, where=mine))
 
 
 @case(
@@ -276,7 +280,7 @@ async def calls_lost(world: ClusterEnv) -> None:
 )
 async def answers_lost(world: ClusterEnv) -> None:
     mine, late = world.calls_of_this_case(), Code.DEADLINE_EXCEEDED
-    await _with_each(world, CALLS, lambda m: world.tap.cut(m, after=True, code=late, where=mine))
+    await _run_with_each_call(world, CALLS, lambda m: world.tap.cut(m, after=True, code=late, where=mine))
     left = await world.mounts_left()
     require(not left, f"mounts are left: {', '.join(left)}")
 
@@ -288,7 +292,7 @@ async def answers_lost(world: ClusterEnv) -> None:
     "create",
 )
 async def calls_twice(world: ClusterEnv) -> None:
-    await _with_each(world, PLAIN, lambda method: world.tap.twice(method, times=0))
+    await _run_with_each_call(world, LIFECYCLE_CALLS, lambda method: world.tap.send_twice(method, times=0))
 
 
 @case(
@@ -298,7 +302,7 @@ async def calls_twice(world: ClusterEnv) -> None:
     "create",
 )
 async def slow(world: ClusterEnv) -> None:
-    await _with_each(world, PLAIN, lambda method: world.tap.delay(method, 0.3, times=0))
+    await _run_with_each_call(world, LIFECYCLE_CALLS, lambda method: world.tap.delay(method, 0.3, times=0))
 
 
 @case(
@@ -311,4 +315,4 @@ async def control_plane(world: ClusterEnv) -> None:
     claim = await world.claim()
     told = await write_in_pod(world, claim)
     await world.restart()
-    await same(world, claim, told, "after the cluster was started again")
+    await expect_same_data(world, claim, told, "after the cluster was started again")

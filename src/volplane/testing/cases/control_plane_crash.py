@@ -7,13 +7,13 @@ step after it. What it had under way, the driver is asked again; and containers 
 from __future__ import annotations
 
 from volplane.api.core import Pod
-from volplane.testing.case import Body, CaseTable, require
+from volplane.testing.case import CaseBody, CaseTable, require
 from volplane.testing.cases import lifecycle
 from volplane.testing.cluster_env import ClusterEnv
-from volplane.testing.livelock import SHORT
+from volplane.testing.livelock import SHORT_LIMIT
 from volplane.testing.process_env import CONTROL_PLANE, ProcessEnv
 
-case = CaseTable(whole=True, apart=True)
+case = CaseTable(needs_cluster=True, needs_processes=True)
 
 NODE = "worker-1"
 # The calls of a node, and what a driver must promise for each to be made.
@@ -24,7 +24,7 @@ NODE_CALLS = {
     "NodeUnstageVolume": ("stage",),
 }
 POD_DELETED = "write:delete:pods"
-DEAF = "trap '' TERM; sleep 3600 & wait; wait"
+IGNORE_TERM = "trap '' TERM; sleep 3600 & wait; wait"
 # What the control plane is at when it dies: the write that ends the step, and what a driver must promise.
 STEPS = {
     "a claim is provisioned": ("CreateVolume", "write:create:persistentvolumes", ()),
@@ -37,58 +37,60 @@ STEPS = {
 }
 
 
-def twice(place: str) -> tuple[str, str]:
+def before_and_after(place: str) -> tuple[str, str]:
     return f"{place}:before", f"{place}:after"
 
 
-async def _stays(world: ClusterEnv) -> tuple[str, str, str]:
+async def _start_survivor(world: ClusterEnv) -> tuple[str, str, str]:
     claim = await world.claim()
-    return claim, *await lifecycle.stays(world, claim, node=NODE)
+    return claim, *await lifecycle.start_writer_pod(world, claim, node=NODE)
 
 
-def _node(method: str) -> Body:
+def _node_killed_at(method: str) -> CaseBody:
     async def body(world: ProcessEnv) -> None:
-        world.livelock.patience = SHORT
-        async with world.survivor_pod(_stays) as witness:
+        world.livelock.limit = SHORT_LIMIT
+        async with world.survivor_pod(_start_survivor) as witness:
             async with lifecycle.expect_nothing_left(world):
-                world.kill_at_failpoints(f"node/{NODE}", *twice(f"rpc:{method}"))
+                world.kill_at_failpoints(f"node/{NODE}", *before_and_after(f"rpc:{method}"))
                 claim = await world.claim()
                 told = await lifecycle.write_in_pod(world, claim, node=NODE)
-                await lifecycle.same(world, claim, told, f"after its node was killed at {method}", node=NODE)
-                await world.clear()
+                await lifecycle.expect_same_data(
+                    world, claim, told, f"after its node was killed at {method}", node=NODE
+                )
+                await world.delete_created()
                 left = world.failpoints_not_reached(f"node/{NODE}")
                 require(not left, f"the node was never at {', '.join(left)}: {method} is not called")
                 await witness.check()
             when = f"in a volume that was in use while its node was killed at {method}"
-            await lifecycle.same(world, witness.claim, witness.told, when, node=NODE)
+            await lifecycle.expect_same_data(world, witness.claim, witness.told, when, node=NODE)
 
     return body
 
 
-def _control_plane(place: str) -> Body:
+def _control_plane_killed_at(place: str) -> CaseBody:
     async def body(world: ProcessEnv) -> None:
-        world.livelock.patience = SHORT
+        world.livelock.limit = SHORT_LIMIT
         async with lifecycle.expect_nothing_left(world):
             claim = await world.claim()
             if place == POD_DELETED:
-                pod, told = await lifecycle.stays(world, claim, script=DEAF)
+                pod, told = await lifecycle.start_writer_pod(world, claim, script=IGNORE_TERM)
                 await world.delete(Pod, pod)  # its container has a second left
-                _arm(world, place)
+                _kill_control_plane_at(world, place)
                 await world.remove_pod(pod)
             else:
-                _arm(world, place)
+                _kill_control_plane_at(world, place)
                 told = await lifecycle.write_in_pod(world, claim)
-            await lifecycle.same(world, claim, told, "after the control plane was killed")
-            await world.clear()
+            await lifecycle.expect_same_data(world, claim, told, "after the control plane was killed")
+            await world.delete_created()
             left = world.failpoints_not_reached("apiserver")
             require(not left, f"the API server was never at {', '.join(left)}")
 
     return body
 
 
-def _arm(world: ProcessEnv, place: str) -> None:
+def _kill_control_plane_at(world: ProcessEnv, place: str) -> None:
     world.cluster.kill_together(*CONTROL_PLANE)
-    world.kill_at_failpoints("apiserver", *twice(place))
+    world.kill_at_failpoints("apiserver", *before_and_after(place))
 
 
 for _method, _needs in NODE_CALLS.items():
@@ -96,7 +98,7 @@ for _method, _needs in NODE_CALLS.items():
         f"cluster/node killed at {_method}",
         _method,
         "A node's process that is killed before the call, and after it, asks again; containers go on.",
-        _node(_method),
+        _node_killed_at(_method),
         "create",
         *_needs,
     )
@@ -105,7 +107,7 @@ for _what, (_method, _place, _needs) in STEPS.items():
         f"cluster/control plane killed while {_what}",
         _method,
         "API server, controllers and scheduler die before what was done is stored, and after it: it goes on.",
-        _control_plane(_place),
+        _control_plane_killed_at(_place),
         "create",
         *_needs,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from volplane.csi import convert, v1
 from volplane.csi.convert import ROX, RWO, RWOP, RWX
 from volplane.csi.outcome import CallError, Code
-from volplane.testing.case import Body, CaseFailure, CaseTable, require
+from volplane.testing.case import CaseBody, CaseFailure, CaseTable, require
 from volplane.testing.socket_env import BLOCK, WRITER, SocketEnv, describe_capability
 from volplane.testing.volume import VolumeUnderTest
 
@@ -14,9 +14,9 @@ case = CaseTable()
 UNKNOWN = "volplane-no-such-volume"
 
 
-def _provisions(mode: str, block: bool) -> Body:
+def _provision_with(mode: str, block: bool) -> CaseBody:
     async def body(bench: SocketEnv) -> None:
-        precise = bench.promises.has("single-writer")
+        precise = bench.capabilities.has("single-writer")
         capability = convert.capability(convert.access_mode(mode, multi_writer=precise), block=block)
         # Judged like any other wish, so that a driver without this mode is not taken for a broken one.
         wanted = v1.VolumeCapability.FromString(capability.SerializeToString())
@@ -37,7 +37,7 @@ for _mode in (RWO, RWOP, RWX, ROX):
             "CreateVolume",
             "A volume with this access mode is made and can be used, or the request is refused with"
             " INVALID_ARGUMENT.",
-            _provisions(_mode, _block),
+            _provision_with(_mode, _block),
             "create",
         )
 
@@ -260,10 +260,10 @@ async def get(bench: SocketEnv) -> None:
     )
 
 
-async def room(bench: SocketEnv) -> v1.GetCapacityResponse:
+async def read_available_capacity(bench: SocketEnv) -> v1.GetCapacityResponse:
     """What is left for volumes of the first node."""
     request = v1.GetCapacityRequest(volume_capabilities=[WRITER], parameters=bench.parameters)
-    if bench.promises.has("topology") and bench.nodes[0].topology:
+    if bench.capabilities.has("topology") and bench.nodes[0].topology:
         request.accessible_topology.CopyFrom(convert.topology(bench.nodes[0].topology))
     reply: v1.GetCapacityResponse = await bench.controller.call("GetCapacity", request)
     return reply
@@ -271,7 +271,7 @@ async def room(bench: SocketEnv) -> v1.GetCapacityResponse:
 
 @case("capacity/answer", "GetCapacity", "What is left is a number that is not negative.", "capacity")
 async def get_capacity(bench: SocketEnv) -> None:
-    reply = await room(bench)
+    reply = await read_available_capacity(bench)
     require(reply.available_capacity >= 0, f"{reply.available_capacity} bytes are available")
 
 

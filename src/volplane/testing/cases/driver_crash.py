@@ -10,19 +10,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from volplane.csi.call_interceptor import CallRule, CsiCall, Send
 from volplane.csi.outcome import CallError, Code
-from volplane.csi.tap import Call, Rule, Send
-from volplane.testing.case import Body, CaseTable, NotSupported, require
+from volplane.testing.case import CaseBody, CaseTable, NotSupported, require
 from volplane.testing.cases import lifecycle
 from volplane.testing.cluster_env import ClusterEnv
-from volplane.testing.livelock import SHORT
+from volplane.testing.livelock import SHORT_LIMIT
 
-case = CaseTable(whole=True)
+case = CaseTable(needs_cluster=True)
 
 LONGEST = 0.03  # seconds into a call
 
 
-class KillRule(Rule):
+class KillRule(CallRule):
     """Whoever serves the next call dies: while it works, or (`after`) when it has answered."""
 
     def __init__(self, method: str, world: ClusterEnv, *, after: bool) -> None:
@@ -30,7 +30,7 @@ class KillRule(Rule):
         self._world, self._after = world, after
         self._moment = world.random.uniform(0.0, LONGEST)
 
-    async def act(self, call: Call, send: Send) -> Any:
+    async def act(self, call: CsiCall, send: Send) -> Any:
         if self._after:
             reply = await send()
             call.note = "the driver was killed after its answer"
@@ -47,12 +47,12 @@ class KillRule(Rule):
         raise CallError(Code.UNAVAILABLE, call.note)
 
 
-def _with(method: str, *, after: bool) -> Body:
+def _driver_killed_at(method: str, *, after: bool) -> CaseBody:
     async def body(world: ClusterEnv) -> None:
-        world.livelock.patience = SHORT
-        rule = world.tap.add(KillRule(method, world, after=after))
+        world.livelock.limit = SHORT_LIMIT
+        rule = world.tap.add_rule(KillRule(method, world, after=after))
         async with lifecycle.expect_nothing_left(world):
-            await lifecycle.life(world, method, when=f"after the driver was killed at {method}")
+            await lifecycle.run_lifecycle(world, method, when=f"after the driver was killed at {method}")
         if not rule.met and method == "NodeExpandVolume":
             raise NotSupported("its ControllerExpandVolume leaves nothing to do to the node")
         require(rule.met, f"{method} was never called: its capability is named in vain")
@@ -65,7 +65,7 @@ for _method, _needs in lifecycle.CALLS.items():
         f"cluster/driver killed during {_method}",
         _method,
         "A driver that is killed during the call, and started again, does it once when it is asked again.",
-        _with(_method, after=False),
+        _driver_killed_at(_method, after=False),
         "create",
         *_needs,
     )
@@ -73,7 +73,7 @@ for _method, _needs in lifecycle.CALLS.items():
         f"cluster/driver killed after {_method}",
         _method,
         "What was answered with OK holds for a driver that was killed since: the volume's life goes on.",
-        _with(_method, after=True),
+        _driver_killed_at(_method, after=True),
         "create",
         *_needs,
     )

@@ -18,7 +18,7 @@ CAP_SYS_RESOURCE = 24
 
 async def expand_in_controller(bench: SocketEnv, volume: VolumeUnderTest, size: int) -> bool:
     """Whether the node has to do something, too."""
-    if not bench.promises.has("expand-controller"):
+    if not bench.capabilities.has("expand-controller"):
         return True
     request = v1.ControllerExpandVolumeRequest(
         volume_id=volume.id,
@@ -36,12 +36,12 @@ async def expand_in_controller(bench: SocketEnv, volume: VolumeUnderTest, size: 
 
 
 async def expand_on_node(bench: SocketEnv, volume: VolumeUnderTest, node: DriverSocket, size: int) -> None:
-    if not bench.promises.has("expand-node"):
+    if not bench.capabilities.has("expand-node"):
         return
     request = v1.NodeExpandVolumeRequest(
         volume_id=volume.id,
         volume_path=volume.target(node),
-        staging_target_path=volume.staging(node) if bench.promises.has("stage") else "",
+        staging_target_path=volume.staging(node) if bench.capabilities.has("stage") else "",
         capacity_range={"required_bytes": size},
         volume_capability=volume.capability,
         secrets=bench.secrets,
@@ -49,7 +49,7 @@ async def expand_on_node(bench: SocketEnv, volume: VolumeUnderTest, node: Driver
     try:
         reply: Any = await node.call("NodeExpandVolume", request)
     except CallError:
-        await excuse(bench, volume.target(node))
+        await skip_if_kernel_cannot_grow(bench, volume.target(node))
         raise
     if reply.capacity_bytes:
         require(
@@ -59,7 +59,7 @@ async def expand_on_node(bench: SocketEnv, volume: VolumeUnderTest, node: Driver
         )
 
 
-async def excuse(bench: SocketEnv, path: str) -> None:
+async def skip_if_kernel_cannot_grow(bench: SocketEnv, path: str) -> None:
     """Where a file system cannot grow for anybody, no driver is to blame. Raises NotPromised."""
     entry = (await bench.host.mounts()).at(path)
     if entry is not None and entry.fstype.startswith("ext") and not may_grow_mounted_ext():
@@ -74,13 +74,13 @@ def may_grow_mounted_ext() -> bool:
     return bool(int(effective, 16) >> CAP_SYS_RESOURCE & 1)
 
 
-def growing(bench: SocketEnv) -> v1.VolumeCapability:
+def create_growable(bench: SocketEnv) -> v1.VolumeCapability:
     """A file system that can grow in use here, if a node has to make it grow."""
-    anyone = may_grow_mounted_ext() or not bench.promises.has("expand-node")
+    anyone = may_grow_mounted_ext() or not bench.capabilities.has("expand-node")
     return convert.capability(Mode.SINGLE_NODE_WRITER, fs_type="" if anyone else "xfs")
 
 
-async def fills(bench: SocketEnv, volume: VolumeUnderTest, node: DriverSocket, size: int) -> None:
+async def expect_size(bench: SocketEnv, volume: VolumeUnderTest, node: DriverSocket, size: int) -> None:
     path = volume.target(node)
     if volume.block:
         found, least = await bench.host.size_of(path), size
@@ -97,11 +97,11 @@ async def fills(bench: SocketEnv, volume: VolumeUnderTest, node: DriverSocket, s
     "expand-online",
 )
 async def online(bench: SocketEnv) -> None:
-    (volume, written), node = await bench.create_with_data(capability=growing(bench)), bench.nodes[0]
+    (volume, written), node = await bench.create_with_data(capability=create_growable(bench)), bench.nodes[0]
     size = 2 * bench.size
     if await expand_in_controller(bench, volume, size):
         await expand_on_node(bench, volume, node, size)
-    await fills(bench, volume, node, size)
+    await expect_size(bench, volume, node, size)
     await bench.expect_data(volume, volume.target(node), written, "after the volume has grown in use")
 
 
@@ -120,7 +120,7 @@ async def offline(bench: SocketEnv) -> None:
     await volume.attach_stage_publish(node)
     if required:
         await expand_on_node(bench, volume, node, size)
-    await fills(bench, volume, node, size)
+    await expect_size(bench, volume, node, size)
     await bench.expect_data(volume, volume.target(node), written, "after the volume has grown out of use")
 
 
@@ -136,7 +136,7 @@ async def block(bench: SocketEnv) -> None:
     size = 2 * bench.size
     if await expand_in_controller(bench, volume, size):
         await expand_on_node(bench, volume, node, size)
-    await fills(bench, volume, node, size)
+    await expect_size(bench, volume, node, size)
 
 
 @case(
@@ -165,7 +165,7 @@ async def not_smaller(bench: SocketEnv) -> None:
     "A volume that does not exist is NOT_FOUND.",
     "expand-controller",
 )
-async def unknown(bench: SocketEnv) -> None:
+async def expand_unknown_volume(bench: SocketEnv) -> None:
     request = v1.ControllerExpandVolumeRequest(
         volume_id=UNKNOWN, capacity_range={"required_bytes": bench.size}, secrets=bench.secrets
     )

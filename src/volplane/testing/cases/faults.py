@@ -15,13 +15,18 @@ from google.protobuf.message import Message
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
 from volplane.testing.call_audit import Inventory
-from volplane.testing.case import Body, CaseFailure, CaseTable, require
+from volplane.testing.case import CaseBody, CaseFailure, CaseTable, require
 from volplane.testing.cases import groups, snapshots_clones
 from volplane.testing.cases.controller import list_all_volumes
-from volplane.testing.cases.expand import excuse, expand_in_controller, expand_on_node, growing
+from volplane.testing.cases.expand import (
+    create_growable,
+    expand_in_controller,
+    expand_on_node,
+    skip_if_kernel_cannot_grow,
+)
 from volplane.testing.cases.modify import expect_modified
 from volplane.testing.cases.snapshots_clones import snapshot
-from volplane.testing.socket_env import Around, DriverSocket, SocketEnv, mounts_below
+from volplane.testing.socket_env import CallWrapper, DriverSocket, SocketEnv, mounts_below
 from volplane.testing.volume import VolumeUnderTest
 
 case = CaseTable()
@@ -49,15 +54,15 @@ CALLS: dict[str, tuple[str, ...]] = {
 SNAPSHOTS = ("CreateSnapshot", "DeleteSnapshot")
 
 
-async def life(bench: SocketEnv, method: str) -> None:
+async def run_lifecycle(bench: SocketEnv, method: str) -> None:
     """From nothing to nothing; the parts that the method does not need are left out."""
     node = bench.nodes[0]
-    volume = await bench.create(**({"capability": growing(bench)} if "Expand" in method else {}))
+    volume = await bench.create(**({"capability": create_growable(bench)} if "Expand" in method else {}))
     path = await volume.attach_stage_publish(node)
     data = bench.random_data()
     await volume.write(path, data)
     if "Group" in method:
-        await _group_life(bench, volume)
+        await _run_group_lifecycle(bench, volume)
     if method in SNAPSHOTS:
         made = await snapshot(bench, volume)
     if "Modify" in method:
@@ -79,7 +84,7 @@ async def life(bench: SocketEnv, method: str) -> None:
         bench.snapshots.remove(made.snapshot_id)
     gone = volume.id
     await volume.delete()
-    if bench.promises.has("list"):
+    if bench.capabilities.has("list"):
         require(
             gone not in await list_all_volumes(bench),
             f"{gone} is deleted and still listed",
@@ -87,7 +92,7 @@ async def life(bench: SocketEnv, method: str) -> None:
         )
 
 
-async def _group_life(bench: SocketEnv, volume: VolumeUnderTest) -> None:
+async def _run_group_lifecycle(bench: SocketEnv, volume: VolumeUnderTest) -> None:
     """A group of the volume and another one, from its making to its end."""
     other = await bench.create()
     group = await groups.group_snapshot(bench, [volume, other])
@@ -95,7 +100,7 @@ async def _group_life(bench: SocketEnv, volume: VolumeUnderTest) -> None:
     told, made = (sorted(one.snapshot_id for one in g.snapshots) for g in (reply.group_snapshot, group))
     require(told == made, f"a group of {made} has {told}", section="GetVolumeGroupSnapshot")
     await bench.controller.call("DeleteVolumeGroupSnapshot", groups.delete_request(bench, group))
-    groups.forget(bench, group)
+    groups.untrack_group(bench, group)
     await other.delete()
     await bench.expect_error(
         (Code.NOT_FOUND,),
@@ -111,31 +116,31 @@ async def take_inventory(bench: SocketEnv) -> Inventory:
     mounts = {t for node in bench.nodes for t in await bench.host.call(mounts_below, str(node.root))}
     place = f"{bench.directory}/"
     devices = {f"{d} ({f})" for d, f in (await bench.host.loops()).items() if f.startswith(place)}
-    volumes = await list_all_volumes(bench) if bench.promises.has("list") else ()
+    volumes = await list_all_volumes(bench) if bench.capabilities.has("list") else ()
     snapshots = (
-        await snapshots_clones.list_all_snapshots(bench) if bench.promises.has("list-snapshots") else ()
+        await snapshots_clones.list_all_snapshots(bench) if bench.capabilities.has("list-snapshots") else ()
     )
     return Inventory(frozenset(mounts), frozenset(devices), frozenset(volumes), frozenset(snapshots))
 
 
 def expect_same_answer(method: str, first: Message, second: Message) -> None:
     """Raises Broken if two answers to one call contradict each other."""
-    told, again = _essence(method, first), _essence(method, second)
+    told, again = _comparable(method, first), _comparable(method, second)
     if told != again:
         raise CaseFailure(
             f"{method} called twice with the same arguments is answered with {told}, then with {again}"
         )
 
 
-def _essence(method: str, reply: Any) -> str:
+def _comparable(method: str, reply: Any) -> str:
     match method:
         case "CreateSnapshot":
             copy = v1.CreateSnapshotResponse.FromString(reply.SerializeToString())
             copy.snapshot.ClearField("ready_to_use")
             copy.snapshot.ClearField("size_bytes")  # known when it is ready
-            return _words(copy)
+            return _one_line(copy)
         case "CreateVolumeGroupSnapshot" | "GetVolumeGroupSnapshot":
-            return str((reply.group_snapshot.group_snapshot_id, sorted(_cuts(reply.group_snapshot))))
+            return str((reply.group_snapshot.group_snapshot_id, sorted(_group_members(reply.group_snapshot))))
         case "ControllerExpandVolume" | "NodeExpandVolume":
             return (
                 f"capacity_bytes: {reply.capacity_bytes}"  # whether the node has work left may have changed
@@ -145,22 +150,22 @@ def _essence(method: str, reply: Any) -> str:
         case "NodeGetInfo":
             return str(reply.node_id)  # how many volumes it takes depends on what else it has
         case "ListVolumes" | "ListSnapshots":
-            return str(sorted(_listed(reply)))
+            return str(sorted(_entry_ids(reply)))
         case _ if method.endswith("GetCapabilities") or method == "GetPluginCapabilities":
-            return str(sorted(map(_words, reply.capabilities)))
-    return _words(reply)
+            return str(sorted(map(_one_line, reply.capabilities)))
+    return _one_line(reply)
 
 
-def _words(reply: object) -> str:
+def _one_line(reply: object) -> str:
     return " ".join(str(reply).split()) or "nothing"
 
 
-def _listed(reply: Any) -> Iterator[str]:
+def _entry_ids(reply: Any) -> Iterator[str]:
     for entry in reply.entries:
         yield entry.volume.volume_id if hasattr(entry, "volume") else entry.snapshot.snapshot_id
 
 
-def _cuts(group: v1.VolumeGroupSnapshot) -> list[tuple[str, str, str]]:
+def _group_members(group: v1.VolumeGroupSnapshot) -> list[tuple[str, str, str]]:
     """Its snapshots, but for what is known when they are ready."""
     return [(s.source_volume_id, s.snapshot_id, str(s.creation_time).strip()) for s in group.snapshots]
 
@@ -172,7 +177,7 @@ async def call_again(remote: DriverSocket, method: str, request: Message, when: 
         raise CaseFailure(f"{method} {when}: {error.code.name} ({error.message}), demanded is OK") from None
 
 
-def twice(bench: SocketEnv) -> Around:
+def call_twice(bench: SocketEnv) -> CallWrapper:
     async def around(remote: DriverSocket, method: str, request: Message) -> Any:
         first = await remote.call_until_settled(method, request)
         second = await call_again(remote, method, request, "called again with the same arguments")
@@ -182,12 +187,12 @@ def twice(bench: SocketEnv) -> Around:
     return around
 
 
-def at_once(bench: SocketEnv) -> Around:
+def call_concurrently(bench: SocketEnv) -> CallWrapper:
     async def around(remote: DriverSocket, method: str, request: Message) -> Any:
         calls = [remote.call_once(method, request) for _ in range(SEVERAL)]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         if method == "NodeExpandVolume" and all(isinstance(answer, CallError) for answer in answers):
-            await excuse(bench, request.volume_path)  # type: ignore[attr-defined]
+            await skip_if_kernel_cannot_grow(bench, request.volume_path)  # type: ignore[attr-defined]
         for answer in answers:
             if isinstance(answer, CallError):
                 require(
@@ -206,7 +211,7 @@ def at_once(bench: SocketEnv) -> Around:
     return around
 
 
-def with_short_deadline(bench: SocketEnv) -> Around:
+def call_with_short_deadline(bench: SocketEnv) -> CallWrapper:
     async def around(remote: DriverSocket, method: str, request: Message) -> Any:
         first = None
         try:
@@ -224,7 +229,7 @@ def with_short_deadline(bench: SocketEnv) -> Around:
     return around
 
 
-def kill_during(bench: SocketEnv) -> Around:
+def kill_during(bench: SocketEnv) -> CallWrapper:
     """At a moment that the seed chooses."""
 
     async def around(remote: DriverSocket, method: str, request: Message) -> Any:
@@ -241,7 +246,7 @@ def kill_during(bench: SocketEnv) -> Around:
     return around
 
 
-def kill_after(bench: SocketEnv) -> Around:
+def kill_after(bench: SocketEnv) -> CallWrapper:
     async def around(remote: DriverSocket, method: str, request: Message) -> Any:
         first = await remote.call_until_settled(method, request)
         await remote.instance.restart()
@@ -252,13 +257,13 @@ def kill_after(bench: SocketEnv) -> Around:
     return around
 
 
-def _with(disturb: Callable[[SocketEnv], Around], method: str) -> Body:
+def _lifecycle_with(disturb: Callable[[SocketEnv], CallWrapper], method: str) -> CaseBody:
     async def body(bench: SocketEnv) -> None:
         before = await take_inventory(bench)
         bench.around[method] = disturb(bench)
-        await life(bench, method)
+        await run_lifecycle(bench, method)
         require(method not in bench.around, f"{method} was never called: its capability is named in vain")
-        for wrong in (await take_inventory(bench)).left_since(before):
+        for wrong in (await take_inventory(bench)).leftovers_since(before):
             require(False, wrong.what, section=wrong.section)
 
     return body
@@ -269,7 +274,7 @@ for _method, _needs in CALLS.items():
         f"twice/{_method}",
         _method,
         "The same call with the same arguments again is OK, with the same answer.",
-        _with(twice, _method),
+        _lifecycle_with(call_twice, _method),
         "create",
         *_needs,
     )
@@ -278,7 +283,7 @@ for _method, _needs in CALLS.items():
         f"at once/{_method}",
         "Concurrency",
         "The same call several times at once: each is OK or ABORTED, and in the end it is done once.",
-        _with(at_once, _method),
+        _lifecycle_with(call_concurrently, _method),
         "create",
         *_needs,
     )
@@ -287,7 +292,7 @@ for _method, _needs in CALLS.items():
         f"given up/{_method}",
         "Timeouts",
         "A caller whose deadline has passed calls again, and finds it done or gets it done.",
-        _with(with_short_deadline, _method),
+        _lifecycle_with(call_with_short_deadline, _method),
         "create",
         *_needs,
     )
@@ -296,7 +301,7 @@ for _method, _needs in CALLS.items():
         f"killed during/{_method}",
         _method,
         "A driver that is killed during the call, and started again, does it when it is asked again.",
-        _with(kill_during, _method),
+        _lifecycle_with(kill_during, _method),
         "create",
         *_needs,
     )
@@ -305,7 +310,7 @@ for _method, _needs in CALLS.items():
         f"killed after/{_method}",
         _method,
         "What was answered with OK holds, also for a driver that was killed and started again since.",
-        _with(kill_after, _method),
+        _lifecycle_with(kill_after, _method),
         "create",
         *_needs,
     )

@@ -9,14 +9,14 @@ import time
 from volplane.csi import v1
 from volplane.csi.outcome import Code
 from volplane.testing.case import CaseFailure, CaseTable, require
-from volplane.testing.cases.snapshots_clones import READY, of_snapshot
+from volplane.testing.cases.snapshots_clones import READY, snapshot_source
 from volplane.testing.socket_env import SocketEnv
 from volplane.testing.volume import VolumeUnderTest
 
 case = CaseTable()
 
 UNKNOWN = "volplane-no-such-group"
-WIDTH = 16  # bytes of a counter: so few are written at once or not at all
+COUNTER_SIZE = 16  # bytes of a counter: so few are written at once or not at all
 BEFORE = 5  # rounds that have been written when the snapshot is asked for
 
 
@@ -59,7 +59,7 @@ async def group_snapshot(
         made: v1.VolumeGroupSnapshot = reply.group_snapshot
         if not any(known.group_snapshot_id == made.group_snapshot_id for known in bench.groups):
             bench.groups.append(made)
-        _is_whole(made, volumes)
+        _expect_complete(made, volumes)
         if made.ready_to_use:
             return made
         require(time.monotonic() < end, f"not ready to use after {READY:g} s")
@@ -67,7 +67,7 @@ async def group_snapshot(
         pause = min(2 * pause, 2.0)
 
 
-def _is_whole(made: v1.VolumeGroupSnapshot, volumes: list[VolumeUnderTest]) -> None:
+def _expect_complete(made: v1.VolumeGroupSnapshot, volumes: list[VolumeUnderTest]) -> None:
     section = "CreateVolumeGroupSnapshot"
     require(made.group_snapshot_id, f"{section} is OK and names no group", section=section)
     told = sorted(one.source_volume_id for one in made.snapshots)
@@ -83,7 +83,7 @@ def _is_whole(made: v1.VolumeGroupSnapshot, volumes: list[VolumeUnderTest]) -> N
     require(not (made.ready_to_use and late), f"ready to use, and {late} are not", section=section)
 
 
-def forget(bench: SocketEnv, group: v1.VolumeGroupSnapshot) -> None:
+def untrack_group(bench: SocketEnv, group: v1.VolumeGroupSnapshot) -> None:
     """It is deleted: nobody has to do it after the case."""
     bench.groups[:] = [one for one in bench.groups if one.group_snapshot_id != group.group_snapshot_id]
 
@@ -92,7 +92,7 @@ async def restore_from_group(
     bench: SocketEnv, group: v1.VolumeGroupSnapshot, volume: VolumeUnderTest
 ) -> VolumeUnderTest:
     (own,) = (one for one in group.snapshots if one.source_volume_id == volume.id)
-    return await bench.create_and_publish(source=of_snapshot(own))
+    return await bench.create_and_publish(source=snapshot_source(own))
 
 
 @case(
@@ -140,7 +140,7 @@ async def one_moment(bench: SocketEnv) -> None:
         while not stop.is_set():
             number += 1
             for path in paths:
-                await bench.host.call(_set, path, number)
+                await bench.host.call(_write_counter, path, number)
             if number == BEFORE:
                 begun.set()
 
@@ -158,7 +158,7 @@ async def one_moment(bench: SocketEnv) -> None:
     found = []
     for volume in (first, second):
         copy = await restore_from_group(bench, made, volume)
-        found.append(await bench.host.call(_get, os.path.join(copy.target(node), "count")))
+        found.append(await bench.host.call(_read_counter, os.path.join(copy.target(node), "count")))
         await copy.unpublish_unstage_detach(node)
     ahead, behind = found
     require(
@@ -169,18 +169,18 @@ async def one_moment(bench: SocketEnv) -> None:
     require(ahead >= BEFORE, f"{BEFORE} rounds were on both disks before it was asked for, in it are {ahead}")
 
 
-def _set(path: str, number: int) -> None:
+def _write_counter(path: str, number: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
-        os.pwrite(descriptor, f"{number:0{WIDTH}}".encode(), 0)
+        os.pwrite(descriptor, f"{number:0{COUNTER_SIZE}}".encode(), 0)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _get(path: str) -> int:
+def _read_counter(path: str) -> int:
     with open(path, "rb") as file:
-        return int(file.read(WIDTH))
+        return int(file.read(COUNTER_SIZE))
 
 
 @case(
@@ -262,10 +262,10 @@ async def delete(bench: SocketEnv) -> None:
         get_request(bench, made),
         "of a group that was deleted",
     )
-    if bench.promises.has("list-snapshots"):
+    if bench.capabilities.has("list-snapshots"):
         for one in _ids(made):
             request = v1.ListSnapshotsRequest(snapshot_id=one, secrets=bench.secrets)
             reply = await bench.controller.call("ListSnapshots", request)
             if reply.entries:
                 raise CaseFailure(f"the group is deleted, and its snapshot {one} is still listed")
-    forget(bench, made)
+    untrack_group(bench, made)

@@ -67,7 +67,7 @@ async def node(bench: SocketEnv) -> None:
                 len(key.partition("/")[2] or key) <= LONGEST_NAME, f"the topology key {key!r} is too long"
             )
             require(len(value) <= LONGEST_NAME, f"the topology value {value!r} is too long")
-        if bench.promises.has("topology"):
+        if bench.capabilities.has("topology"):
             require(one.topology, f"{one.id} tells no segment of the topology that the plugin speaks of")
     ids = [one.id for one in bench.nodes]
     require(len(set(ids)) == len(ids), f"two nodes have one id: {ids}")
@@ -115,7 +115,7 @@ async def capabilities_are_served(bench: SocketEnv) -> None:
         ("metadata", "GetMetadataAllocated", v1.GetMetadataAllocatedRequest()),
         ("metadata", "GetMetadataDelta", v1.GetMetadataDeltaRequest()),
     ):
-        if bench.promises.has(need):
+        if bench.capabilities.has(need):
             try:
                 await bench.controller.call_once(method, request)
             except CallError as error:

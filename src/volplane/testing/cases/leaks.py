@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from volplane.testing.case import CaseTable, NotSupported, require
 from volplane.testing.cases import snapshots_clones
 from volplane.testing.cases.controller import list_all_volumes
-from volplane.testing.cases.faults import life
+from volplane.testing.cases.faults import run_lifecycle
 from volplane.testing.socket_env import BLOCK, SocketEnv, mounts_below
 
 case = CaseTable()
 
 
-async def _lives(bench: SocketEnv) -> None:
-    await life(bench, "CreateSnapshot" if bench.promises.has("snapshot") else "")
+async def _run_lifecycles(bench: SocketEnv) -> None:
+    await run_lifecycle(bench, "CreateSnapshot" if bench.capabilities.has("snapshot") else "")
     try:
         volume = await bench.create_and_publish(capability=BLOCK)
     except NotSupported:
@@ -26,7 +26,7 @@ async def _lives(bench: SocketEnv) -> None:
 @case("leaks/mounts", "NodeUnstageVolume", "What was mounted for a volume is unmounted with it.", "create")
 async def mounts(bench: SocketEnv) -> None:
     before = {t for node in bench.nodes for t in mounts_below(str(node.root))}
-    await _lives(bench)
+    await _run_lifecycles(bench)
     left = sorted({t for node in bench.nodes for t in mounts_below(str(node.root))} - before)
     require(not left, f"still mounted after the volume is gone: {', '.join(left)}")
 
@@ -40,7 +40,7 @@ async def mounts(bench: SocketEnv) -> None:
 async def loops(bench: SocketEnv) -> None:
     place = str(bench.directory)
     before = {device for device, file in (await bench.host.loops()).items() if file.startswith(place)}
-    await _lives(bench)
+    await _run_lifecycles(bench)
     now = {device: file for device, file in (await bench.host.loops()).items() if file.startswith(place)}
     left = sorted(f"{device} ({file})" for device, file in now.items() if device not in before)
     require(not left, f"still bound after the volume is gone: {', '.join(left)}")
@@ -53,13 +53,13 @@ async def loops(bench: SocketEnv) -> None:
     "create",
 )
 async def files(bench: SocketEnv) -> None:
-    before = set(_files(bench))
-    await _lives(bench)
-    left = sorted(set(_files(bench)) - before)
+    before = set(_list_files(bench))
+    await _run_lifecycles(bench)
+    left = sorted(set(_list_files(bench)) - before)
     require(not left, f"still there after the volume is gone: {', '.join(left[:5])}")
 
 
-def _files(bench: SocketEnv) -> Iterator[str]:
+def _list_files(bench: SocketEnv) -> Iterator[str]:
     """Below the places that are the caller's: not the driver's own state."""
     for node in bench.nodes:
         for part in ("pods", "plugins"):
@@ -77,7 +77,7 @@ def _files(bench: SocketEnv) -> Iterator[str]:
 )
 async def processes(bench: SocketEnv) -> None:
     before = {instance.name: instance.children() for instance in bench.instances}
-    await _lives(bench)
+    await _run_lifecycles(bench)
     for instance in bench.instances:
         now = instance.children()
         require(
@@ -89,7 +89,7 @@ async def processes(bench: SocketEnv) -> None:
 @case("leaks/volumes", "DeleteVolume", "A deleted volume is not listed any more.", "create", "list")
 async def volumes(bench: SocketEnv) -> None:
     before = set(await list_all_volumes(bench))
-    await _lives(bench)
+    await _run_lifecycles(bench)
     left = sorted(set(await list_all_volumes(bench)) - before)
     require(not left, f"still listed: {', '.join(left)}")
 
@@ -104,6 +104,6 @@ async def volumes(bench: SocketEnv) -> None:
 )
 async def snapshots(bench: SocketEnv) -> None:
     before = set(await snapshots_clones.list_all_snapshots(bench))
-    await _lives(bench)
+    await _run_lifecycles(bench)
     left = sorted(set(await snapshots_clones.list_all_snapshots(bench)) - before)
     require(not left, f"still listed: {', '.join(left)}")

@@ -18,7 +18,7 @@ case = CaseTable()
 
 UNKNOWN = "volplane-no-such-snapshot"
 NEAR, FAR = 8 << 20, 64 << 20  # where it is written, far from each other
-PIECE = 1 << 20
+BLOCK_SIZE = 1 << 20
 
 
 class BlockRanges:
@@ -86,10 +86,10 @@ def allocated_ranges(bench: SocketEnv, made: v1.Snapshot, **more: int) -> v1.Get
 
 
 async def _write_block(bench: SocketEnv, volume: VolumeUnderTest, offset: int) -> None:
-    await bench.host.call(_put, volume.target(bench.nodes[0]), bench.random_data(PIECE), offset)
+    await bench.host.call(_write_at, volume.target(bench.nodes[0]), bench.random_data(BLOCK_SIZE), offset)
 
 
-def _put(path: str, data: bytes, offset: int) -> None:
+def _write_at(path: str, data: bytes, offset: int) -> None:
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.pwrite(descriptor, data, offset)
@@ -114,7 +114,7 @@ async def allocated_blocks(bench: SocketEnv) -> None:
         bench, "GetMetadataAllocated", allocated_ranges(bench, await snapshot(bench, volume))
     )
     for offset in (NEAR, FAR):
-        found.covers(offset, PIECE, "data is")
+        found.covers(offset, BLOCK_SIZE, "data is")
 
 
 @case(
@@ -126,16 +126,16 @@ async def allocated_blocks(bench: SocketEnv) -> None:
     "snapshot",
     "create",
 )
-async def goes_on(bench: SocketEnv) -> None:
+async def continue_from_offset(bench: SocketEnv) -> None:
     volume = await bench.create_and_publish(capability=BLOCK)
     for offset in (NEAR, FAR):
         await _write_block(bench, volume, offset)
     made = await snapshot(bench, volume)
-    start = NEAR + 2 * PIECE
+    start = NEAR + 2 * BLOCK_SIZE
     found = await read_ranges(
         bench, "GetMetadataAllocated", allocated_ranges(bench, made, starting_offset=start, max_results=1)
     )
-    found.covers(FAR, PIECE, "data is")
+    found.covers(FAR, BLOCK_SIZE, "data is")
     early = [block for block in found.blocks if sum(block) <= start]
     require(not early, f"from {start} on was asked for, told is {early}", section="GetMetadataAllocated")
 
@@ -160,7 +160,7 @@ async def delta(bench: SocketEnv) -> None:
     )
     found = await read_ranges(bench, "GetMetadataDelta", request)
     for offset in (NEAR, FAR):
-        found.covers(offset, PIECE, "what has changed is")
+        found.covers(offset, BLOCK_SIZE, "what has changed is")
 
 
 @case(
@@ -169,7 +169,7 @@ async def delta(bench: SocketEnv) -> None:
     "A snapshot that does not exist is NOT_FOUND.",
     "metadata",
 )
-async def unknown(bench: SocketEnv) -> None:
+async def unknown_snapshot(bench: SocketEnv) -> None:
     request = v1.GetMetadataAllocatedRequest(snapshot_id=UNKNOWN, secrets=bench.secrets)
     code = (Code.NOT_FOUND,)
     await bench.expect_error(
@@ -189,7 +189,7 @@ async def unknown(bench: SocketEnv) -> None:
     "snapshot",
     "create",
 )
-async def beyond(bench: SocketEnv) -> None:
+async def offset_beyond_end(bench: SocketEnv) -> None:
     volume = await bench.create_and_publish(capability=BLOCK)
     made = await snapshot(bench, volume)
     request = allocated_ranges(bench, made, starting_offset=1 << 60)

@@ -125,7 +125,9 @@ async def unknown_volume(bench: SocketEnv) -> None:
     volume.made = v1.Volume(volume_id=UNKNOWN)
     request = volume.mount_request(node, volume.target(node))
     # What was never staged is a wrong order too, and a driver may look at that first.
-    codes = (Code.NOT_FOUND, Code.FAILED_PRECONDITION) if bench.promises.has("stage") else (Code.NOT_FOUND,)
+    codes = (
+        (Code.NOT_FOUND, Code.FAILED_PRECONDITION) if bench.capabilities.has("stage") else (Code.NOT_FOUND,)
+    )
     await bench.expect_error(codes, node, "NodePublishVolume", request, "of an unknown volume")
 
 
@@ -179,7 +181,7 @@ async def stage_unknown(bench: SocketEnv) -> None:
     volume.made = v1.Volume(volume_id=UNKNOWN)
     request = volume.stage_request(node)
     codes: tuple[Code, ...] = (Code.NOT_FOUND,)
-    if bench.promises.has("attach"):
+    if bench.capabilities.has("attach"):
         # It was never attached either: what should come with that is missing, and may be missed first.
         codes += (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION)
     await bench.expect_error(codes, node, "NodeStageVolume", request, "of an unknown volume")

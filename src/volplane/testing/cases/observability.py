@@ -6,7 +6,7 @@ from volplane.csi import convert, v1
 from volplane.csi.outcome import Code
 from volplane.testing.case import CaseTable, NotSupported, require
 from volplane.testing.cases import snapshots_clones
-from volplane.testing.cases.controller import room
+from volplane.testing.cases.controller import read_available_capacity
 from volplane.testing.cases.expand import expand_in_controller
 from volplane.testing.cases.node import stats_are_plausible
 from volplane.testing.cases.snapshots_clones import snapshot
@@ -47,7 +47,7 @@ async def published_nodes(bench: SocketEnv) -> None:
     await volume.attach(node)
     told = list((await _entry(bench, volume.id)).status.published_node_ids)
     require(node.id in told, f"{volume.id} is at {node.id}, listed is {told}")
-    if bench.promises.has("get"):
+    if bench.capabilities.has("get"):
         request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
         reply = await bench.controller.call("ControllerGetVolume", request)
         told = list(reply.status.published_node_ids)
@@ -56,7 +56,7 @@ async def published_nodes(bench: SocketEnv) -> None:
         )
 
 
-def _healthy(condition: v1.VolumeCondition, who: str, section: str) -> None:
+def _expect_healthy(condition: v1.VolumeCondition, who: str, section: str) -> None:
     require(
         not condition.abnormal, f"{who}: nothing is wrong, told is {condition.message!r}", section=section
     )
@@ -75,7 +75,7 @@ async def list_condition(bench: SocketEnv) -> None:
     volume = await bench.create()
     status = (await _entry(bench, volume.id)).status
     require(status.HasField("volume_condition"), f"{volume.id} is listed without its condition")
-    _healthy(status.volume_condition, "ListVolumes", "ListVolumes")
+    _expect_healthy(status.volume_condition, "ListVolumes", "ListVolumes")
 
 
 @case(
@@ -91,7 +91,7 @@ async def get_condition(bench: SocketEnv) -> None:
     request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
     reply = await bench.controller.call("ControllerGetVolume", request)
     require(reply.status.HasField("volume_condition"), f"{volume.id} is told without its condition")
-    _healthy(reply.status.volume_condition, "ControllerGetVolume", "ControllerGetVolume")
+    _expect_healthy(reply.status.volume_condition, "ControllerGetVolume", "ControllerGetVolume")
 
 
 @case(
@@ -106,7 +106,7 @@ async def node_condition(bench: SocketEnv) -> None:
     volume, node = await bench.create_and_publish(), bench.nodes[0]
     reply = await stats_are_plausible(node, volume, volume.target(node))
     require(reply.HasField("volume_condition"), f"{volume.id} is told without its condition")
-    _healthy(reply.volume_condition, "NodeGetVolumeStats", "NodeGetVolumeStats")
+    _expect_healthy(reply.volume_condition, "NodeGetVolumeStats", "NodeGetVolumeStats")
 
 
 @case(
@@ -117,7 +117,7 @@ async def node_condition(bench: SocketEnv) -> None:
     "expand-controller",
     "create",
 )
-async def get_grown(bench: SocketEnv) -> None:
+async def get_expanded(bench: SocketEnv) -> None:
     volume = await bench.create()
     request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
     await expand_in_controller(bench, volume, 2 * bench.size)
@@ -203,7 +203,7 @@ async def get_snapshot(bench: SocketEnv) -> None:
     "create",
 )
 async def largest(bench: SocketEnv) -> None:
-    reply = await room(bench)
+    reply = await read_available_capacity(bench)
     for bound in ("maximum_volume_size", "minimum_volume_size"):
         require(getattr(reply, bound).value >= 0, f"{bound} is {getattr(reply, bound).value}")
     most = reply.maximum_volume_size.value

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from volplane.csi import v1
 from volplane.csi.outcome import CallError
-from volplane.testing.case import Body, CaseFailure, CaseTable, require
+from volplane.testing.case import CaseBody, CaseFailure, CaseTable, require
 from volplane.testing.socket_env import DriverSocket, SocketEnv
 from volplane.testing.volume import VolumeUnderTest
 
@@ -45,7 +45,7 @@ async def before_stage(bench: SocketEnv) -> None:
     if await _call(node, "NodePublishVolume", volume.mount_request(node, target)):
         found = await volume.read(target)
         require(found == written, f"OK, and {target} shows {len(found)} bytes of the {len(written)} written")
-    await _in_order(bench, volume, written, "NodePublishVolume came before NodeStageVolume")
+    await _repeat_in_order(bench, volume, written, "NodePublishVolume came before NodeStageVolume")
 
 
 @case(
@@ -62,25 +62,25 @@ async def before_attach(bench: SocketEnv) -> None:
     request = volume.stage_request(node)
     volume.staged[request.staging_target_path] = node
     await _call(node, "NodeStageVolume", request)
-    await _in_order(bench, volume, written, "NodeStageVolume came before ControllerPublishVolume")
+    await _repeat_in_order(bench, volume, written, "NodeStageVolume came before ControllerPublishVolume")
 
 
-def _too_early(
+def _called_too_early(
     method: str,
     after: str,
     ask: Callable[[SocketEnv, VolumeUnderTest, DriverSocket], tuple[DriverSocket, Message]],
-) -> Body:
+) -> CaseBody:
     async def body(bench: SocketEnv) -> None:
         (volume, written), node = await bench.create_with_data(), bench.nodes[0]
         remote, request = ask(bench, volume, node)
         if not await _call(remote, method, request):
             await bench.expect_data(volume, volume.target(node), written, f"while {method} was refused")
-        await _in_order(bench, volume, written, f"{method} came before {after}")
+        await _repeat_in_order(bench, volume, written, f"{method} came before {after}")
 
     return body
 
 
-async def _in_order(bench: SocketEnv, volume: VolumeUnderTest, written: bytes, what: str) -> None:
+async def _repeat_in_order(bench: SocketEnv, volume: VolumeUnderTest, written: bytes, what: str) -> None:
     """The volume leaves the node and comes again, as it should have."""
     node = bench.nodes[0]
     try:
@@ -95,7 +95,7 @@ case.add(
     "order/unstage before unpublish",
     "NodeUnstageVolume",
     "A volume that is still published may be refused; in the right order it leaves the node with its data.",
-    _too_early(
+    _called_too_early(
         "NodeUnstageVolume",
         "NodeUnpublishVolume",
         lambda bench, volume, node: (
@@ -110,7 +110,7 @@ case.add(
     "order/detach before unstage",
     "ControllerUnpublishVolume",
     "A volume that is still in use may be refused; in the right order it leaves the node with its data.",
-    _too_early(
+    _called_too_early(
         "ControllerUnpublishVolume",
         "NodeUnstageVolume",
         lambda bench, volume, node: (

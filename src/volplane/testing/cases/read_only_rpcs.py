@@ -13,10 +13,10 @@ from google.protobuf.message import Message
 from msgspec import Struct
 
 from volplane.csi import v1
-from volplane.testing.case import Body, CaseTable
+from volplane.testing.case import CaseBody, CaseTable
 from volplane.testing.cases import faults
 from volplane.testing.cases.snapshots_clones import snapshot
-from volplane.testing.socket_env import Around, DriverSocket, SocketEnv
+from volplane.testing.socket_env import CallWrapper, DriverSocket, SocketEnv
 from volplane.testing.volume import VolumeUnderTest
 
 case = CaseTable()
@@ -27,11 +27,13 @@ class ReadOnlyCall(Struct, frozen=True):
     method: str
     request: Message
 
-    async def ask(self) -> Any:
+    async def call(self) -> Any:
         return await self.remote.call_once(self.method, self.request)
 
 
-def _questions(bench: SocketEnv, volume: VolumeUnderTest, target: str, cut: str) -> Iterator[ReadOnlyCall]:
+def _read_only_calls(
+    bench: SocketEnv, volume: VolumeUnderTest, target: str, cut: str
+) -> Iterator[ReadOnlyCall]:
     """About a published volume and (`cut`) a snapshot of it, as far as the driver promises answers."""
     controller, node = bench.controller, bench.nodes[0]
     own: tuple[tuple[str, Message], ...] = (
@@ -43,7 +45,7 @@ def _questions(bench: SocketEnv, volume: VolumeUnderTest, target: str, cut: str)
     )
     for method, request in own:
         yield ReadOnlyCall(node, method, request)
-    if bench.promises.has("stats"):
+    if bench.capabilities.has("stats"):
         stats = v1.NodeGetVolumeStatsRequest(
             volume_id=volume.id, volume_path=target, staging_target_path=volume.staging(node)
         )
@@ -64,23 +66,23 @@ def _questions(bench: SocketEnv, volume: VolumeUnderTest, target: str, cut: str)
         ("list-snapshots", "ListSnapshots", v1.ListSnapshotsRequest(secrets=bench.secrets)),
         ("group-snapshot", "GroupControllerGetCapabilities", v1.GroupControllerGetCapabilitiesRequest()),
     ):
-        if bench.promises.has(need):
+        if bench.capabilities.has(need):
             yield ReadOnlyCall(controller, method, asked)
-    if cut and bench.promises.has("get-snapshot"):
+    if cut and bench.capabilities.has("get-snapshot"):
         wanted = v1.GetSnapshotRequest(snapshot_id=cut, secrets=bench.secrets)
         yield ReadOnlyCall(controller, "GetSnapshot", wanted)
 
 
-async def _each(
-    bench: SocketEnv, questions: list[ReadOnlyCall], disturb: Callable[[SocketEnv], Around]
+async def _disturb_each(
+    bench: SocketEnv, questions: list[ReadOnlyCall], disturb: Callable[[SocketEnv], CallWrapper]
 ) -> None:
     for one in questions:
         await disturb(bench)(one.remote, one.method, one.request)
 
 
-async def _during(bench: SocketEnv, questions: list[ReadOnlyCall]) -> None:
+async def _kill_during(bench: SocketEnv, questions: list[ReadOnlyCall]) -> None:
     """All are under way when the driver dies."""
-    asked = [asyncio.ensure_future(one.ask()) for one in questions]
+    asked = [asyncio.ensure_future(one.call()) for one in questions]
     await asyncio.wait(asked, timeout=bench.random.uniform(0.0, 0.03))
     await asyncio.gather(*(instance.kill() for instance in bench.instances))
     first = await asyncio.gather(*asked, return_exceptions=True)
@@ -88,8 +90,8 @@ async def _during(bench: SocketEnv, questions: list[ReadOnlyCall]) -> None:
     await _expect_same_answers(questions, first, "repeated after the driver was killed during it")
 
 
-async def _after(bench: SocketEnv, questions: list[ReadOnlyCall]) -> None:
-    first = [await one.ask() for one in questions]
+async def _kill_after(bench: SocketEnv, questions: list[ReadOnlyCall]) -> None:
+    first = [await one.call() for one in questions]
     await asyncio.gather(*(instance.restart() for instance in bench.instances))
     await _expect_same_answers(questions, first, "repeated after the driver was killed and started")
 
@@ -101,15 +103,15 @@ async def _expect_same_answers(questions: list[ReadOnlyCall], first: list[Any], 
             faults.expect_same_answer(one.method, before, last)
 
 
-def _with(disturb: Callable[[SocketEnv, list[ReadOnlyCall]], Awaitable[None]]) -> Body:
+def _read_only_with(disturb: Callable[[SocketEnv, list[ReadOnlyCall]], Awaitable[None]]) -> CaseBody:
     async def body(bench: SocketEnv) -> None:
         node = bench.nodes[0]
         volume = await bench.create_and_publish()
-        cut = (await snapshot(bench, volume)).snapshot_id if bench.promises.has("snapshot") else ""
+        cut = (await snapshot(bench, volume)).snapshot_id if bench.capabilities.has("snapshot") else ""
         target = volume.target(node)
         data = bench.random_data()
         await volume.write(target, data)
-        questions = list(_questions(bench, volume, target, cut))
+        questions = list(_read_only_calls(bench, volume, target, cut))
         await disturb(bench, questions)
         await bench.expect_data(volume, target, data, "after the driver was asked about it")
 
@@ -120,34 +122,36 @@ case.add(
     "twice/questions",
     "RPC Interface",
     "What a driver is asked a second time it answers as before.",
-    _with(lambda bench, questions: _each(bench, questions, faults.twice)),
+    _read_only_with(lambda bench, questions: _disturb_each(bench, questions, faults.call_twice)),
     "create",
 )
 case.add(
     "at once/questions",
     "Concurrency",
     "A question that is asked several times at once is answered each time, and alike.",
-    _with(lambda bench, questions: _each(bench, questions, faults.at_once)),
+    _read_only_with(lambda bench, questions: _disturb_each(bench, questions, faults.call_concurrently)),
     "create",
 )
 case.add(
     "given up/questions",
     "Timeouts",
     "A question that was given up is answered when it is asked again.",
-    _with(lambda bench, questions: _each(bench, questions, faults.with_short_deadline)),
+    _read_only_with(
+        lambda bench, questions: _disturb_each(bench, questions, faults.call_with_short_deadline)
+    ),
     "create",
 )
 case.add(
     "killed during/questions",
     "Supervised Lifecycle Management",
     "A driver that is killed while it is asked, and started again, answers.",
-    _with(_during),
+    _read_only_with(_kill_during),
     "create",
 )
 case.add(
     "killed after/questions",
     "Supervised Lifecycle Management",
     "What a driver has answered it answers again when it was killed and started since.",
-    _with(_after),
+    _read_only_with(_kill_after),
     "create",
 )

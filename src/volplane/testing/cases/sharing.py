@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from volplane.csi import convert, v1
 from volplane.testing.case import CaseTable, NotSupported, require
-from volplane.testing.cases.snapshots_clones import of_snapshot, snapshot
+from volplane.testing.cases.snapshots_clones import snapshot, snapshot_source
 from volplane.testing.socket_env import SHARED, Mode, SocketEnv
 from volplane.testing.volume import VolumeUnderTest
 
@@ -66,15 +66,15 @@ async def readers(bench: SocketEnv) -> None:
     await volume.unpublish_unstage_detach(node)
     copy = await bench.create(capability=READERS, source=await _source(bench, volume))
     for one in (node, bench.require_second_node(copy)):
-        await copy.attach(one, readonly=bench.promises.has("attach-readonly"))
+        await copy.attach(one, readonly=bench.capabilities.has("attach-readonly"))
         await copy.stage(one)
         path = await copy.publish(one, readonly=True)
         await bench.expect_data(copy, path, written, f"at {one.id}, one of two that read it")
 
 
 async def _source(bench: SocketEnv, volume: VolumeUnderTest) -> v1.VolumeContentSource:
-    if bench.promises.has("snapshot"):
-        return of_snapshot(await snapshot(bench, volume))
-    if bench.promises.has("clone"):
+    if bench.capabilities.has("snapshot"):
+        return snapshot_source(await snapshot(bench, volume))
+    if bench.capabilities.has("clone"):
         return v1.VolumeContentSource(volume={"volume_id": volume.id})
     raise NotSupported("it makes no volume from another, and an empty one has nothing to read")

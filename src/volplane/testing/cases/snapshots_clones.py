@@ -56,7 +56,7 @@ async def list_all_snapshots(bench: SocketEnv, most: int = 0) -> list[str]:
             return found
 
 
-def of_snapshot(made: v1.Snapshot) -> v1.VolumeContentSource:
+def snapshot_source(made: v1.Snapshot) -> v1.VolumeContentSource:
     return v1.VolumeContentSource(snapshot={"snapshot_id": made.snapshot_id})
 
 
@@ -74,7 +74,7 @@ async def one_moment(bench: SocketEnv) -> None:
     made = await snapshot(bench, volume)
     await volume.write(volume.target(node), after)
     await volume.unpublish_unstage_detach(node)
-    restored = await bench.create_and_publish(source=of_snapshot(made))
+    restored = await bench.create_and_publish(source=snapshot_source(made))
     await bench.expect_data(restored, restored.target(node), before, "in a volume restored from the snapshot")
     await volume.attach_stage_publish(node)
     await bench.expect_data(volume, volume.target(node), after, "in the volume itself")
@@ -87,17 +87,17 @@ async def one_moment(bench: SocketEnv) -> None:
     "snapshot",
     "create",
 )
-async def its_own(bench: SocketEnv) -> None:
+async def restored_volume_is_independent(bench: SocketEnv) -> None:
     (volume, written), node = await bench.create_with_data(), bench.nodes[0]
     made = await snapshot(bench, volume)
-    first = await bench.create_and_publish(source=of_snapshot(made))
+    first = await bench.create_and_publish(source=snapshot_source(made))
     said = first.made.content_source.snapshot.snapshot_id
     require(said == made.snapshot_id, f"it is made from {made.snapshot_id}, and says {said!r}")
     await first.write(first.target(node), bench.random_data())
     await bench.expect_data(
         volume, volume.target(node), written, "in the source, when its copy was written to"
     )
-    second = await bench.create_and_publish(source=of_snapshot(made))
+    second = await bench.create_and_publish(source=snapshot_source(made))
     await bench.expect_data(second, second.target(node), written, "in a second volume of the snapshot")
 
 
@@ -135,7 +135,7 @@ async def two_of_one(bench: SocketEnv) -> None:
         moments.append((data, await snapshot(bench, volume)))
     await volume.unpublish_unstage_detach(node)
     for number, (data, made) in enumerate(moments, 1):
-        restored = await bench.create_and_publish(source=of_snapshot(made))
+        restored = await bench.create_and_publish(source=snapshot_source(made))
         await bench.expect_data(restored, restored.target(node), data, f"in snapshot {number} of 2")
 
 
@@ -153,7 +153,7 @@ async def delete_unknown(bench: SocketEnv) -> None:
     "snapshot",
     "create",
 )
-async def outlives(bench: SocketEnv) -> None:
+async def snapshot_outlives_volume(bench: SocketEnv) -> None:
     (volume, written), node = await bench.create_with_data(), bench.nodes[0]
     await volume.unpublish_unstage_detach(node)
     made = await snapshot(bench, volume)
@@ -165,7 +165,7 @@ async def outlives(bench: SocketEnv) -> None:
             "DeleteSnapshot", v1.DeleteSnapshotRequest(snapshot_id=made.snapshot_id, secrets=bench.secrets)
         )
         return
-    restored = await bench.create_and_publish(source=of_snapshot(made))
+    restored = await bench.create_and_publish(source=snapshot_source(made))
     await bench.expect_data(restored, restored.target(node), written, "from a snapshot whose volume is gone")
 
 

@@ -7,11 +7,11 @@ from collections import defaultdict
 
 from msgspec import Struct
 
-from volplane.csi.tap import Call
-from volplane.testing.runner import Result, Verdict
+from volplane.csi.call_interceptor import CsiCall
+from volplane.testing.runner import CaseResult, CaseVerdict
 
 
-def is_cleaning(result: Result, call: Call) -> bool:
+def is_cleaning(result: CaseResult, call: CsiCall) -> bool:
     """It was made when the case had its verdict, to remove what the case had made."""
     return 0 < result.verdict_at < call.start
 
@@ -19,20 +19,20 @@ def is_cleaning(result: Result, call: Call) -> bool:
 class DriverTestRun(Struct):
     driver: str
     version: str
-    promises: list[str]
+    capabilities: list[str]
     seed: int
     command: list[str]  # the verb with what says which driver, without what says which cases
     seconds: float = 0.0
     nodes: list[str] = []
-    results: list[Result] = []
+    results: list[CaseResult] = []
     started: str = ""  # when, as Kubernetes writes it
     complete: bool = False  # nothing has broken it off
 
     @property
-    def failed(self) -> list[Result]:
-        return [r for r in self.results if r.verdict is Verdict.FAILED]
+    def failed_results(self) -> list[CaseResult]:
+        return [r for r in self.results if r.verdict is CaseVerdict.FAILED]
 
-    def replay(self, result: Result) -> str:
+    def replay(self, result: CaseResult) -> str:
         """The one command that runs just this case, as it was."""
         # The other program is run as a whole.
         name = "sanity/" if result.name.startswith("sanity/") else f"{result.name}$"
@@ -41,12 +41,12 @@ class DriverTestRun(Struct):
         rounds = ["--repeat", str(result.round)] if result.round > 1 else []
         return shlex.join([*self.command, "--focus", pattern, "--seed", str(self.seed), *rounds])
 
-    def groups(self) -> dict[str, list[Result]]:
+    def groups(self) -> dict[str, list[CaseResult]]:
         """By the first part of the cases' names."""
-        found: dict[str, list[Result]] = defaultdict(list)
+        found: dict[str, list[CaseResult]] = defaultdict(list)
         for result in self.results:
             found[result.name.partition("/")[0]].append(result)
         return found
 
-    def count(self, verdict: Verdict) -> int:
+    def count(self, verdict: CaseVerdict) -> int:
         return sum(r.verdict is verdict for r in self.results)

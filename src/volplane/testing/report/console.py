@@ -9,18 +9,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from volplane.testing.report import DriverTestRun, is_cleaning
-from volplane.testing.runner import Result, Verdict
+from volplane.testing.runner import CaseResult, CaseVerdict
 
 MARKS = {
-    Verdict.PASSED: "[green]✓[/green]",
-    Verdict.FAILED: "[bold red]✗[/bold red]",
-    Verdict.SKIPPED: "[dim]-[/dim]",
+    CaseVerdict.PASSED: "[green]✓[/green]",
+    CaseVerdict.FAILED: "[bold red]✗[/bold red]",
+    CaseVerdict.SKIPPED: "[dim]-[/dim]",
 }
 LAST = 8  # calls before the verdict
 WIDTH = 110  # where there is no terminal
 
 
-class Progress:
+class ProgressDisplay:
     """On a terminal the last line is the case that runs."""
 
     def __init__(self, stream: TextIO, *, total: int) -> None:
@@ -39,18 +39,18 @@ class Progress:
         total = max(self._total, number)  # the other program's cases are counted as they come
         return f"[dim]{number:>{len(str(total))}}/{total}[/dim]"
 
-    def case_ended(self, result: Result) -> None:
+    def case_ended(self, result: CaseResult) -> None:
         self._done += 1
         text = f"{self._count(self._done)} {MARKS[result.verdict]} {escape(result.name)}"
         if result.round > 1:
             text += f" [dim](round {result.round})[/dim]"
-        if result.verdict is Verdict.SKIPPED:
+        if result.verdict is CaseVerdict.SKIPPED:
             text += f" [dim]{escape(result.reason)}[/dim]"
         else:
             text += f" [dim]{result.seconds:.2f} s[/dim]"
         if result.repeated:
             text += f" [dim]({result.repeated} calls made again)[/dim]"
-        if result.verdict is Verdict.FAILED:
+        if result.verdict is CaseVerdict.FAILED:
             text += f"\n      [red]{escape(result.reason)}[/red]"
         self.console.print(text)
 
@@ -58,12 +58,12 @@ class Progress:
         if self._running is not None:
             self._running.stop()
         self.console.print()
-        for result in run.failed:
+        for result in run.failed_results:
             self._failure(run, result)
         self.console.print(table(run))
         self.console.print(verdict(run))
 
-    def _failure(self, run: DriverTestRun, result: Result) -> None:
+    def _failure(self, run: DriverTestRun, result: CaseResult) -> None:
         out = self.console
         out.print(f"[bold red]{escape(result.name)}[/bold red]  {escape(result.section)}")
         out.print(f"  demanded: {escape(result.demands)}")
@@ -78,14 +78,14 @@ class Progress:
 def table(run: DriverTestRun) -> Table:
     made = Table(box=None, pad_edge=False)
     made.add_column("cases")
-    for verdict_ in Verdict:
+    for verdict_ in CaseVerdict:
         made.add_column(str(verdict_), justify="right")
     made.add_column("seconds", justify="right")
     made.add_column("why skipped", overflow="fold")
     for name, results in run.groups().items():
-        counts = [sum(r.verdict is v for r in results) for v in Verdict]
+        counts = [sum(r.verdict is v for r in results) for v in CaseVerdict]
         reasons = dict.fromkeys(
-            r.reason.removeprefix("not promised: ") for r in results if r.verdict is Verdict.SKIPPED
+            r.reason.removeprefix("not promised: ") for r in results if r.verdict is CaseVerdict.SKIPPED
         )
         cells = [str(c) if c else "[dim]·[/dim]" for c in counts]
         cells[1] = f"[bold red]{cells[1]}[/bold red]" if counts[1] else cells[1]
@@ -98,8 +98,10 @@ def table(run: DriverTestRun) -> Table:
 
 
 def verdict(run: DriverTestRun) -> str:
-    failed = run.count(Verdict.FAILED)
-    told = f"{run.count(Verdict.PASSED)} passed, {failed} failed, {run.count(Verdict.SKIPPED)} skipped"
+    failed = run.count(CaseVerdict.FAILED)
+    told = (
+        f"{run.count(CaseVerdict.PASSED)} passed, {failed} failed, {run.count(CaseVerdict.SKIPPED)} skipped"
+    )
     color = "green" if run.complete and not failed else "red"
     name = escape(f"{run.driver} {run.version}".strip())
     early = "" if run.complete else ", and stopped before its end"

@@ -9,35 +9,35 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from volplane.csi.tap import Call
+from volplane.csi.call_interceptor import CsiCall
 from volplane.testing.report import DriverTestRun, is_cleaning
-from volplane.testing.runner import Result, Verdict
+from volplane.testing.runner import CaseResult, CaseVerdict
 
-FORBIDDEN = {i: None for i in range(32) if i not in (9, 10, 13)}  # of XML
+CONTROL_CHARACTERS = {i: None for i in range(32) if i not in (9, 10, 13)}  # of XML
 
 
 def write_json(run: DriverTestRun, path: str | Path) -> None:
-    Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(plain(run)), indent=2))
+    Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(to_dict(run)), indent=2))
 
 
-def plain(run: DriverTestRun) -> dict[str, Any]:
+def to_dict(run: DriverTestRun) -> dict[str, Any]:
     return {
         "driver": run.driver,
         "version": run.version,
-        "promises": run.promises,
+        "promises": run.capabilities,
         "nodes": run.nodes,
         "seed": run.seed,
         "started": run.started,
         "seconds": round(run.seconds, 3),
         "complete": run.complete,
-        "passed": run.count(Verdict.PASSED),
-        "failed": run.count(Verdict.FAILED),
-        "skipped": run.count(Verdict.SKIPPED),
+        "passed": run.count(CaseVerdict.PASSED),
+        "failed": run.count(CaseVerdict.FAILED),
+        "skipped": run.count(CaseVerdict.SKIPPED),
         "cases": [_case(run, result) for result in run.results],
     }
 
 
-def _case(run: DriverTestRun, result: Result) -> dict[str, Any]:
+def _case(run: DriverTestRun, result: CaseResult) -> dict[str, Any]:
     made: dict[str, Any] = {
         "name": result.name,
         "section": result.section,
@@ -48,14 +48,14 @@ def _case(run: DriverTestRun, result: Result) -> dict[str, Any]:
         "round": result.round,
         "repeated": result.repeated,
     }
-    if result.verdict is Verdict.FAILED:
+    if result.verdict is CaseVerdict.FAILED:
         made["replay"] = run.replay(result)
         made["calls"] = [_call(call, result) for call in result.calls]
         made["logs"] = result.logs
     return made
 
 
-def _call(call: Call, result: Result) -> dict[str, Any]:
+def _call(call: CsiCall, result: CaseResult) -> dict[str, Any]:
     return {
         "method": call.method,
         "caller": call.caller,
@@ -76,8 +76,8 @@ def write_junit(run: DriverTestRun, path: str | Path) -> None:
         "testsuite",
         name=f"volplane test-driver: {run.driver}",
         tests=str(len(run.results) + (not run.complete)),
-        failures=str(run.count(Verdict.FAILED)),
-        skipped=str(run.count(Verdict.SKIPPED)),
+        failures=str(run.count(CaseVerdict.FAILED)),
+        skipped=str(run.count(CaseVerdict.SKIPPED)),
         errors=str(int(not run.complete)),
         time=f"{run.seconds:.3f}",
         timestamp=run.started,
@@ -93,7 +93,7 @@ def write_junit(run: DriverTestRun, path: str | Path) -> None:
     ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
 
 
-def _testcase(run: DriverTestRun, result: Result) -> ElementTree.Element:
+def _testcase(run: DriverTestRun, result: CaseResult) -> ElementTree.Element:
     group, _, name = result.name.partition("/")
     again = f" (round {result.round})" if result.round > 1 else ""
     made = ElementTree.Element(
@@ -102,17 +102,19 @@ def _testcase(run: DriverTestRun, result: Result) -> ElementTree.Element:
         name=(name or group) + again,
         time=f"{result.seconds:.3f}",
     )
-    if result.verdict is Verdict.SKIPPED:
-        ElementTree.SubElement(made, "skipped", message=_clean(result.reason))
-    if result.verdict is Verdict.FAILED:
-        failed = ElementTree.SubElement(made, "failure", message=_clean(result.reason), type=result.section)
-        failed.text = _clean("\n".join(_words(run, result)))
+    if result.verdict is CaseVerdict.SKIPPED:
+        ElementTree.SubElement(made, "skipped", message=_strip_control_characters(result.reason))
+    if result.verdict is CaseVerdict.FAILED:
+        failed = ElementTree.SubElement(
+            made, "failure", message=_strip_control_characters(result.reason), type=result.section
+        )
+        failed.text = _strip_control_characters("\n".join(_failure_text(run, result)))
         said = "\n\n".join(f"{who}:\n{text}" for who, text in result.logs.items() if text)
-        ElementTree.SubElement(made, "system-err").text = _clean(said)
+        ElementTree.SubElement(made, "system-err").text = _strip_control_characters(said)
     return made
 
 
-def _words(run: DriverTestRun, result: Result) -> Sequence[str]:
+def _failure_text(run: DriverTestRun, result: CaseResult) -> Sequence[str]:
     calls = [
         f"{c.start - result.began:8.3f} s  {c.method} {c.code} {c.seconds * 1000:.1f} ms {c.message}"
         for c in result.calls
@@ -120,5 +122,5 @@ def _words(run: DriverTestRun, result: Result) -> Sequence[str]:
     return [result.section, f"demanded: {result.demands}", f"again: {run.replay(result)}", *calls]
 
 
-def _clean(text: str) -> str:
-    return text.translate(FORBIDDEN)
+def _strip_control_characters(text: str) -> str:
+    return text.translate(CONTROL_CHARACTERS)

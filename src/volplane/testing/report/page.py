@@ -11,10 +11,10 @@ import re
 from html import escape
 from pathlib import Path
 
-from volplane.csi.tap import Call
+from volplane.csi.call_interceptor import CsiCall
 from volplane.testing.case import SPEC
 from volplane.testing.report import DriverTestRun, is_cleaning
-from volplane.testing.runner import Result, Verdict
+from volplane.testing.runner import CaseResult, CaseVerdict
 
 SPECIFICATION = "https://github.com/container-storage-interface/spec/blob/master/spec.md"
 STYLE = """
@@ -74,19 +74,19 @@ def write(run: DriverTestRun, path: str | Path) -> None:
 
 def page(run: DriverTestRun) -> str:
     name = escape(f"{run.driver} {run.version}".strip())
-    failures = "".join(_failure(run, result, number) for number, result in enumerate(run.failed, 1))
+    failures = "".join(_failure(run, result, number) for number, result in enumerate(run.failed_results, 1))
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         f"<title>{name}: driver test</title><style>{STYLE}</style></head><body><main>"
-        f"<h1>{name}</h1><p class='lead'>{_lead(run)}</p>{_counts(run)}"
+        f"<h1>{name}</h1><p class='lead'>{_summary(run)}</p>{_counts(run)}"
         + (f"<h2>What is wrong</h2>{_contents(run)}{failures}" if failures else "")
         + f"<h2>All cases</h2>{_cases(run)}<h2>What the driver promises</h2>"
-        f"<p>{', '.join(map(escape, run.promises)) or 'nothing'}</p></main></body></html>"
+        f"<p>{', '.join(map(escape, run.capabilities)) or 'nothing'}</p></main></body></html>"
     )
 
 
-def _lead(run: DriverTestRun) -> str:
+def _summary(run: DriverTestRun) -> str:
     nodes = f" on {len(run.nodes)} nodes" if run.nodes else ""
     early = "" if run.complete else "; <b class='failed'>stopped before its end</b>"
     told = f"{run.started}: {len(run.results)} cases in {run.seconds:.1f} s{nodes}, seed {run.seed}"
@@ -94,30 +94,30 @@ def _lead(run: DriverTestRun) -> str:
 
 
 def _counts(run: DriverTestRun) -> str:
-    def box(verdict: Verdict, kind: str) -> str:
+    def box(verdict: CaseVerdict, kind: str) -> str:
         return f"<div class='count {kind}'><b>{run.count(verdict)}</b>{verdict}</div>"
 
-    bad = "bad" if run.failed else ""
-    boxes = box(Verdict.FAILED, bad) + box(Verdict.PASSED, "good") + box(Verdict.SKIPPED, "")
+    bad = "bad" if run.failed_results else ""
+    boxes = box(CaseVerdict.FAILED, bad) + box(CaseVerdict.PASSED, "good") + box(CaseVerdict.SKIPPED, "")
     return f"<div class='counts'>{boxes}</div>"
 
 
 def _contents(run: DriverTestRun) -> str:
     """Where there are several."""
-    if len(run.failed) < 2:
+    if len(run.failed_results) < 2:
         return ""
     rows = (
-        f"<li><a href='#wrong-{number}'>{_title(one)}</a> <span>{escape(_brief(one.reason))}</span></li>"
-        for number, one in enumerate(run.failed, 1)
+        f"<li><a href='#wrong-{number}'>{_title(one)}</a> <span>{escape(_shorten(one.reason))}</span></li>"
+        for number, one in enumerate(run.failed_results, 1)
     )
     return f"<ol class='wrong'>{''.join(rows)}</ol>"
 
 
-def _title(result: Result) -> str:
+def _title(result: CaseResult) -> str:
     return escape(result.name) + (f" (round {result.round})" if result.round > 1 else "")
 
 
-def _brief(text: str, most: int = 140) -> str:
+def _shorten(text: str, most: int = 140) -> str:
     line = text.partition("\n")[0]
     return line if len(line) <= most else f"{line[:most]}…"
 
@@ -131,7 +131,7 @@ def _section(section: str) -> str:
     return f"<a href='{SPECIFICATION}#{anchor}'>{escape(section)}</a>"
 
 
-def _failure(run: DriverTestRun, result: Result, number: int) -> str:
+def _failure(run: DriverTestRun, result: CaseResult, number: int) -> str:
     logs = "".join(
         f"<details><summary>log of {escape(name)}</summary><pre>{escape(text)}</pre></details>"
         for name, text in result.logs.items()
@@ -147,7 +147,7 @@ def _failure(run: DriverTestRun, result: Result, number: int) -> str:
     )
 
 
-def _calls(result: Result) -> str:
+def _calls(result: CaseResult) -> str:
     if not result.calls:
         return ""
     whole = max((c.end or c.start) - result.began for c in result.calls) or 1.0
@@ -162,14 +162,14 @@ def _calls(result: Result) -> str:
     return f"<table>{head}{rows}</table>"
 
 
-def _call(call: Call, began: float, whole: float) -> str:
+def _call(call: CsiCall, began: float, whole: float) -> str:
     at = call.start - began
     left, width = 100 * at / whole, 100 * call.seconds / whole
     bad = "" if call.code == "OK" else " class='bad'"
     answer = escape(call.code or "under way")
     answer += f"<div class='message'>{escape(call.message)}</div>" if call.message else ""
     note = f" <em>{escape(call.note)}</em>" if call.note else ""
-    words = f"{_spread(call.request)}\n→ {_spread(call.response or call.message)}"
+    words = f"{_one_field_per_line(call.request)}\n→ {_one_field_per_line(call.response or call.message)}"
     said = (
         f"<details><summary>{escape(call.caller)} → {escape(_short(call.address))}</summary>"
         f"<pre>{escape(words)}</pre></details>"
@@ -182,7 +182,7 @@ def _call(call: Call, began: float, whole: float) -> str:
     )
 
 
-def _spread(text: str) -> str:
+def _one_field_per_line(text: str) -> str:
     """A message over as many lines as it has fields; words as they are."""
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
@@ -195,7 +195,7 @@ def _prose(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
-def _kind(call: Call) -> str:
+def _kind(call: CsiCall) -> str:
     return "passed" if call.code == "OK" else "failed"
 
 
@@ -207,13 +207,14 @@ def _cases(run: DriverTestRun) -> str:
     return "".join(_group(name, results) for name, results in run.groups().items())
 
 
-def _group(name: str, results: list[Result]) -> str:
+def _group(name: str, results: list[CaseResult]) -> str:
     """Open if something in it has failed."""
     counts = [
-        (sum(r.verdict is v for r in results), v) for v in (Verdict.FAILED, Verdict.PASSED, Verdict.SKIPPED)
+        (sum(r.verdict is v for r in results), v)
+        for v in (CaseVerdict.FAILED, CaseVerdict.PASSED, CaseVerdict.SKIPPED)
     ]
     told = ", ".join(
-        f"<b class='{v}'>{n} {v}</b>" if v is Verdict.FAILED else f"{n} {v}" for n, v in counts if n
+        f"<b class='{v}'>{n} {v}</b>" if v is CaseVerdict.FAILED else f"{n} {v}" for n, v in counts if n
     )
     head = "<tr><th>case</th><th>verdict</th><th>seconds</th><th>holds the driver to</th></tr>"
     return (
@@ -223,7 +224,7 @@ def _group(name: str, results: list[Result]) -> str:
     )
 
 
-def _row(result: Result) -> str:
+def _row(result: CaseResult) -> str:
     why = f"<br><span class='skipped'>{escape(result.reason)}</span>" if result.reason else ""
     return (
         f"<tr><td class='case'>{_title(result)}</td>"

@@ -1,7 +1,7 @@
 """CSI volumes: `plugin` and `block` call, `drivers` says who is there, `request` and `data` are the forms."""
 
-from volplane.volumes.csi.block import CsiBlock
-from volplane.volumes.csi.drivers import Driver, Drivers
-from volplane.volumes.csi.plugin import Csi
+from volplane.volumes.csi.block import CsiBlockPlugin
+from volplane.volumes.csi.drivers import RegisteredDriver, RegisteredDrivers
+from volplane.volumes.csi.plugin import CsiPlugin
 
-__all__ = ["Csi", "CsiBlock", "Driver", "Drivers"]
+__all__ = ["CsiBlockPlugin", "CsiPlugin", "RegisteredDriver", "RegisteredDrivers"]

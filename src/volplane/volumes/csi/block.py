@@ -20,23 +20,23 @@ from volplane.api.core import PersistentVolume, Volume
 from volplane.csi import v1
 from volplane.host import devices, mounts
 from volplane.volumes.base import (
-    Device,
-    Place,
-    Spec,
-    Uncertain,
-    VolumeFailure,
-    Words,
+    EventWording,
+    PodVolumeRef,
+    PodVolumeSpec,
+    StagedVolumeRef,
+    UncertainProgressError,
+    VolumeOperationError,
     make_directory,
-    remove_empty,
+    remove_empty_directories,
 )
-from volplane.volumes.csi import data, request
-from volplane.volumes.csi.calls import judged
-from volplane.volumes.csi.plugin import Csi, split
+from volplane.volumes.csi import request, vol_data
+from volplane.volumes.csi.plugin import CsiPlugin, split_unique_name
+from volplane.volumes.csi.rpc_outcome import node_rpc
 
 DIRECTORY = "volumeDevices"
 
 
-class _Maps(Struct, frozen=True):
+class _BlockPaths(Struct, frozen=True):
     """One pod's block volume on this machine."""
 
     target: str  # what the driver makes
@@ -44,25 +44,25 @@ class _Maps(Struct, frozen=True):
     link: str  # what the container is given
 
 
-class CsiBlock(Csi):
+class CsiBlockPlugin(CsiPlugin):
     name = "kubernetes.io/csi:block"
-    words = Words("MapVolume", stage="SetUpDevice", publish="MapPodDevice", failed="FailedMapVolume")
+    wording = EventWording("MapVolume", stage="SetUpDevice", publish="MapPodDevice", failed="FailedMapVolume")
 
-    def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
+    def supports(self, source: Volume, volume: PersistentVolume | None) -> bool:
         return volume is not None and volume.spec.csi is not None and volume.spec.volume_mode == "Block"
 
-    def path(self, spec: Spec) -> str:
-        return self.real(self.site.paths.block_link(spec.pod.uid, spec.name))
+    def path(self, spec: PodVolumeSpec) -> str:
+        return self.real(self.context.paths.block_link(spec.pod.uid, spec.name))
 
-    def volume_path(self, spec: Spec) -> str:
-        return self.site.paths.block_target(spec.pod.uid, spec.name)
+    def volume_path(self, spec: PodVolumeSpec) -> str:
+        return self.context.paths.block_target(spec.pod.uid, spec.name)
 
-    def staging_path(self, spec: Spec) -> str:
-        return self.site.paths.block_staging(spec.name)
+    def staging_path(self, spec: PodVolumeSpec) -> str:
+        return self.context.paths.block_staging(spec.name)
 
-    def _maps(self, pod: str, name: str) -> _Maps:
-        paths = self.site.paths
-        return _Maps(
+    def _maps(self, pod: str, name: str) -> _BlockPaths:
+        paths = self.context.paths
+        return _BlockPaths(
             self.real(paths.block_target(pod, name)),
             self.real(paths.block_map(pod, name)),
             self.real(paths.block_link(pod, name)),
@@ -70,127 +70,131 @@ class CsiBlock(Csi):
 
     # --- up
 
-    async def stage(self, spec: Spec) -> None:
+    async def stage(self, spec: PodVolumeSpec) -> None:
         message, driver = await self.stage_request(spec)
-        metadata = self.real(self.site.paths.block_data(spec.name))
-        known = request.pod_data(spec, self.site.node)
+        metadata = self.real(self.context.paths.block_data(spec.name))
+        known = request.pod_data(spec, self.context.node)
         del known["volumeLifecycleMode"]
-        await self.run(data.prepare, os.path.dirname(metadata), metadata, known)
+        await self.run_in_thread(vol_data.prepare, os.path.dirname(metadata), metadata, known)
         if message is None:
             return
         staging = self.real(message.staging_target_path)
-        await self.run(make_directory, staging, 0o750)
-        with judged() as call:
+        await self.run_in_thread(make_directory, staging, 0o750)
+        with node_rpc() as call:
             await call(driver, "NodeStageVolume", message, spec.pod)
-        if call.refused:
+        if call.final_error:
             mapped = os.path.dirname(self._maps("", spec.name).map)
-            if await self.site.host.call(_holds_anything, staging, mapped):
-                raise Uncertain(str(call.refused))  # since an earlier life: it is still to be undone
-            await self.run(_remove_device, metadata, staging)
-            raise VolumeFailure(str(call.refused))
+            if await self.context.host.call(_holds_anything, staging, mapped):
+                raise UncertainProgressError(
+                    str(call.final_error)
+                )  # since an earlier life: it is still to be undone
+            await self.run_in_thread(_remove_device, metadata, staging)
+            raise VolumeOperationError(str(call.final_error))
 
-    async def publish(self, spec: Spec, *, again: bool = False) -> None:
+    async def publish(self, spec: PodVolumeSpec, *, again: bool = False) -> None:
         message, driver = await self.publish_request(spec)
         maps = self._maps(spec.pod.uid, spec.name)
-        await self.run(_mark, maps)
-        with judged() as call:
+        await self.run_in_thread(_create_map_file, maps)
+        with node_rpc() as call:
             await call(driver, "NodePublishVolume", message, spec.pod)
-        if call.refused:
+        if call.final_error:
             if not again:
-                await self.run(_unmark, maps)
-            raise VolumeFailure(str(call.refused))
+                await self.run_in_thread(_remove_map_file, maps)
+            raise VolumeOperationError(str(call.final_error))
         try:
-            await self.run(_map, maps, readonly=spec.readonly)
+            await self.run_in_thread(_map, maps, readonly=spec.readonly)
         except OSError as error:
-            raise Uncertain(f"the device cannot be given to the pod: {error}") from error
+            raise UncertainProgressError(f"the device cannot be given to the pod: {error}") from error
 
-    def told(self, spec: Spec) -> list[str]:
-        where = os.path.dirname(self.site.paths.block_map(spec.pod.uid, spec.name))
-        link = os.path.dirname(self.site.paths.block_link(spec.pod.uid, spec.name))
+    def success_messages(self, spec: PodVolumeSpec) -> list[str]:
+        where = os.path.dirname(self.context.paths.block_map(spec.pod.uid, spec.name))
+        link = os.path.dirname(self.context.paths.block_link(spec.pod.uid, spec.name))
         return [f'globalMapPath "{where}"', f'volumeMapPath "{link}"']
 
     # --- and back
 
-    async def unpublish(self, place: Place) -> None:
-        metadata = self.real(self.site.paths.block_data(place.name))
+    async def unpublish(self, place: PodVolumeRef) -> None:
+        metadata = self.real(self.context.paths.block_data(place.name))
         maps = self._maps(place.pod, place.name)
-        known = await self.site.host.call(data.read, metadata)
+        known = await self.context.host.call(vol_data.read, metadata)
         try:
-            await self.run(_unmap, maps)
+            await self.run_in_thread(_unmap, maps)
         except OSError as error:
-            raise Uncertain(f"the device is still in use: {error}") from error
+            raise UncertainProgressError(f"the device is still in use: {error}") from error
         if known is not None:
-            target = self.site.paths.block_target(place.pod, place.name)
+            target = self.context.paths.block_target(place.pod, place.name)
             message = v1.NodeUnpublishVolumeRequest(volume_id=known["volumeHandle"], target_path=target)
-            await self.undo(known["driverName"], "NodeUnpublishVolume", message, place.owner)
-        await self.run(_unmark, maps)
+            await self.call_until_ok(known["driverName"], "NodeUnpublishVolume", message, place.owner)
+        await self.run_in_thread(_remove_map_file, maps)
 
-    async def unstage(self, device: Device) -> None:
-        driver, handle = split(device.unique)
-        paths = self.site.paths
+    async def unstage(self, device: StagedVolumeRef) -> None:
+        driver, handle = split_unique_name(device.unique)
+        paths = self.context.paths
         metadata, staging = paths.block_data(device.name), paths.block_staging(device.name)
-        self.unread(device.unique)
-        left = await self.site.host.call(
-            _listed, self.real(os.path.dirname(paths.block_map("", device.name)))
+        self.forget_attachment(device.unique)
+        left = await self.context.host.call(
+            _list_directory, self.real(os.path.dirname(paths.block_map("", device.name)))
         )
         if left:
-            raise Uncertain(
+            raise UncertainProgressError(
                 f'the device "{device.unique}" is still referenced from other Pods [{" ".join(left)}]'
             )
-        known = await self.site.host.call(data.read, self.real(metadata))
-        if known is not None and await self.site.host.call(os.path.isdir, self.real(staging)):
+        known = await self.context.host.call(vol_data.read, self.real(metadata))
+        if known is not None and await self.context.host.call(os.path.isdir, self.real(staging)):
             message = v1.NodeUnstageVolumeRequest(volume_id=handle, staging_target_path=staging)
-            await self.undo(driver, "NodeUnstageVolume", message)
-        await self.run(_remove_device, self.real(metadata), self.real(staging))
+            await self.call_until_ok(driver, "NodeUnstageVolume", message)
+        await self.run_in_thread(_remove_device, self.real(metadata), self.real(staging))
 
     # --- after a restart
 
     @property
     def _directory(self) -> str:
-        return self.real(f"{self.site.paths.plugins}/kubernetes.io/csi/{DIRECTORY}")
+        return self.real(f"{self.context.paths.plugins}/kubernetes.io/csi/{DIRECTORY}")
 
-    async def traces(self) -> list[tuple[str, str]]:
-        return await self.site.host.call(_scan, self._directory, self.real(self.site.paths.pods))
+    async def find_other_volumes(self) -> list[tuple[str, str]]:
+        return await self.context.host.call(_scan, self._directory, self.real(self.context.paths.pods))
 
-    async def found(self, pod: str, name: str) -> Place:
-        metadata, maps = self.real(self.site.paths.block_data(name)), self._maps(pod, name)
-        known = await self.site.host.call(data.read_left, metadata, maps.map, maps.target)
-        unique = data.unique_of(known, metadata) if known is not None else f"{self.name}/{pod}-{name}"
-        return Place(self.name, unique, name, pod)
+    async def reconstruct(self, pod: str, name: str) -> PodVolumeRef:
+        metadata, maps = self.real(self.context.paths.block_data(name)), self._maps(pod, name)
+        known = await self.context.host.call(vol_data.read_leftover, metadata, maps.map, maps.target)
+        unique = (
+            vol_data.unique_name_from(known, metadata) if known is not None else f"{self.name}/{pod}-{name}"
+        )
+        return PodVolumeRef(self.name, unique, name, pod)
 
-    async def devices(self) -> list[Device]:
+    async def find_staged_volumes(self) -> list[StagedVolumeRef]:
         found = []
-        for name in await self.site.host.call(_listed, self._directory):
-            metadata = self.real(self.site.paths.block_data(name))
-            with suppress(data.Unreadable):
-                known = await self.site.host.call(data.read, metadata)
+        for name in await self.context.host.call(_list_directory, self._directory):
+            metadata = self.real(self.context.paths.block_data(name))
+            with suppress(vol_data.UnreadableVolData):
+                known = await self.context.host.call(vol_data.read, metadata)
                 if known is not None:
-                    found.append(Device(self.name, data.unique_of(known, metadata), name))
+                    found.append(StagedVolumeRef(self.name, vol_data.unique_name_from(known, metadata), name))
         return found
 
 
 # --- on the host's threads
 
 
-def _mark(maps: _Maps) -> None:
+def _create_map_file(maps: _BlockPaths) -> None:
     os.makedirs(os.path.dirname(maps.target), 0o750, exist_ok=True)
     os.makedirs(os.path.dirname(maps.map), 0o750, exist_ok=True)
     if not os.path.lexists(maps.map):
         os.close(os.open(maps.map, os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o640))
 
 
-def _unmark(maps: _Maps) -> None:
+def _remove_map_file(maps: _BlockPaths) -> None:
     """The driver has let go. Never through a mount."""
     for path in (maps.map, maps.target):
         if mounts.is_mount(path):
-            raise Uncertain(f"{path} is still a mount point")
+            raise UncertainProgressError(f"{path} is still a mount point")
         with suppress(FileNotFoundError):
             os.rmdir(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
     for path in (maps.target, maps.link):
-        remove_empty(os.path.dirname(path), os.path.dirname(os.path.dirname(path)))
+        remove_empty_directories(os.path.dirname(path), os.path.dirname(os.path.dirname(path)))
 
 
-def _map(maps: _Maps, *, readonly: bool) -> None:
+def _map(maps: _BlockPaths, *, readonly: bool) -> None:
     device = os.path.realpath(maps.target)  # a driver may publish a link as well as a bind mount
     wanted = _number(device)
     if wanted is None:
@@ -222,7 +226,7 @@ def _replace_link(target: str, link: str) -> None:
     os.replace(temporary, link)
 
 
-def _unmap(maps: _Maps) -> None:
+def _unmap(maps: _BlockPaths) -> None:
     with suppress(FileNotFoundError):
         os.unlink(maps.link)
     _release(maps.map)
@@ -239,18 +243,18 @@ def _release(path: str) -> None:
 def _remove_device(metadata: str, staging: str) -> None:
     """After the last pod has left; never recursive, never through a mount."""
     if mounts.is_mount(staging):
-        raise Uncertain(f"{staging} is still a mount point")
+        raise UncertainProgressError(f"{staging} is still a mount point")
     directory = os.path.dirname(os.path.dirname(metadata))
-    remove_empty(staging, os.path.dirname(staging), f"{directory}/dev")
-    data.remove(metadata)
-    remove_empty(os.path.dirname(metadata), directory)
+    remove_empty_directories(staging, os.path.dirname(staging), f"{directory}/dev")
+    vol_data.remove(metadata)
+    remove_empty_directories(os.path.dirname(metadata), directory)
 
 
 def _holds_anything(*directories: str) -> bool:
-    return any(mounts.is_mount(path) or _listed(path) for path in directories)
+    return any(mounts.is_mount(path) or _list_directory(path) for path in directories)
 
 
-def _listed(path: str) -> list[str]:
+def _list_directory(path: str) -> list[str]:
     try:
         return sorted(os.listdir(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -261,18 +265,18 @@ def _scan(directory: str, pods: str) -> list[tuple[str, str]]:
     """(pod, volume) of every trace that a pod's block volume leaves."""
     found = {
         (uid, name): None
-        for name in _listed(directory)
+        for name in _list_directory(directory)
         if name not in ("staging", "publish")
-        for uid in _listed(f"{directory}/{name}/dev")
+        for uid in _list_directory(f"{directory}/{name}/dev")
     }
     found |= {
         (uid, name): None
-        for name in _listed(f"{directory}/publish")
-        for uid in _listed(f"{directory}/publish/{name}")
+        for name in _list_directory(f"{directory}/publish")
+        for uid in _list_directory(f"{directory}/publish/{name}")
     }
     found |= {
         (uid, name): None
-        for uid in _listed(pods)
-        for name in _listed(f"{pods}/{uid}/{DIRECTORY}/kubernetes.io~csi")
+        for uid in _list_directory(pods)
+        for name in _list_directory(f"{pods}/{uid}/{DIRECTORY}/kubernetes.io~csi")
     }
     return list(found)

@@ -15,16 +15,16 @@ from google.protobuf.message import Message
 from volplane.base import clock
 from volplane.csi import v1
 from volplane.csi.client import Caller
-from volplane.volumes.base import Transient
+from volplane.volumes.base import TransientOperationError
 
 Rpc = v1.NodeServiceCapability.RPC
 
 TIMEOUT = 120.0  # for all calls of one stage or publish step
-DIAL = 1.0  # seconds in which a driver that is there takes a connection
-TRUSTED = 5.0
+DIAL_TIMEOUT = 1.0  # seconds in which a driver that is there takes a connection
+REACHABLE_AFTER_ANSWER = 5.0
 
 
-class Driver:
+class RegisteredDriver:
     def __init__(
         self, name: str, channel: Caller, *, version: str = "", endpoint: str = "", timeout: float = TIMEOUT
     ) -> None:
@@ -48,44 +48,46 @@ class Driver:
         self._answered = clock.now()
         return reply
 
-    async def is_there(self) -> bool:
+    async def is_reachable(self) -> bool:
         """Whether somebody listens: asked before anything is made, unless it has answered a moment ago."""
-        if clock.now() - self._answered < TRUSTED:
+        if clock.now() - self._answered < REACHABLE_AFTER_ANSWER:
             return True
         try:
-            await self.channel.ready(DIAL)
+            await self.channel.ready(DIAL_TIMEOUT)
         except TimeoutError:
             return False
         return True
 
-    async def stages(self) -> bool:
+    async def supports_staging(self) -> bool:
         return Rpc.STAGE_UNSTAGE_VOLUME in await self.capabilities()
 
 
-class Drivers:
+class RegisteredDrivers:
     def __init__(self, timeout: float = TIMEOUT) -> None:
         self.timeout = timeout
-        self._drivers: dict[str, Driver] = {}
+        self._drivers: dict[str, RegisteredDriver] = {}
         self._listeners: list[Callable[[str], None]] = []
 
-    def __getitem__(self, name: str) -> Driver:
+    def __getitem__(self, name: str) -> RegisteredDriver:
         try:
             return self._drivers[name]
         except KeyError:
-            raise Transient(f"driver name {name} not found in the list of registered CSI drivers") from None
+            raise TransientOperationError(
+                f"driver name {name} not found in the list of registered CSI drivers"
+            ) from None
 
-    def get(self, name: str) -> Driver | None:
+    def get(self, name: str) -> RegisteredDriver | None:
         return self._drivers.get(name)
 
-    def __iter__(self) -> Iterator[Driver]:
+    def __iter__(self) -> Iterator[RegisteredDriver]:
         return iter(list(self._drivers.values()))
 
-    def add(self, driver: Driver) -> None:
+    def add(self, driver: RegisteredDriver) -> None:
         self._drivers[driver.name] = driver
         for listener in self._listeners:
             listener(driver.name)
 
-    def remove(self, name: str) -> Driver | None:
+    def remove(self, name: str) -> RegisteredDriver | None:
         return self._drivers.pop(name, None)
 
     def on_added(self, listener: Callable[[str], None]) -> None:

@@ -24,55 +24,61 @@ from volplane.csi.outcome import CallError
 from volplane.host import files, mounts
 from volplane.rules import selinux
 from volplane.volumes.base import (
-    Device,
-    Place,
-    Plugin,
-    Site,
-    Spec,
-    Transient,
-    Uncertain,
-    Usage,
-    VolumeFailure,
-    remove_empty,
+    NodeContext,
+    PodVolumeRef,
+    PodVolumeSpec,
+    StagedVolumeRef,
+    TransientOperationError,
+    UncertainProgressError,
+    VolumeMetrics,
+    VolumeOperationError,
+    VolumePlugin,
+    remove_empty_directories,
 )
-from volplane.volumes.csi import data, request
-from volplane.volumes.csi.calls import judged, refusal
-from volplane.volumes.csi.drivers import Driver, Drivers, Rpc
-from volplane.volumes.projected import DEFAULT_LIFE, Tokens
+from volplane.volumes.csi import request, vol_data
+from volplane.volumes.csi.drivers import RegisteredDriver, RegisteredDrivers, Rpc
+from volplane.volumes.csi.rpc_outcome import expansion_error, node_rpc
+from volplane.volumes.projected import DEFAULT_TOKEN_LIFETIME, ServiceAccountTokens
 
-FRESH = 2.0  # seconds in which an attachment that was read for staging also serves the publish after it
+ATTACHMENT_REUSE = (
+    2.0  # seconds in which an attachment that was read for staging also serves the publish after it
+)
 
 
-class NotAttached(Transient):
+class NotAttachedError(TransientOperationError):
     """The attachment does not (or no longer) allow the mount; said as WaitForAttach."""
 
 
-class Csi(Plugin):
+class CsiPlugin(VolumePlugin):
     name = "kubernetes.io/csi"
-    takes_mount_options = True
+    supports_mount_options = True
 
     def __init__(
-        self, site: Site, drivers: Drivers, objects: Cache[CSIDriver], tokens: Tokens | None = None
+        self,
+        site: NodeContext,
+        drivers: RegisteredDrivers,
+        objects: Cache[CSIDriver],
+        tokens: ServiceAccountTokens | None = None,
     ) -> None:
         super().__init__(site)
         self.drivers, self.objects = drivers, objects
-        self.tokens = tokens or Tokens(site.client, site.token_max_age)
-        self._read: dict[str, tuple[VolumeAttachment, float]] = {}  # by volume; good until
+        self.tokens = tokens or ServiceAccountTokens(site.client, site.token_max_age)
+        self._recent_attachments: dict[str, tuple[VolumeAttachment, float]] = {}  # by volume; good until
 
-    def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
+    def supports(self, source: Volume, volume: PersistentVolume | None) -> bool:
         if volume is None:
             return source.csi is not None
         return volume.spec.csi is not None and volume.spec.volume_mode != "Block"
 
-    def unique(self, pod: Pod, name: str, volume: PersistentVolume | None) -> str:
+    def unique_name(self, pod: Pod, name: str, volume: PersistentVolume | None) -> str:
         if volume is None or volume.spec.csi is None:
-            return super().unique(pod, name, volume)
-        return names.csi_volume(volume.spec.csi.driver, volume.spec.csi.volume_handle)
+            return super().unique_name(pod, name, volume)
+        return names.csi_volume_name(volume.spec.csi.driver, volume.spec.csi.volume_handle)
 
     def is_readonly(self, source: Volume, volume: PersistentVolume | None) -> bool:
         return bool(source.csi and source.csi.read_only)
 
-    def needs_attach(self, spec: Spec) -> bool:
+    def needs_attach(self, spec: PodVolumeSpec) -> bool:
         return not request.is_inline(spec) and self.is_attachable(request.driver_of(spec))
 
     def is_attachable(self, driver: str) -> bool:
@@ -80,80 +86,84 @@ class Csi(Plugin):
         found = self.objects.get(driver)
         return found is None or found.spec.attach_required is not False
 
-    def needs_stage(self, spec: Spec) -> bool:
+    def needs_stage(self, spec: PodVolumeSpec) -> bool:
         return not request.is_inline(spec)
 
-    def is_refreshed(self, spec: Spec) -> bool:
+    def requires_remount(self, spec: PodVolumeSpec) -> bool:
         found = self.objects.get(request.driver_of(spec))
         return bool(found and found.spec.requires_republish)
 
-    async def label(self, spec: Spec) -> str:
+    async def selinux_label(self, spec: PodVolumeSpec) -> str:
         """One for all of the volume, where its driver can mount it so and the pod has not declined."""
-        policy = await self.site.host.selinux()
+        policy = await self.context.host.selinux()
         if policy is None:
             return ""
         mountable = selinux.is_mountable(
-            spec.volume, every_mode=self.site.gates.get(selinux.EVERY_MODE, False)
+            spec.volume, every_mode=self.context.gates.get(selinux.EVERY_MODE, False)
         )
         if not mountable:
             return ""
         wanted = selinux.label(spec.pod, spec.source.name, policy)
         about = self.objects.get(request.driver_of(spec))
         can = about is not None and about.spec.se_linux_mount is True
-        return wanted if can and not selinux.is_declined(spec.pod) else ""
+        return wanted if can and not selinux.is_mount_declined(spec.pod) else ""
 
-    def forget(self, pod: str) -> None:
+    def forget_pod(self, pod: str) -> None:
         self.tokens.forget(pod)
 
-    def path(self, spec: Spec) -> str:
+    def path(self, spec: PodVolumeSpec) -> str:
         return self.real(self.volume_path(spec))
 
-    def volume_path(self, spec: Spec) -> str:
+    def volume_path(self, spec: PodVolumeSpec) -> str:
         """Where the driver publishes it for this pod."""
-        return self.site.paths.csi_target(spec.pod.uid, spec.name)
+        return self.context.paths.csi_target(spec.pod.uid, spec.name)
 
-    def staging_path(self, spec: Spec) -> str:
-        return self.site.paths.staging(request.driver_of(spec), request.handle_of(spec))
+    def staging_path(self, spec: PodVolumeSpec) -> str:
+        return self.context.paths.staging(request.driver_of(spec), request.handle_of(spec))
 
     def real(self, wire: str) -> str:
-        return self.site.paths.real(wire)
+        return self.context.paths.real(wire)
 
     # --- stage
 
-    async def stage(self, spec: Spec) -> None:
+    async def stage(self, spec: PodVolumeSpec) -> None:
         name, handle = request.driver_of(spec), request.handle_of(spec)
         staging = self.real(self.staging_path(spec))
         message, driver = await self.stage_request(spec)
         if message is None:
-            await self.run(os.makedirs, staging, 0o750, exist_ok=True)
+            await self.run_in_thread(os.makedirs, staging, 0o750, exist_ok=True)
             return
-        metadata = self.real(self.site.paths.staging_data(name, handle))
-        await self.run(data.prepare, staging, metadata, request.stage_data(spec))
-        with judged() as call:
+        metadata = self.real(self.context.paths.staging_data(name, handle))
+        await self.run_in_thread(vol_data.prepare, staging, metadata, request.stage_data(spec))
+        with node_rpc() as call:
             await call(driver, "NodeStageVolume", message, spec.pod)
-        if call.refused:
-            await self._give_up(call.refused, metadata, staging)
+        if call.final_error:
+            await self._clean_up_refused(call.final_error, metadata, staging)
 
-    async def _give_up(self, refused: CallError, metadata: str, target: str) -> NoReturn:
+    async def _clean_up_refused(self, refused: CallError, metadata: str, target: str) -> NoReturn:
         """Nothing of it stays, unless an earlier call, perhaps in an earlier life, has mounted it."""
         try:
-            await self.run(_clean_up, metadata, target)
-        except Uncertain as mounted:
-            raise Uncertain(str(refused)) from mounted
-        raise VolumeFailure(str(refused))
+            await self.run_in_thread(_clean_up, metadata, target)
+        except UncertainProgressError as mounted:
+            raise UncertainProgressError(str(refused)) from mounted
+        raise VolumeOperationError(str(refused))
 
-    async def stage_request(self, spec: Spec) -> tuple[v1.NodeStageVolumeRequest | None, Driver]:
+    async def stage_request(
+        self, spec: PodVolumeSpec
+    ) -> tuple[v1.NodeStageVolumeRequest | None, RegisteredDriver]:
         """None for a driver that does not stage."""
         name = request.driver_of(spec)
         request.check_lifecycle(spec, self.objects.get(name))
         attachment = await self._attachment(spec)
         if attachment is not None:
             now = clock.now()
-            self._read = {unique: read for unique, read in self._read.items() if read[1] > now}
-            self._read[spec.unique] = attachment, now + FRESH
+            self._recent_attachments = {
+                unique: read for unique, read in self._recent_attachments.items() if read[1] > now
+            }
+            self._recent_attachments[spec.unique] = attachment, now + ATTACHMENT_REUSE
         driver = self.drivers[name]
         capabilities = await self._capabilities(driver)
-        if not await driver.stages():
+        if not await driver.supports_staging():
             return None, driver
         assert spec.volume is not None
         assert spec.volume.spec.csi is not None
@@ -164,67 +174,71 @@ class Csi(Plugin):
             staging_target_path=self.staging_path(spec),
             volume_capability=request.capability(spec, capabilities, group=spec.group, label=spec.label),
             secrets=await self._secret(secret.name, secret.namespace) if secret else {},
-            volume_context=request.attributes(spec),
+            volume_context=request.volume_attributes(spec),
         )
         return message, driver
 
-    async def _attachment(self, spec: Spec) -> VolumeAttachment | None:
+    async def _attachment(self, spec: PodVolumeSpec) -> VolumeAttachment | None:
         if not self.needs_attach(spec):
             return None
         handle, driver = request.handle_of(spec), request.driver_of(spec)
-        name = names.attachment(handle, driver, self.site.node)
+        name = names.attachment_name(handle, driver, self.context.node)
         try:
-            found = await self.site.client.get(VolumeAttachment, name)
+            found = await self.context.client.get(VolumeAttachment, name)
         except APIError as error:
-            raise NotAttached(
+            raise NotAttachedError(
                 f"volume {handle} has GET error for volume attachment {name}: {error}"
             ) from error
         if found.is_deleting:
-            raise NotAttached("volume attachment is being deleted")
+            raise NotAttachedError("volume attachment is being deleted")
         if not found.status.attached:
             failed = found.status.attach_error
-            raise NotAttached(failed.message if failed else f"volume attachment {name} is not attached yet")
+            raise NotAttachedError(
+                failed.message if failed else f"volume attachment {name} is not attached yet"
+            )
         return found
 
     # --- publish
 
-    async def publish(self, spec: Spec, *, again: bool = False) -> None:
+    async def publish(self, spec: PodVolumeSpec, *, again: bool = False) -> None:
         message, driver = await self.publish_request(spec)
-        metadata = self.real(self.site.paths.csi_data(spec.pod.uid, spec.name))
+        metadata = self.real(self.context.paths.csi_data(spec.pod.uid, spec.name))
         # The driver makes the target itself; its parent is ours.
-        await self.run(
-            data.prepare, os.path.dirname(metadata), metadata, request.pod_data(spec, self.site.node)
+        await self.run_in_thread(
+            vol_data.prepare, os.path.dirname(metadata), metadata, request.pod_data(spec, self.context.node)
         )
-        with judged() as call:
+        with node_rpc() as call:
             await call(driver, "NodePublishVolume", message, spec.pod)
-        if call.refused and again:
-            raise VolumeFailure(str(call.refused))
-        if call.refused:
-            await self._give_up(call.refused, metadata, self.real(message.target_path))
-        if request.wants_group(spec, self.objects.get(driver.name), await driver.capabilities()):
-            await self._give_to_group(spec)
+        if call.final_error and again:
+            raise VolumeOperationError(str(call.final_error))
+        if call.final_error:
+            await self._clean_up_refused(call.final_error, metadata, self.real(message.target_path))
+        if request.node_applies_fs_group(spec, self.objects.get(driver.name), await driver.capabilities()):
+            await self._apply_fs_group(spec)
 
-    async def publish_request(self, spec: Spec) -> tuple[v1.NodePublishVolumeRequest, Driver]:
+    async def publish_request(
+        self, spec: PodVolumeSpec
+    ) -> tuple[v1.NodePublishVolumeRequest, RegisteredDriver]:
         name = request.driver_of(spec)
         about = self.objects.get(name)
         request.check_lifecycle(spec, about)
         driver = self.drivers[name]
         capabilities = await self._capabilities(driver)
-        attachment, until = self._read.pop(spec.unique, (None, 0.0))
+        attachment, until = self._recent_attachments.pop(spec.unique, (None, 0.0))
         if clock.now() > until:
             attachment = await self._attachment(spec)
-        context = request.attributes(spec)
+        context = request.volume_attributes(spec)
         secrets = await self._publish_secrets(spec)
         if about is not None and about.spec.pod_info_on_mount:
             context |= request.pod_attributes(spec.pod, request.lifecycle_of(spec))
         if about is not None and about.spec.token_requests and not request.is_block(spec):
-            held = await self._tokens(spec.pod, about)
+            held = await self._request_tokens(spec.pod, about)
             if about.spec.service_account_token_in_secrets:
                 secrets |= held
             else:
                 context |= held
         # A block volume's staging path is always sent, a file system's only to drivers that stage.
-        staged = request.is_block(spec) or (not request.is_inline(spec) and await driver.stages())
+        staged = request.is_block(spec) or (not request.is_inline(spec) and await driver.supports_staging())
         message = v1.NodePublishVolumeRequest(
             volume_id=request.handle_of(spec),
             publish_context=request.publish_context(attachment),
@@ -237,7 +251,7 @@ class Csi(Plugin):
         )
         return message, driver
 
-    async def _publish_secrets(self, spec: Spec) -> dict[str, str]:
+    async def _publish_secrets(self, spec: PodVolumeSpec) -> dict[str, str]:
         if spec.volume is not None:
             assert spec.volume.spec.csi is not None
             secret = spec.volume.spec.csi.node_publish_secret_ref
@@ -246,60 +260,62 @@ class Csi(Plugin):
         inline = spec.source.csi.node_publish_secret_ref
         return await self._secret(inline.name, spec.pod.namespace) if inline else {}
 
-    async def _tokens(self, pod: Pod, about: CSIDriver) -> dict[str, str]:
+    async def _request_tokens(self, pod: Pod, about: CSIDriver) -> dict[str, str]:
         held = []
         for wanted in about.spec.token_requests:
-            life = wanted.expiration_seconds or DEFAULT_LIFE
+            life = wanted.expiration_seconds or DEFAULT_TOKEN_LIFETIME
             try:
                 token = await self.tokens.get(pod, wanted.audience, life)
             except APIError as error:
-                raise Transient(f"failed to fetch token: {error}") from error
+                raise TransientOperationError(f"failed to fetch token: {error}") from error
             held.append((wanted.audience, token.text, token.expires))
-        return request.tokens(held)
+        return request.token_attributes(held)
 
-    async def _give_to_group(self, spec: Spec) -> None:
+    async def _apply_fs_group(self, spec: PodVolumeSpec) -> None:
         context = spec.pod.spec.security_context
         gentle = context is not None and context.fs_group_change_policy == "OnRootMismatch"
         assert spec.group is not None
         touched = [0]
-        telling = asyncio.create_task(self._tell_of_slowness(spec, touched))
+        telling = asyncio.create_task(self._report_slow_ownership(spec, touched))
         try:
-            await self.site.host.call(
-                files.give_to_group,
+            await self.context.host.call(
+                files.apply_fs_group,
                 self.path(spec),
                 spec.group,
                 only_if_root_differs=gentle,
                 progress=lambda count: touched.__setitem__(0, count),
             )
         except OSError as error:
-            raise Uncertain(f"applyFSGroup failed for vol {request.handle_of(spec)}: {error}") from error
+            raise UncertainProgressError(
+                f"applyFSGroup failed for vol {request.handle_of(spec)}: {error}"
+            ) from error
         finally:
             telling.cancel()
 
-    async def _tell_of_slowness(self, spec: Spec, touched: list[int]) -> None:
+    async def _report_slow_ownership(self, spec: PodVolumeSpec, touched: list[int]) -> None:
         """A pod whose volume has a million files waits long; its user hears why."""
-        pause = self.site.ownership_notice
+        pause = self.context.ownership_notice
         while True:
             await asyncio.sleep(pause)
-            pause = 2 * self.site.ownership_notice
+            pause = 2 * self.context.ownership_notice
             text = (
                 f"Setting the group of all files in volume {spec.source.name} takes long: {touched[0]} files "
                 "so far. With fsGroupChangePolicy OnRootMismatch it is done only once"
             )
-            self.site.warn(spec.pod, "VolumePermissionChangeInProgress", text)
+            self.context.warn(spec.pod, "VolumePermissionChangeInProgress", text)
 
     # --- growing
 
-    async def expands(self, spec: Spec) -> bool:
+    async def requires_node_expansion(self, spec: PodVolumeSpec) -> bool:
         driver = self.drivers[request.driver_of(spec)]
         return not request.is_inline(spec) and Rpc.EXPAND_VOLUME in await self._capabilities(driver)
 
-    async def expand(self, spec: Spec, size: int) -> None:
+    async def expand(self, spec: PodVolumeSpec, size: int) -> None:
         assert spec.volume is not None
         assert spec.volume.spec.csi is not None
         driver = self.drivers[request.driver_of(spec)]
         secret = spec.volume.spec.csi.node_expand_secret_ref
-        staged = request.is_block(spec) or await driver.stages()
+        staged = request.is_block(spec) or await driver.supports_staging()
         message = v1.NodeExpandVolumeRequest(
             volume_id=request.handle_of(spec),
             volume_path=self.volume_path(spec),
@@ -308,12 +324,12 @@ class Csi(Plugin):
             volume_capability=request.capability(spec, await driver.capabilities(), group=None),
             secrets=await self._secret(secret.name, secret.namespace) if secret else {},
         )
-        with judged() as call:
+        with node_rpc() as call:
             await call(driver, "NodeExpandVolume", message, spec.pod)
-        if call.refused:
-            raise refusal(call.refused)
+        if call.final_error:
+            raise expansion_error(call.final_error)
 
-    async def usage(self, spec: Spec) -> Usage | None:
+    async def read_metrics(self, spec: PodVolumeSpec) -> VolumeMetrics | None:
         driver = self.drivers[request.driver_of(spec)]
         capabilities = await self._capabilities(driver)
         if Rpc.GET_VOLUME_STATS not in capabilities:
@@ -322,121 +338,127 @@ class Csi(Plugin):
             volume_id=request.handle_of(spec), volume_path=self.volume_path(spec)
         )
         reply = await driver.call("NodeGetVolumeStats", message)
-        return request.usage(reply, condition=Rpc.VOLUME_CONDITION in capabilities)
+        return request.volume_metrics(reply, condition=Rpc.VOLUME_CONDITION in capabilities)
 
     # --- and back
 
-    async def unpublish(self, place: Place) -> None:
-        paths = self.site.paths
+    async def unpublish(self, place: PodVolumeRef) -> None:
+        paths = self.context.paths
         metadata, target = paths.csi_data(place.pod, place.name), paths.csi_target(place.pod, place.name)
-        known = await self.site.host.call(data.read, self.real(metadata))
+        known = await self.context.host.call(vol_data.read, self.real(metadata))
         if known is None:
-            if await self.site.host.call(os.path.lexists, os.path.dirname(self.real(metadata))):
-                await self._leftovers(place, self.real(metadata), self.real(target))
+            if await self.context.host.call(os.path.lexists, os.path.dirname(self.real(metadata))):
+                await self._remove_leftovers(place, self.real(metadata), self.real(target))
             return
         message = v1.NodeUnpublishVolumeRequest(volume_id=known["volumeHandle"], target_path=target)
-        await self.undo(known["driverName"], "NodeUnpublishVolume", message, place.owner)
-        await self.run(_clean_up, self.real(metadata), self.real(target))
+        await self.call_until_ok(known["driverName"], "NodeUnpublishVolume", message, place.owner)
+        await self.run_in_thread(_clean_up, self.real(metadata), self.real(target))
 
-    async def _leftovers(self, place: Place, metadata: str, target: str) -> None:
+    async def _remove_leftovers(self, place: PodVolumeRef, metadata: str, target: str) -> None:
         """A directory without metadata: a crash came before the first write was whole, or after the last."""
-        if await self.site.host.is_mount(target):
-            raise Uncertain(f"volume data of {place.name} is missing and {target} is still mounted")
-        await self.run(_clean_up, metadata, target)
+        if await self.context.host.is_mount(target):
+            raise UncertainProgressError(
+                f"volume data of {place.name} is missing and {target} is still mounted"
+            )
+        await self.run_in_thread(_clean_up, metadata, target)
 
-    async def unstage(self, device: Device) -> None:
-        driver, handle = split(device.unique)
+    async def unstage(self, device: StagedVolumeRef) -> None:
+        driver, handle = split_unique_name(device.unique)
         staging, metadata = (
-            self.site.paths.staging(driver, handle),
-            self.site.paths.staging_data(driver, handle),
+            self.context.paths.staging(driver, handle),
+            self.context.paths.staging_data(driver, handle),
         )
         real = self.real(staging)
-        self.unread(device.unique)
-        known, others = await self.site.host.call(_staged, self.real(metadata), real)
+        self.forget_attachment(device.unique)
+        known, others = await self.context.host.call(_find_staged_mounts, self.real(metadata), real)
         if known:
             if others:
                 listed = " ".join(others)
-                raise Uncertain(
+                raise UncertainProgressError(
                     f'the device mount path "{staging}" is still mounted by other references [{listed}]'
                 )
             message = v1.NodeUnstageVolumeRequest(volume_id=handle, staging_target_path=staging)
-            await self.undo(driver, "NodeUnstageVolume", message)
-        await self.run(_clean_up, self.real(metadata), real)
+            await self.call_until_ok(driver, "NodeUnstageVolume", message)
+        await self.run_in_thread(_clean_up, self.real(metadata), real)
 
-    def unread(self, unique: str) -> None:
+    def forget_attachment(self, unique: str) -> None:
         """The next one to mount it asks for the attachment again."""
-        self._read.pop(unique, None)
+        self._recent_attachments.pop(unique, None)
 
-    async def undo(self, driver: str, method: str, message: Message, subject: str = "") -> None:
+    async def call_until_ok(self, driver: str, method: str, message: Message, subject: str = "") -> None:
         """Only OK is success; whatever else comes back, it is tried again."""
         registered = self.drivers[driver]
         try:
             await registered.call(method, message, subject)
         except CallError as error:
-            raise Uncertain(str(error)) from error
+            raise UncertainProgressError(str(error)) from error
 
     # --- after a restart
 
-    async def found(self, pod: str, name: str) -> Place:
-        metadata = self.real(self.site.paths.csi_data(pod, name))
-        target = self.real(self.site.paths.csi_target(pod, name))
-        known = await self.site.host.call(data.read_left, metadata, target)
+    async def reconstruct(self, pod: str, name: str) -> PodVolumeRef:
+        metadata = self.real(self.context.paths.csi_data(pod, name))
+        target = self.real(self.context.paths.csi_target(pod, name))
+        known = await self.context.host.call(vol_data.read_leftover, metadata, target)
         if known is None or known.get("volumeLifecycleMode") == request.EPHEMERAL:
-            return await super().found(pod, name)
-        return Place(
-            self.name, data.unique_of(known, metadata), name, pod, label=known.get(request.LABEL, "")
+            return await super().reconstruct(pod, name)
+        return PodVolumeRef(
+            self.name,
+            vol_data.unique_name_from(known, metadata),
+            name,
+            pod,
+            label=known.get(request.SELINUX_KEY, ""),
         )
 
-    async def devices(self) -> list[Device]:
-        directory = self.real(f"{self.site.paths.plugins}/{self.name}")
-        staged = await self.site.host.call(data.scan_staged, directory)
-        await self.run(data.remove_strays, directory)
+    async def find_staged_volumes(self) -> list[StagedVolumeRef]:
+        directory = self.real(f"{self.context.paths.plugins}/{self.name}")
+        staged = await self.context.host.call(vol_data.find_staged, directory)
+        await self.run_in_thread(vol_data.remove_empty_staging, directory)
         return [
-            Device(
+            StagedVolumeRef(
                 self.name,
-                names.csi_volume(d["driverName"], d["volumeHandle"]),
-                label=d.get(request.LABEL, ""),
+                names.csi_volume_name(d["driverName"], d["volumeHandle"]),
+                label=d.get(request.SELINUX_KEY, ""),
             )
             for d in staged
         ]
 
     # --- conveniences
 
-    async def _capabilities(self, driver: Driver) -> frozenset[int]:
+    async def _capabilities(self, driver: RegisteredDriver) -> frozenset[int]:
         """Asked before anything is made, so that a driver that is not there changes nothing."""
-        if not await driver.is_there():
-            raise Transient(f"driver {driver.name} does not answer on {driver.endpoint}")
+        if not await driver.is_reachable():
+            raise TransientOperationError(f"driver {driver.name} does not answer on {driver.endpoint}")
         try:
             return await driver.capabilities()
         except CallError as error:
-            raise Transient(str(error)) from error
+            raise TransientOperationError(str(error)) from error
 
     async def _secret(self, name: str, namespace: str) -> dict[str, str]:
         try:
-            secret = await self.site.client.get(Secret, name, namespace)
+            secret = await self.context.client.get(Secret, name, namespace)
         except APIError as error:
-            raise Transient(f"failed to get secret {namespace}/{name}: {error}") from error
+            raise TransientOperationError(f"failed to get secret {namespace}/{name}: {error}") from error
         return {key: value.decode() for key, value in secret.data.items()}
 
 
-def _staged(metadata: str, path: str) -> tuple[bool, list[str]]:
+def _find_staged_mounts(metadata: str, path: str) -> tuple[bool, list[str]]:
     """Whether it was staged by us, and where else it is mounted."""
-    known = data.read(metadata) is not None
+    known = vol_data.read(metadata) is not None
     return known, mounts.read_table().siblings(path) if known else []
 
 
 def _clean_up(metadata: str, target: str) -> None:
     """After the driver has let go of `target`. Never recursive, never through a mount."""
     if mounts.is_mount(target):
-        raise Uncertain(f"{target} is still a mount point")
+        raise UncertainProgressError(f"{target} is still a mount point")
     # The target goes first: metadata without a target can be taken down again, the reverse cannot.
-    remove_empty(target)
-    data.remove(metadata)
+    remove_empty_directories(target)
+    vol_data.remove(metadata)
     directory = os.path.dirname(metadata)
-    remove_empty(directory, os.path.dirname(directory))
+    remove_empty_directories(directory, os.path.dirname(directory))
 
 
-def split(unique: str) -> tuple[str, str]:
+def split_unique_name(unique: str) -> tuple[str, str]:
     """Driver and handle from a unique name such as `kubernetes.io/csi/ebs.csi.aws.com^vol-1`."""
-    driver, _, handle = unique.removeprefix(f"{Csi.name}/").partition("^")
+    driver, _, handle = unique.removeprefix(f"{CsiPlugin.name}/").partition("^")
     return driver, handle

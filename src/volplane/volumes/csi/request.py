@@ -13,23 +13,23 @@ from volplane.api import names
 from volplane.api.core import Pod
 from volplane.api.storage import CSIDriver, VolumeAttachment
 from volplane.csi import convert, v1
-from volplane.volumes.base import Spec, Usage, VolumeFailure
+from volplane.volumes.base import PodVolumeSpec, VolumeMetrics, VolumeOperationError
 from volplane.volumes.csi.drivers import Rpc
 
 PERSISTENT, EPHEMERAL = "Persistent", "Ephemeral"
-LABEL = "seLinuxMountContext"  # in vol_data.json
-TOKENS = "csi.storage.k8s.io/serviceAccount.tokens"
+SELINUX_KEY = "seLinuxMountContext"  # in vol_data.json
+TOKENS_KEY = "csi.storage.k8s.io/serviceAccount.tokens"
 
 
-def is_inline(spec: Spec) -> bool:
+def is_inline(spec: PodVolumeSpec) -> bool:
     return spec.volume is None
 
 
-def is_block(spec: Spec) -> bool:
+def is_block(spec: PodVolumeSpec) -> bool:
     return spec.volume is not None and spec.volume.spec.volume_mode == "Block"
 
 
-def driver_of(spec: Spec) -> str:
+def driver_of(spec: PodVolumeSpec) -> str:
     if spec.volume is not None:
         assert spec.volume.spec.csi is not None
         return spec.volume.spec.csi.driver
@@ -37,32 +37,36 @@ def driver_of(spec: Spec) -> str:
     return spec.source.csi.driver
 
 
-def handle_of(spec: Spec) -> str:
+def handle_of(spec: PodVolumeSpec) -> str:
     if spec.volume is not None:
         assert spec.volume.spec.csi is not None
         return spec.volume.spec.csi.volume_handle
-    return names.inline_handle(spec.pod.uid, spec.name)
+    return names.inline_volume_handle(spec.pod.uid, spec.name)
 
 
-def lifecycle_of(spec: Spec) -> str:
+def lifecycle_of(spec: PodVolumeSpec) -> str:
     return EPHEMERAL if is_inline(spec) else PERSISTENT
 
 
-def check_lifecycle(spec: Spec, driver: CSIDriver | None) -> None:
+def check_lifecycle(spec: PodVolumeSpec, driver: CSIDriver | None) -> None:
     """A driver serves the modes that its CSIDriver lists; without an object, persistent volumes only."""
     mode, name = lifecycle_of(spec), driver_of(spec)
     if driver is None:
         if mode == EPHEMERAL:
-            raise VolumeFailure(f'volume mode "{mode}" not supported by driver {name} (no CSIDriver object)')
+            raise VolumeOperationError(
+                f'volume mode "{mode}" not supported by driver {name} (no CSIDriver object)'
+            )
         return
     modes = driver.spec.volume_lifecycle_modes or (PERSISTENT,)
     if mode not in modes:
         listed = " ".join(f'"{m}"' for m in modes)
-        raise VolumeFailure(f'volume mode "{mode}" not supported by driver {name} (only supports [{listed}])')
+        raise VolumeOperationError(
+            f'volume mode "{mode}" not supported by driver {name} (only supports [{listed}])'
+        )
 
 
 def capability(
-    spec: Spec, capabilities: frozenset[int], *, group: int | None, label: str = ""
+    spec: PodVolumeSpec, capabilities: frozenset[int], *, group: int | None, label: str = ""
 ) -> v1.VolumeCapability:
     multi_writer = Rpc.SINGLE_NODE_MULTI_WRITER in capabilities
     passed = str(group) if group is not None and Rpc.VOLUME_MOUNT_GROUP in capabilities else ""
@@ -80,7 +84,7 @@ def capability(
     return convert.capability(mode, fs_type=volume.csi.fs_type, mount_flags=flags, group=passed)
 
 
-def attributes(spec: Spec) -> dict[str, str]:
+def volume_attributes(spec: PodVolumeSpec) -> dict[str, str]:
     if spec.volume is not None:
         assert spec.volume.spec.csi is not None
         return dict(spec.volume.spec.csi.volume_attributes)
@@ -99,30 +103,30 @@ def pod_attributes(pod: Pod, lifecycle: str) -> dict[str, str]:
     }
 
 
-def tokens(held: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+def token_attributes(held: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     """(audience, token, expiry) of each, as the one attribute that carries them all."""
     body = {audience: {"token": text, "expirationTimestamp": expiry} for audience, text, expiry in held}
-    return {TOKENS: json.dumps(body, separators=(",", ":"))} if body else {}
+    return {TOKENS_KEY: json.dumps(body, separators=(",", ":"))} if body else {}
 
 
 def publish_context(attachment: VolumeAttachment | None) -> Mapping[str, str]:
     return attachment.status.attachment_metadata if attachment is not None else {}
 
 
-def stage_data(spec: Spec) -> dict[str, str]:
+def stage_data(spec: PodVolumeSpec) -> dict[str, str]:
     """vol_data.json of a staged volume."""
     return {"driverName": driver_of(spec), "volumeHandle": handle_of(spec)} | _label(spec)
 
 
-def _label(spec: Spec) -> dict[str, str]:
-    return {LABEL: spec.label} if spec.label else {}
+def _label(spec: PodVolumeSpec) -> dict[str, str]:
+    return {SELINUX_KEY: spec.label} if spec.label else {}
 
 
-def pod_data(spec: Spec, node: str) -> dict[str, str]:
+def pod_data(spec: PodVolumeSpec, node: str) -> dict[str, str]:
     """vol_data.json of a published volume."""
     handle, driver = handle_of(spec), driver_of(spec)
     return _label(spec) | {
-        "attachmentID": names.attachment(handle, driver, node),
+        "attachmentID": names.attachment_name(handle, driver, node),
         "driverName": driver,
         "nodeName": node,
         "specVolID": spec.name,
@@ -131,7 +135,9 @@ def pod_data(spec: Spec, node: str) -> dict[str, str]:
     }
 
 
-def wants_group(spec: Spec, driver: CSIDriver | None, capabilities: frozenset[int]) -> bool:
+def node_applies_fs_group(
+    spec: PodVolumeSpec, driver: CSIDriver | None, capabilities: frozenset[int]
+) -> bool:
     """Whether the node itself has to hand the volume's files to the pod's fsGroup."""
     if spec.group is None or spec.readonly or Rpc.VOLUME_MOUNT_GROUP in capabilities:
         return False
@@ -144,7 +150,7 @@ def wants_group(spec: Spec, driver: CSIDriver | None, capabilities: frozenset[in
     return bool(_fs_type(spec)) and _is_single_node(spec)
 
 
-def _fs_type(spec: Spec) -> str:
+def _fs_type(spec: PodVolumeSpec) -> str:
     if spec.volume is not None:
         assert spec.volume.spec.csi is not None
         return spec.volume.spec.csi.fs_type
@@ -152,13 +158,13 @@ def _fs_type(spec: Spec) -> str:
     return spec.source.csi.fs_type or ""
 
 
-def _is_single_node(spec: Spec) -> bool:
+def _is_single_node(spec: PodVolumeSpec) -> bool:
     if spec.volume is None:
         return True  # an inline volume counts as ReadWriteOnce
     return bool({"ReadWriteOnce", "ReadWriteOncePod"} & set(spec.volume.spec.access_modes))
 
 
-def usage(reply: v1.NodeGetVolumeStatsResponse, *, condition: bool) -> Usage:
+def volume_metrics(reply: v1.NodeGetVolumeStatsResponse, *, condition: bool) -> VolumeMetrics:
     """A driver that answers without figures has failed, unless it only tells of the volume's condition."""
     told: dict[str, int] = {}
     for figures in reply.usage:
@@ -172,5 +178,5 @@ def usage(reply: v1.NodeGetVolumeStatsResponse, *, condition: bool) -> Usage:
             }
     abnormal = reply.volume_condition.abnormal if condition else None
     if not told and abnormal is None:
-        raise VolumeFailure("failed to get usage from response. usage is nil")
-    return Usage(**told, abnormal=abnormal, message=reply.volume_condition.message)
+        raise VolumeOperationError("failed to get usage from response. usage is nil")
+    return VolumeMetrics(**told, abnormal=abnormal, message=reply.volume_condition.message)

@@ -15,12 +15,12 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
-from volplane.web.client.connection import Answer, Connection, Disconnected, HttpError
-from volplane.web.message import HeaderItems, head, pairs
+from volplane.web.client.connection import ClientConnection, ClientResponse, HttpError, ServerDisconnected
+from volplane.web.message import HeaderItems, format_head, header_pairs
 from volplane.web.stream import Stream
 from volplane.web.tls import load_pair
 
-__all__ = ["Answer", "Disconnected", "Http", "HttpError"]
+__all__ = ["ClientResponse", "HttpClient", "HttpError", "ServerDisconnected"]
 
 TIMEOUT = 30.0
 MAX_CONNECTIONS = 64
@@ -29,7 +29,7 @@ GOODBYE = 1.0  # seconds the server has to close its side, too
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
 
-class Http:
+class HttpClient:
     def __init__(
         self,
         base_url: str,
@@ -45,10 +45,10 @@ class Http:
         self._ssl = (ssl or tls.create_default_context()) if self._secure else None
         self._host, self._port = url.hostname, url.port or (443 if self._secure else 80)
         self._prefix = url.path.rstrip("/")
-        self._headers = [("Host", url.netloc.rpartition("@")[2]), *pairs(headers)]
-        self._idle: deque[Connection] = deque()
-        self._open: set[Connection] = set()
-        self._outdated: WeakSet[Connection] = WeakSet()  # opened under another certificate
+        self._headers = [("Host", url.netloc.rpartition("@")[2]), *header_pairs(headers)]
+        self._idle: deque[ClientConnection] = deque()
+        self._open: set[ClientConnection] = set()
+        self._outdated: WeakSet[ClientConnection] = WeakSet()  # opened under another certificate
         self._free = asyncio.Semaphore(max_connections)
         self._closed = False
         self._name = f"{url.scheme}://{self._host}:{self._port}"
@@ -61,15 +61,15 @@ class Http:
         headers: HeaderItems = (),
         body: bytes = b"",
         timeout: float | None = TIMEOUT,
-    ) -> Answer:
+    ) -> ClientResponse:
         """Send, and read the whole answer. HttpError, OSError, TimeoutError."""
         message = self._message(method, path, headers, body)
         async with asyncio.timeout(timeout), self._free:
-            connection = self._take()
+            connection = self._take_idle()
             if connection is not None:
                 try:
                     return await self._exchange(connection, method, message)
-                except Disconnected as gone:
+                except ServerDisconnected as gone:
                     if gone.answered or method not in _REPEATABLE:
                         raise
             return await self._exchange(await self._connect(), method, message)
@@ -83,19 +83,19 @@ class Http:
         headers: HeaderItems = (),
         body: bytes = b"",
         timeout: float | None = TIMEOUT,
-    ) -> AsyncIterator[tuple[Answer, AsyncIterator[bytes]]]:
+    ) -> AsyncIterator[tuple[ClientResponse, AsyncIterator[bytes]]]:
         """The answer's head within the timeout, then its body piece by piece, without one."""
         message = self._message(method, path, headers, body)
         async with asyncio.timeout(timeout):
             connection = await self._connect()
-        pieces = connection.pieces()
+        pieces = connection.iterate_body()
         try:
             async with asyncio.timeout(timeout):
-                answer = await connection.begin(method, message)
+                answer = await connection.send_request(method, message)
             yield answer, pieces
         finally:
             await pieces.aclose()
-            self._give(connection)
+            self._return_connection(connection)
 
     async def upgrade(
         self,
@@ -105,23 +105,23 @@ class Http:
         method: str = "GET",
         body: bytes = b"",
         timeout: float | None = TIMEOUT,
-    ) -> tuple[Answer, Stream | None]:
+    ) -> tuple[ClientResponse, Stream | None]:
         """The raw connection after a 101; or no stream, and the refusal with its body."""
         message = self._message(method, path, headers, body)
         async with asyncio.timeout(timeout):
             connection = await self._connect()
             try:
-                answer = await connection.begin(method, message)
+                answer = await connection.send_request(method, message)
                 if answer.status == 101:
                     self._open.discard(connection)
                     return answer, connection.take_over()
-                answer.body = await connection.rest()
+                answer.body = await connection.read_body()
                 return answer, None
             finally:
                 if connection.upgraded is None:
                     self._drop(connection)
 
-    def show(self, pair: bytes) -> None:
+    def use_certificate(self, pair: bytes) -> None:
         """Another certificate, with its key, for all connections that are made from now on."""
         if self._ssl is not None:
             load_pair(self._ssl, pair, pair)
@@ -132,12 +132,12 @@ class Http:
         self._idle.clear()
         for connection in self._open:
             self._drop(connection)
-        await self._ended()
+        await self._wait_closed()
         for connection in self._open:
             connection.abort()
-        await self._ended()
+        await self._wait_closed()
 
-    async def _ended(self) -> None:
+    async def _wait_closed(self) -> None:
         if self._open:
             await asyncio.wait([connection.gone for connection in self._open], timeout=GOODBYE)
 
@@ -148,18 +148,20 @@ class Http:
         if not path.startswith("/") or " " in path:
             raise ValueError(f"not a request path: {path!r}")
         more = [("Content-Length", str(len(body)))] if body or method in ("POST", "PUT", "PATCH") else []
-        top = head(f"{method} {self._prefix}{path} HTTP/1.1", [*self._headers, *pairs(headers)], *more)
+        top = format_head(
+            f"{method} {self._prefix}{path} HTTP/1.1", [*self._headers, *header_pairs(headers)], *more
+        )
         return top + body
 
-    async def _exchange(self, connection: Connection, method: str, message: bytes) -> Answer:
+    async def _exchange(self, connection: ClientConnection, method: str, message: bytes) -> ClientResponse:
         try:
-            answer = await connection.begin(method, message)
-            answer.body = await connection.rest()
+            answer = await connection.send_request(method, message)
+            answer.body = await connection.read_body()
             return answer
         finally:
-            self._give(connection)
+            self._return_connection(connection)
 
-    def _take(self) -> Connection | None:
+    def _take_idle(self) -> ClientConnection | None:
         while self._idle:
             connection = self._idle.pop()  # the one used last is the least likely to be closed
             if self._is_reusable(connection):
@@ -167,14 +169,14 @@ class Http:
             self._drop(connection)
         return None
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> ClientConnection:
         if self._closed:
             raise HttpError("the client is closed")
         loop = asyncio.get_running_loop()
         name = self._host if self._secure else None
         try:
             _, connection = await loop.create_connection(
-                Connection, self._host, self._port, ssl=self._ssl, server_hostname=name
+                ClientConnection, self._host, self._port, ssl=self._ssl, server_hostname=name
             )
         except tls.SSLError as error:
             raise HttpError(f"{self._name}: {error.reason or error}") from error
@@ -185,7 +187,7 @@ class Http:
         connection.gone.add_done_callback(lambda _: self._open.discard(connection))
         return connection
 
-    def _give(self, connection: Connection) -> None:
+    def _return_connection(self, connection: ClientConnection) -> None:
         """Keep the connection for the next request if nothing of this one is left on it."""
         if self._is_reusable(connection) and not self._closed:
             self._idle.append(connection)
@@ -194,8 +196,8 @@ class Http:
         else:
             self._drop(connection)
 
-    def _is_reusable(self, connection: Connection) -> bool:
+    def _is_reusable(self, connection: ClientConnection) -> bool:
         return connection.is_reusable() and connection not in self._outdated
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: ClientConnection) -> None:
         connection.close()

@@ -20,7 +20,7 @@ class HttpError(ConnectionError):
     """The exchange failed below HTTP: no connection, or not an answer."""
 
 
-class Disconnected(HttpError):
+class ServerDisconnected(HttpError):
     """The server closed the connection in the middle."""
 
     def __init__(self, answered: bool) -> None:
@@ -28,13 +28,13 @@ class Disconnected(HttpError):
         self.answered = answered  # some of the answer had come
 
 
-class Answer(Struct):
+class ClientResponse(Struct):
     status: int
     headers: Headers
     body: bytes = b""
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     upgraded: Stream | None = None
     _transport: asyncio.Transport
 
@@ -63,30 +63,30 @@ class Connection(asyncio.Protocol):
     def is_reusable(self) -> bool:
         return self._clean and not self._busy and not self._lost and self.upgraded is None
 
-    async def begin(self, method: str, message: bytes) -> Answer:
+    async def send_request(self, method: str, message: bytes) -> ClientResponse:
         """Send a request and wait for the head of its answer."""
         self._reset(method)
         self._busy = True
         self._transport.write(message)
         while not self._headed:
-            await self._more()
-        return Answer(self._status, Headers(self._raw))
+            await self._wait_for_data()
+        return ClientResponse(self._status, Headers(self._raw))
 
-    async def rest(self) -> bytes:
-        return b"".join([piece async for piece in self.pieces()])
+    async def read_body(self) -> bytes:
+        return b"".join([piece async for piece in self.iterate_body()])
 
-    async def pieces(self) -> AsyncGenerator[bytes, None]:
+    async def iterate_body(self) -> AsyncGenerator[bytes, None]:
         """The body as it comes in; everything that has arrived at once is one piece."""
         while True:
             if self._pieces:
                 piece = b"".join(self._pieces)
                 self._pieces.clear()
-                self._taken()
+                self._resume_reading()
                 yield piece
             elif self._ended:
                 return
             else:
-                await self._more()
+                await self._wait_for_data()
 
     def take_over(self) -> Stream:
         self.upgraded = Stream(self._transport, self._flow, self._leftover)
@@ -100,16 +100,16 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         self._transport.abort()
 
-    async def _more(self) -> None:
+    async def _wait_for_data(self) -> None:
         """Until something changes."""
         if self._error is not None:
             raise self._error
         if self._lost:
-            raise Disconnected(self._begun)
+            raise ServerDisconnected(self._begun)
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
-    def _taken(self) -> None:
+    def _resume_reading(self) -> None:
         if self._waiting_bytes > READ_AHEAD and not self._lost:
             self._transport.resume_reading()
         self._waiting_bytes = 0

@@ -10,6 +10,6 @@ Flow control windows are left out, as on the other side of this wire; instead a 
 what its channels hold unread is over a bound.
 """
 
-from volplane.web.spdy.session import Channel, Session, client, server
+from volplane.web.spdy.session import SpdyChannel, SpdySession, client, server
 
-__all__ = ["Channel", "Session", "client", "server"]
+__all__ = ["SpdyChannel", "SpdySession", "client", "server"]

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from volplane.web.message import HeaderItems, Headers, pairs
+from volplane.web.message import HeaderItems, Headers, header_pairs
 from volplane.web.spdy.dictionary import DICTIONARY
 
 VERSION = 0x8003
@@ -25,18 +25,18 @@ MAX_HEADERS = 16 * 1024  # unpacked; kubectl sends a hundred bytes
 MAX_PAIRS = 64  # a header of many values counts as many
 
 
-class Broken(Exception):
+class SpdyError(Exception):
     """The peer does not speak SPDY/3."""
 
 
-class Opened(Struct, frozen=True):
+class SynStream(Struct, frozen=True):
     stream: int
     headers: Headers
     fin: bool = False
     one_way: bool = False
 
 
-class Replied(Struct, frozen=True):
+class SynReply(Struct, frozen=True):
     stream: int
     headers: Headers
     fin: bool = False
@@ -48,7 +48,7 @@ class Data(Struct, frozen=True):
     fin: bool = False
 
 
-class Reset(Struct, frozen=True):
+class RstStream(Struct, frozen=True):
     stream: int
     status: int
 
@@ -61,7 +61,7 @@ class GoAway(Struct, frozen=True):
     last: int
 
 
-Frame: TypeAlias = Opened | Replied | Data | Reset | Ping | GoAway
+Frame: TypeAlias = SynStream | SynReply | Data | RstStream | Ping | GoAway
 
 
 class Encoder:
@@ -77,7 +77,7 @@ class Encoder:
 
     def _pack(self, headers: HeaderItems) -> bytes:
         texts: dict[bytes, bytes] = {}
-        for name, value in pairs(headers):
+        for name, value in header_pairs(headers):
             key, text = name.lower().encode("latin-1"), value.encode("latin-1")
             texts[key] = texts[key] + b"\0" + text if key in texts else text
         block = pack("!I", len(texts))
@@ -138,29 +138,29 @@ class Decoder:
                     yield Data(word, b"", self._fin)
                 continue
             if length > MAX_CONTROL:
-                raise Broken("control frame too large")
+                raise SpdyError("control frame too large")
             if len(self._buffer) < 8 + length:
                 return
             payload = bytes(self._buffer[8 : 8 + length])
             del self._buffer[: 8 + length]
             if word >> 16 != VERSION:
-                raise Broken(f"SPDY version {word >> 16 & 0x7FFF} is not spoken here")
+                raise SpdyError(f"SPDY version {word >> 16 & 0x7FFF} is not spoken here")
             elif (frame := self._control(word & 0xFFFF, flags, payload)) is not None:
                 yield frame
 
     def _control(self, kind: int, flags: int, payload: bytes) -> Frame | None:
         minimum = {SYN_STREAM: 10, SYN_REPLY: 4, RST_STREAM: 8, PING: 4, GOAWAY: 4, HEADERS: 4}.get(kind, 0)
         if len(payload) < minimum:
-            raise Broken(f"frame of type {kind} too short")
+            raise SpdyError(f"frame of type {kind} too short")
         first = int.from_bytes(payload[:4], "big") & 0x7FFFFFFF
         match kind:
             case 1:  # SYN_STREAM
                 headers = self._unpack(payload[10:])
-                return Opened(first, headers, bool(flags & FIN), bool(flags & UNIDIRECTIONAL))
+                return SynStream(first, headers, bool(flags & FIN), bool(flags & UNIDIRECTIONAL))
             case 2:  # SYN_REPLY
-                return Replied(first, self._unpack(payload[4:]), bool(flags & FIN))
+                return SynReply(first, self._unpack(payload[4:]), bool(flags & FIN))
             case 3:  # RST_STREAM
-                return Reset(first, unpack_from("!I", payload, 4)[0])
+                return RstStream(first, unpack_from("!I", payload, 4)[0])
             case 6:  # PING
                 return Ping(int.from_bytes(payload[:4], "big"))
             case 7:  # GOAWAY
@@ -173,12 +173,12 @@ class Decoder:
         try:
             block = self._zlib.decompress(packed, MAX_HEADERS + 1)
         except zlib.error as error:
-            raise Broken(f"headers: {error}") from None
+            raise SpdyError(f"headers: {error}") from None
         if self._zlib.unconsumed_tail or len(block) > MAX_HEADERS:
-            raise Broken("headers too large")
+            raise SpdyError("headers too large")
         found = list(islice(_pairs(block), MAX_PAIRS + 1))
         if len(found) > MAX_PAIRS:
-            raise Broken("too many headers")
+            raise SpdyError("too many headers")
         return Headers(found)
 
 
@@ -192,13 +192,13 @@ def _pairs(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 def _texts(block: bytes) -> Iterator[bytes]:
     """Names and values in turn."""
     if len(block) < 4:
-        raise Broken("headers cut off")
+        raise SpdyError("headers cut off")
     at = 4
     for _ in range(2 * unpack_from("!I", block)[0]):
         if len(block) < at + 4:
-            raise Broken("headers cut off")
+            raise SpdyError("headers cut off")
         end = at + 4 + unpack_from("!I", block, at)[0]
         if len(block) < end:
-            raise Broken("headers cut off")
+            raise SpdyError("headers cut off")
         yield block[at + 4 : end]
         at = end

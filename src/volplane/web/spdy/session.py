@@ -15,16 +15,16 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from volplane.web.message import HeaderItems, Headers
 from volplane.web.spdy import frames
 from volplane.web.spdy.frames import (
-    Broken,
     Data,
     Decoder,
     Encoder,
     Frame,
     GoAway,
-    Opened,
     Ping,
-    Replied,
-    Reset,
+    RstStream,
+    SpdyError,
+    SynReply,
+    SynStream,
 )
 from volplane.web.stream import ByteStream
 
@@ -35,10 +35,10 @@ READ_AHEAD = 4 << 20  # bytes that channels may hold unread before the session s
 MAX_CHANNELS = 1024
 
 
-class Channel:
+class SpdyChannel:
     """One SPDY stream. `close` ends our direction only."""
 
-    def __init__(self, session: Session, id: int, headers: Headers) -> None:
+    def __init__(self, session: SpdySession, id: int, headers: Headers) -> None:
         self.id = id
         self.headers = headers
         self.was_reset = False  # it ended before the peer had finished
@@ -57,7 +57,7 @@ class Channel:
         if not self._pieces:
             return b""
         piece = self._pieces.popleft()
-        self._session._took(len(piece))
+        self._session._count_read(len(piece))
         return piece
 
     async def write(self, content: bytes) -> None:
@@ -76,7 +76,7 @@ class Channel:
     async def reset(self, status: int = frames.CANCEL) -> None:
         if not self._is_done():
             self._drop()
-            self._session._took(sum(map(len, self._pieces)))
+            self._session._count_read(sum(map(len, self._pieces)))
             self._pieces.clear()
             with suppress(ConnectionError):
                 await self._session._send(frames.reset(self.id, status))
@@ -111,7 +111,7 @@ class Channel:
         return self._ended and self._finished
 
 
-class Session:
+class SpdySession:
     """Entered by `server()` or `client()`; iterating gives the channels that the peer opens."""
 
     def __init__(self, below: ByteStream, *, first_id: int) -> None:
@@ -120,27 +120,27 @@ class Session:
         self._last_peer_id = 0
         self._encoder = Encoder()
         self._decoder = Decoder()
-        self._channels: dict[int, Channel] = {}
-        self._incoming: asyncio.Queue[Channel | None] = asyncio.Queue()
+        self._channels: dict[int, SpdyChannel] = {}
+        self._incoming: asyncio.Queue[SpdyChannel | None] = asyncio.Queue()
         self._unread = 0
         self._room = asyncio.Event()
         self._room.set()
         self._over = asyncio.Event()
 
-    def __aiter__(self) -> Session:
+    def __aiter__(self) -> SpdySession:
         return self
 
-    async def __anext__(self) -> Channel:
+    async def __anext__(self) -> SpdyChannel:
         channel = await self._incoming.get()
         if channel is None:
             self._incoming.put_nowait(None)  # for whoever asks again
             raise StopAsyncIteration
         return channel
 
-    async def open(self, headers: HeaderItems) -> Channel:
+    async def open(self, headers: HeaderItems) -> SpdyChannel:
         """Open a channel and wait until the peer has taken it. ConnectionError."""
         id, self._next_id = self._next_id, self._next_id + 2
-        channel = self._channels[id] = Channel(self, id, Headers.of(headers))
+        channel = self._channels[id] = SpdyChannel(self, id, Headers.of(headers))
         await self._send(self._encoder.open(id, headers))
         await channel._replied
         if channel.was_reset:
@@ -153,14 +153,14 @@ class Session:
                 for frame in self._decoder.feed(received):
                     await self._handle(frame)
                 await self._room.wait()
-        except Broken as broken:
+        except SpdyError as broken:
             log.info("SPDY session ended: %s", broken)
         except ConnectionError:
             pass  # the peer is gone; so are its channels
         finally:
             self._finish()
 
-    async def over(self) -> None:
+    async def wait_closed(self) -> None:
         """Until the peer has left."""
         await self._over.wait()
 
@@ -172,13 +172,13 @@ class Session:
 
     async def _handle(self, frame: Frame) -> None:
         match frame:
-            case Opened():
-                await self._opened(frame)
+            case SynStream():
+                await self._handle_syn_stream(frame)
             case Data(id, content, fin):
-                await self._received(id, content, fin)
-            case Replied(id, _, fin):
-                self._was_replied(id, fin)
-            case Reset(id):
+                await self._handle_data(id, content, fin)
+            case SynReply(id, _, fin):
+                self._handle_syn_reply(id, fin)
+            case RstStream(id):
                 if (channel := self._channels.get(id)) is not None:
                     channel._drop()
             case Ping(id):
@@ -187,15 +187,15 @@ class Session:
             case GoAway():
                 self._incoming.put_nowait(None)
 
-    async def _opened(self, frame: Opened) -> None:
+    async def _handle_syn_stream(self, frame: SynStream) -> None:
         if frame.stream <= self._last_peer_id or frame.stream % 2 == self._next_id % 2:
-            raise Broken(f"stream {frame.stream} out of order")
+            raise SpdyError(f"stream {frame.stream} out of order")
         self._last_peer_id = frame.stream
         # Those that were reset before anybody took them count as well, or opening and resetting has no end.
         if len(self._channels) >= MAX_CHANNELS or self._incoming.qsize() >= MAX_CHANNELS:
             await self._send(frames.reset(frame.stream, frames.REFUSED_STREAM))
             return
-        channel = self._channels[frame.stream] = Channel(self, frame.stream, frame.headers)
+        channel = self._channels[frame.stream] = SpdyChannel(self, frame.stream, frame.headers)
         channel._finished = frame.one_way
         if frame.fin:
             channel._end()
@@ -203,18 +203,18 @@ class Session:
             await self._send(self._encoder.reply(frame.stream))
         self._incoming.put_nowait(channel)
 
-    async def _received(self, id: int, content: bytes, fin: bool) -> None:
+    async def _handle_data(self, id: int, content: bytes, fin: bool) -> None:
         channel = self._channels.get(id)
         if channel is None:
             # One that was there may still get what crossed our end of it on the way.
             if id > self._last_peer_id and id % 2 != self._next_id % 2:
                 await self._send(frames.reset(id, frames.INVALID_STREAM))
             return
-        self._took(-channel._feed(content))
+        self._count_read(-channel._feed(content))
         if fin:
             channel._end()
 
-    def _was_replied(self, id: int, fin: bool) -> None:
+    def _handle_syn_reply(self, id: int, fin: bool) -> None:
         channel = self._channels.get(id)
         if channel is not None:
             channel._take_reply()
@@ -228,37 +228,37 @@ class Session:
             raise ConnectionResetError("the session is over")
         await self._below.write(frame)
 
-    def _took(self, size: int) -> None:
+    def _count_read(self, size: int) -> None:
         self._unread -= size
         if self._unread > READ_AHEAD:
             self._room.clear()
         else:
             self._room.set()
 
-    def _forget_if_done(self, channel: Channel) -> None:
+    def _forget_if_done(self, channel: SpdyChannel) -> None:
         if channel._is_done():
             self._channels.pop(channel.id, None)
 
-    async def _goodbye(self) -> None:
+    async def _send_goaway(self) -> None:
         with suppress(ConnectionError):
             await self._send(frames.goaway(self._last_peer_id))
 
 
 @asynccontextmanager
-async def _running(session: Session, below: ByteStream) -> AsyncIterator[Session]:
+async def _run_session(session: SpdySession, below: ByteStream) -> AsyncIterator[SpdySession]:
     reading = asyncio.get_running_loop().create_task(session._run())
     try:
         yield session
-        await session._goodbye()
+        await session._send_goaway()
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         below.close()
 
 
-def server(below: ByteStream) -> AbstractAsyncContextManager[Session]:
-    return _running(Session(below, first_id=2), below)
+def server(below: ByteStream) -> AbstractAsyncContextManager[SpdySession]:
+    return _run_session(SpdySession(below, first_id=2), below)
 
 
-def client(below: ByteStream) -> AbstractAsyncContextManager[Session]:
-    return _running(Session(below, first_id=1), below)
+def client(below: ByteStream) -> AbstractAsyncContextManager[SpdySession]:
+    return _run_session(SpdySession(below, first_id=1), below)

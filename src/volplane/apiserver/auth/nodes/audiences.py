@@ -6,19 +6,21 @@ from collections.abc import Sequence
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Volume
 from volplane.api.storage import CSIDriver
-from volplane.apiserver.auth.authorize import Act, Authority
+from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
+from volplane.apiserver.auth.go_format import aggregate_errors, go_quote
 from volplane.apiserver.auth.nodes import references
-from volplane.apiserver.auth.texts import aggregate, quoted
-from volplane.apiserver.strategy import Call, Reader
+from volplane.apiserver.strategy import ApiCall, ObjectReader
 
 VERB = "request-serviceaccounts-token-audience"
 
 
-class _Lost(Exception):
+class _MissingObject(Exception):
     """An object on the way from a volume to its driver is missing."""
 
 
-async def wrong_audience(call: Call, pod: Pod, audiences: Sequence[str], authority: Authority) -> str:
+async def audience_error(
+    call: ApiCall, pod: Pod, audiences: Sequence[str], authority: AuthorizerChain
+) -> str:
     """Why the node may not have this token; "" when it may."""
     if len(audiences) > 1:
         return "node may only request 0 or 1 audiences"
@@ -26,22 +28,22 @@ async def wrong_audience(call: Call, pod: Pod, audiences: Sequence[str], authori
     errors: list[str] = []
     for volume in pod.spec.volumes:
         try:
-            if await _asks(call.reader, pod, volume, audience):
+            if await _volume_requests(call.reader, pod, volume, audience):
                 return ""
-        except _Lost as lost:
+        except _MissingObject as lost:
             errors.append(str(lost))
     if errors:
-        return f"error validating audience {quoted(audience)}: {aggregate(errors)}"
-    act = Act(VERB, "", audience, call.namespace, call.name)
+        return f"error validating audience {go_quote(audience)}: {aggregate_errors(errors)}"
+    act = AuthorizationAttributes(VERB, "", audience, call.namespace, call.name)
     if audience and authority.allows(call.user, act):
         return ""
     return (
-        f"audience {quoted(audience)} not found in pod spec volume, "
+        f"audience {go_quote(audience)} not found in pod spec volume, "
         f"{call.user.name} is not authorized to request tokens for this audience"
     )
 
 
-async def _asks(reader: Reader, pod: Pod, volume: Volume, audience: str) -> bool:
+async def _volume_requests(reader: ObjectReader, pod: Pod, volume: Volume, audience: str) -> bool:
     for source in volume.projected.sources if volume.projected is not None else ():
         if source.service_account_token is not None and source.service_account_token.audience == audience:
             return True
@@ -50,11 +52,11 @@ async def _asks(reader: Reader, pod: Pod, volume: Volume, audience: str) -> bool
         return False
     driver = await reader.get(CSIDriver, name)
     if driver is None:
-        raise _Lost(f'csidriver.storage.k8s.io "{name}" not found')
+        raise _MissingObject(f'csidriver.storage.k8s.io "{name}" not found')
     return any(request.audience == audience for request in driver.spec.token_requests)
 
 
-async def _driver(reader: Reader, pod: Pod, volume: Volume) -> str:
+async def _driver(reader: ObjectReader, pod: Pod, volume: Volume) -> str:
     if volume.csi is not None:
         return volume.csi.driver
     name = references.claim(pod, volume)
@@ -62,8 +64,8 @@ async def _driver(reader: Reader, pod: Pod, volume: Volume) -> str:
         return ""
     claim = await reader.get(PersistentVolumeClaim, name, pod.namespace)
     if claim is None:
-        raise _Lost(f'persistentvolumeclaim "{name}" not found')
+        raise _MissingObject(f'persistentvolumeclaim "{name}" not found')
     found = await reader.get(PersistentVolume, claim.spec.volume_name) if claim.spec.volume_name else None
     if found is None:
-        raise _Lost(f'persistentvolume "{claim.spec.volume_name}" not found')
+        raise _MissingObject(f'persistentvolume "{claim.spec.volume_name}" not found')
     return found.spec.csi.driver if found.spec.csi is not None else ""

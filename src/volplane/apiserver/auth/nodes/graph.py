@@ -17,50 +17,50 @@ MIRROR = "kubernetes.io/config.mirror"
 
 SECRET, CONFIG_MAP, CLAIM, ACCOUNT = "secrets", "configmaps", "persistentvolumeclaims", "serviceaccounts"
 
-Thing = tuple[str, str]  # plural, namespace/name
+ObjectRef = tuple[str, str]  # plural, namespace/name
 
 
-class _Pod(NamedTuple):
+class _PodReferences(NamedTuple):
     uid: str
     node: str
     debuggers: int  # ephemeral containers: the only part of a pod that can name more later
-    things: frozenset[Thing]
+    objects: frozenset[ObjectRef]
 
 
-class _Volume(NamedTuple):
+class _VolumeReferences(NamedTuple):
     claim: str  # namespace/name
     secrets: frozenset[str]
 
 
-class Graph:
+class NodeGraph:
     """An index that follows pods, volumes and attachments: see `auth.following`."""
 
     def __init__(self) -> None:
-        self._pods: dict[str, _Pod] = {}
-        self._users: dict[Thing, dict[str, int]] = {}  # how many pods of which nodes name it
-        self._volumes: dict[str, _Volume] = {}
+        self._pods: dict[str, _PodReferences] = {}
+        self._users: dict[ObjectRef, dict[str, int]] = {}  # how many pods of which nodes name it
+        self._volumes: dict[str, _VolumeReferences] = {}
         self._secret_volumes: dict[str, set[str]] = {}
         self._attachments: dict[str, str] = {}
 
     # --- asking
 
-    def pod(self, node: str, key: str) -> bool:
+    def runs_pod(self, node: str, key: str) -> bool:
         held = self._pods.get(key)
         return held is not None and held.node == node
 
-    def thing(self, node: str, plural: str, key: str) -> bool:
+    def uses_object(self, node: str, plural: str, key: str) -> bool:
         """Does a pod of the node name it, or a volume that such a pod uses?"""
         if node in self._users.get((plural, key), ()):
             return True
         return plural == SECRET and any(
-            self.volume(node, volume) for volume in self._secret_volumes.get(key, ())
+            self.uses_volume(node, volume) for volume in self._secret_volumes.get(key, ())
         )
 
-    def volume(self, node: str, name: str) -> bool:
+    def uses_volume(self, node: str, name: str) -> bool:
         held = self._volumes.get(name)
         return held is not None and node in self._users.get((CLAIM, held.claim), ())
 
-    def attachment(self, node: str, name: str) -> bool:
+    def has_attachment(self, node: str, name: str) -> bool:
         return self._attachments.get(name) == node
 
     # --- being fed
@@ -91,8 +91,8 @@ class Graph:
             self._drop_pod(key)
         if not node:
             return
-        made = self._pods[key] = _Pod(uid, node, debuggers, _things(pod))
-        for thing in made.things:
+        made = self._pods[key] = _PodReferences(uid, node, debuggers, _referenced_objects(pod))
+        for thing in made.objects:
             users = self._users.setdefault(thing, {})
             users[node] = users.get(node, 0) + 1
 
@@ -100,7 +100,7 @@ class Graph:
         held = self._pods.pop(key, None)
         if held is None:
             return
-        for thing in held.things:
+        for thing in held.objects:
             users = self._users[thing]
             users[held.node] -= 1
             if not users[held.node]:
@@ -113,7 +113,7 @@ class Graph:
         made = None
         if claim is not None:
             secrets = frozenset(f"{space}/{secret}" for space, secret in references.volume_secrets(volume))
-            made = _Volume(f"{claim.namespace}/{claim.name}", secrets)
+            made = _VolumeReferences(f"{claim.namespace}/{claim.name}", secrets)
         if made == self._volumes.get(name):
             return
         self._drop_volume(name)
@@ -131,7 +131,7 @@ class Graph:
                 del self._secret_volumes[secret]
 
 
-def _things(pod: Pod) -> frozenset[Thing]:
+def _referenced_objects(pod: Pod) -> frozenset[ObjectRef]:
     if MIRROR in pod.metadata.annotations:
         return frozenset()
     space = pod.metadata.namespace

@@ -6,7 +6,7 @@ from volplane.api.core import Pod, Volume, VolumeProjection
 from volplane.apiserver.auth.nodes import references
 from volplane.apiserver.auth.nodes.graph import MIRROR
 
-_NAMING = {  # volumes that make a kubelet read the API, and what it reads then
+_VOLUME_REFERENCES = {  # volumes that make a kubelet read the API, and what it reads then
     "config_map": "configmaps (via configmap volumes)",
     "secret": "secrets (via secret volumes)",
     "csi": "csidrivers (via CSI volumes)",
@@ -15,7 +15,7 @@ _NAMING = {  # volumes that make a kubelet read the API, and what it reads then
     "ephemeral": "persistentvolumeclaims (via ephemeral volumes)",
     "azure_file": "secrets (via azureFile volumes)",
 }
-_PROJECTING = {
+_PROJECTION_REFERENCES = {
     "config_map": "configmaps (via projected volumes)",
     "secret": "secrets (via projected volumes)",
     "service_account_token": "serviceaccounts (via projected volumes)",
@@ -24,7 +24,7 @@ _PROJECTING = {
 }
 
 
-def wrong(pod: Pod, node: str) -> str:
+def mirror_pod_error(pod: Pod, node: str) -> str:
     """Why a node may not create this pod; "" when it may, as far as the pod itself tells."""
     who = f'node "{node}"'
     if MIRROR not in pod.metadata.annotations:
@@ -43,7 +43,7 @@ def wrong(pod: Pod, node: str) -> str:
     return ""
 
 
-def named(pod: Pod) -> str:
+def first_reference(pod: Pod) -> str:
     """The first kind of objects that the pod names, as a refusal words it."""
     if pod.spec.service_account_name:
         return "serviceaccounts"
@@ -57,7 +57,7 @@ def named(pod: Pod) -> str:
 
 
 def _by_volume(volume: Volume) -> str:
-    for field, what in _NAMING.items():
+    for field, what in _VOLUME_REFERENCES.items():
         if getattr(volume, field) is not None:
             return what
     sources = volume.projected.sources if volume.projected is not None else ()
@@ -65,4 +65,6 @@ def _by_volume(volume: Volume) -> str:
 
 
 def _by_source(source: VolumeProjection) -> str:
-    return next((what for field, what in _PROJECTING.items() if getattr(source, field) is not None), "")
+    return next(
+        (what for field, what in _PROJECTION_REFERENCES.items() if getattr(source, field) is not None), ""
+    )

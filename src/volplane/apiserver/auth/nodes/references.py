@@ -46,7 +46,7 @@ def claim(pod: Pod, volume: Volume) -> str:
     """The claim behind a volume of the pod; "" for volumes of other kinds."""
     if volume.persistent_volume_claim is not None:
         return volume.persistent_volume_claim.claim_name
-    return names.owned_claim(pod.name, volume.name) if volume.ephemeral is not None else ""
+    return names.ephemeral_claim_name(pod.name, volume.name) if volume.ephemeral is not None else ""
 
 
 def claims(pod: Pod) -> Iterator[str]:
@@ -66,19 +66,19 @@ def _volume_secrets(volume: Volume) -> Iterator[str]:
     if volume.azure_file is not None:
         yield volume.azure_file.secret_name
     if volume.csi is not None:
-        yield from _named(volume.csi.node_publish_secret_ref)
+        yield from _secret_name(volume.csi.node_publish_secret_ref)
     for source in volume.projected.sources if volume.projected else ():
         if source.secret is not None:
             yield source.secret.name
     for old in (volume.cephfs, volume.cinder, volume.flex_volume, volume.rbd, volume.iscsi):
         if old is not None:
-            yield from _named(old.secret_ref)
+            yield from _secret_name(old.secret_ref)
     for older in (volume.scale_io, volume.storageos):
         if older is not None:
-            yield from _named(older.secret_ref)
+            yield from _secret_name(older.secret_ref)
 
 
-def _named(reference: LocalObjectReference | None) -> Iterator[str]:
+def _secret_name(reference: LocalObjectReference | None) -> Iterator[str]:
     if reference is not None:
         yield reference.name
 

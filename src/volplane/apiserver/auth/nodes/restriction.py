@@ -19,55 +19,55 @@ from volplane.api.core import Node, PersistentVolumeClaim, Pod, ServiceAccount
 from volplane.api.errors import APIError, Forbidden, NotFound
 from volplane.api.resource import ResourceSlice
 from volplane.api.storage import CSINode
-from volplane.apiserver.auth.authorize import Authority
+from volplane.apiserver.auth.authorize import AuthorizerChain
+from volplane.apiserver.auth.go_format import go_quote
 from volplane.apiserver.auth.nodes import mirror
-from volplane.apiserver.auth.nodes.audiences import wrong_audience
+from volplane.apiserver.auth.nodes.audiences import audience_error
 from volplane.apiserver.auth.nodes.authorizer import LEASES
 from volplane.apiserver.auth.nodes.labels import forbidden_labels
-from volplane.apiserver.auth.texts import quoted
-from volplane.apiserver.auth.users import node_of
+from volplane.apiserver.auth.well_known_users import node_name_of
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.strategies.checks import difference
-from volplane.apiserver.strategy import Call
+from volplane.apiserver.strategy import ApiCall
 
 _SIGNERS = ("kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet")
 
 
-class Restriction:
-    def __init__(self, backend: Backend, authority: Authority) -> None:
+class NodeRestriction:
+    def __init__(self, backend: Backend, authority: AuthorizerChain) -> None:
         self._backend = backend
         self._authority = authority
 
     # --- the judge
 
-    async def create(self, call: Call, obj: Any) -> None:
-        node = node_of(call.user)
+    async def create(self, call: ApiCall, obj: Any) -> None:
+        node = node_name_of(call.user)
         if node is None:
             return
-        self._known(call, node, obj)
+        self._require_node_name(call, node, obj)
         match obj:
             case Pod():
                 await self._create_pod(call, node, obj)
             case Node():
                 self._create_node(call, node, obj)
             case PersistentVolumeClaim():
-                raise _refusal(call, "may only update PVC status", obj)
+                raise _forbid(call, "may only update PVC status", obj)
             case Lease():
                 self._lease(call, node, obj)
             case CSINode():
                 told = "can only access CSINode with the same name as the requesting node"
-                self._own(call, obj, told, node)
+                self._require_own(call, obj, told, node)
             case ResourceSlice():
                 told = "can only create ResourceSlice with the same NodeName as the requesting node"
                 self._slice(call, node, obj, told)
             case CertificateSigningRequest():
                 _request(call, node, obj)
 
-    async def update(self, call: Call, old: Any, new: Any) -> None:
-        node = node_of(call.user)
+    async def update(self, call: ApiCall, old: Any, new: Any) -> None:
+        node = node_name_of(call.user)
         if node is None or call.verb not in ("update", "patch"):
             return  # what a posted object leads to was judged when it was posted
-        self._known(call, node, new)
+        self._require_node_name(call, node, new)
         match new:
             case Pod():
                 self._update_pod(call, node, old, new)
@@ -79,154 +79,158 @@ class Restriction:
                 self._lease(call, node, new)
             case CSINode():
                 told = "can only access CSINode with the same name as the requesting node"
-                self._own(call, new, told, node)
+                self._require_own(call, new, told, node)
 
-    async def delete(self, call: Call, obj: Any) -> None:
-        node = node_of(call.user)
+    async def delete(self, call: ApiCall, obj: Any) -> None:
+        node = node_name_of(call.user)
         if node is None or call.verb not in ("delete", "deletecollection"):
             return
-        self._known(call, node, obj)
+        self._require_node_name(call, node, obj)
         match obj:
             case Pod():
                 if obj.spec.node_name != node:
                     told = f'node "{node}" can only delete pods with spec.nodeName set to itself'
-                    raise _refusal(call, told, obj)
+                    raise _forbid(call, told, obj)
             case Node():
-                self._own(call, obj, f'node "{node}" is not allowed to modify node "{obj.name}"', node)
+                self._require_own(
+                    call, obj, f'node "{node}" is not allowed to modify node "{obj.name}"', node
+                )
             case PersistentVolumeClaim():
-                raise _refusal(call, "may only update PVC status", obj)
+                raise _forbid(call, "may only update PVC status", obj)
             case Lease():
                 self._lease(call, node, obj)
             case CSINode():
                 told = "can only access CSINode with the same name as the requesting node"
-                self._own(call, obj, told, node)
+                self._require_own(call, obj, told, node)
             case ResourceSlice():
                 told = "can only delete ResourceSlice with the same NodeName as the requesting node"
                 self._slice(call, node, obj, told)
 
-    async def post(self, call: Call, obj: Any) -> None:
-        node = node_of(call.user)
+    async def post(self, call: ApiCall, obj: Any) -> None:
+        node = node_name_of(call.user)
         if node is None:
             return
-        self._known(call, node, obj)
+        self._require_node_name(call, node, obj)
         match call.kind.resource, call.subresource:
             case "pods", "eviction":
                 await self._evict(call, node)
             case "pods", below:
-                told = f"unexpected pod subresource {quoted(below)}, only 'status' and 'eviction' are allowed"
-                raise _refusal(call, told)
+                told = (
+                    f"unexpected pod subresource {go_quote(below)}, only 'status' and 'eviction' are allowed"
+                )
+                raise _forbid(call, told)
             case "serviceaccounts", "token":
                 await self._token(call, node, obj)
 
-    def _known(self, call: Call, node: str, obj: Any) -> None:
+    def _require_node_name(self, call: ApiCall, node: str, obj: Any) -> None:
         if not node:
-            raise _refusal(call, f"could not determine node from user {quoted(call.user.name)}", obj)
+            raise _forbid(call, f"could not determine node from user {go_quote(call.user.name)}", obj)
 
-    def _own(self, call: Call, obj: Any, told: str, node: str) -> None:
+    def _require_own(self, call: ApiCall, obj: Any, told: str, node: str) -> None:
         if obj.name != node:
-            raise _refusal(call, told, obj)
+            raise _forbid(call, told, obj)
 
     # --- pods
 
-    async def _create_pod(self, call: Call, node: str, pod: Pod) -> None:
-        told = mirror.wrong(pod, node)
+    async def _create_pod(self, call: ApiCall, node: str, pod: Pod) -> None:
+        told = mirror.mirror_pod_error(pod, node)
         if told:
-            raise _refusal(call, told, pod)
+            raise _forbid(call, told, pod)
         found = await self._backend.reader.get(Node, node)
         if found is None:
             raise self._missing(Node, node)
         [owner] = pod.metadata.owner_references
         if owner.uid != found.uid:
             told = f"node {node} UID mismatch: expected {owner.uid} got {found.uid}"
-            raise _refusal(call, told, pod)
-        if names := mirror.named(pod):
-            raise _refusal(call, f'node "{node}" can not create pods that reference {names}', pod)
+            raise _forbid(call, told, pod)
+        if names := mirror.first_reference(pod):
+            raise _forbid(call, f'node "{node}" can not create pods that reference {names}', pod)
 
-    def _update_pod(self, call: Call, node: str, old: Pod, new: Pod) -> None:
+    def _update_pod(self, call: ApiCall, node: str, old: Pod, new: Pod) -> None:
         if not call.subresource:
             told = f'unexpected operation "UPDATE", node "{node}" can only create and delete mirror pods'
-            raise _refusal(call, told, new)
+            raise _forbid(call, told, new)
         if call.subresource != "status":
-            below = quoted(call.subresource)
+            below = go_quote(call.subresource)
             told = f"unexpected pod subresource {below}, only 'status' and 'eviction' are allowed"
-            raise _refusal(call, told, new)
+            raise _forbid(call, told, new)
         if old.spec.node_name != node:
             told = f'node "{node}" can only update pod status for pods with spec.nodeName set to itself'
-            raise _refusal(call, told, new)
+            raise _forbid(call, told, new)
         if old.metadata.labels != new.metadata.labels:
-            raise _refusal(call, f'node "{node}" cannot update labels through pod status', new)
+            raise _forbid(call, f'node "{node}" cannot update labels through pod status', new)
         if old.status.resource_claim_statuses != new.status.resource_claim_statuses:
-            raise _refusal(call, f'node "{node}" cannot update resource claim statues', new)
+            raise _forbid(call, f'node "{node}" cannot update resource claim statues', new)
         if old.status.extended_resource_claim_status != new.status.extended_resource_claim_status:
-            raise _refusal(call, f'node "{node}" cannot update extended resource claim status', new)
+            raise _forbid(call, f'node "{node}" cannot update extended resource claim status', new)
 
-    async def _evict(self, call: Call, node: str) -> None:
+    async def _evict(self, call: ApiCall, node: str) -> None:
         pod = await self._backend.reader.get(Pod, call.name, call.namespace)
         if pod is None:
             raise self._missing(Pod, call.name)
         if pod.spec.node_name != node:
-            raise _refusal(call, f"node {node} can only evict pods with spec.nodeName set to itself")
+            raise _forbid(call, f"node {node} can only evict pods with spec.nodeName set to itself")
 
     # --- nodes and what is theirs
 
-    def _create_node(self, call: Call, node: str, new: Node) -> None:
-        self._own(call, new, f'node "{node}" is not allowed to modify node "{new.name}"', node)
+    def _create_node(self, call: ApiCall, node: str, new: Node) -> None:
+        self._require_own(call, new, f'node "{node}" is not allowed to modify node "{new.name}"', node)
         if new.spec.config_source is not None:
             told = f'node "{node}" is not allowed to create pods with a non-nil configSource'
-            raise _refusal(call, told, new)
+            raise _forbid(call, told, new)
         self._labels(call, new, {}, f'node "{node}" is not allowed to set the following labels: ')
 
-    def _update_node(self, call: Call, node: str, old: Node, new: Node) -> None:
-        self._own(call, new, f'node "{node}" is not allowed to modify node "{new.name}"', node)
+    def _update_node(self, call: ApiCall, node: str, old: Node, new: Node) -> None:
+        self._require_own(call, new, f'node "{node}" is not allowed to modify node "{new.name}"', node)
         if new.spec.config_source is not None and new.spec.config_source != old.spec.config_source:
             told = f'node "{node}" is not allowed to update configSource to a new non-nil configSource'
-            raise _refusal(call, told, new)
+            raise _forbid(call, told, new)
         if new.spec.taints != old.spec.taints:
-            raise _refusal(call, f'node "{node}" is not allowed to modify taints', new)
+            raise _forbid(call, f'node "{node}" is not allowed to modify taints', new)
         if new.metadata.owner_references != old.metadata.owner_references:
-            raise _refusal(call, f'node "{node}" is not allowed to modify ownerReferences', new)
+            raise _forbid(call, f'node "{node}" is not allowed to modify ownerReferences', new)
         self._labels(call, new, old.metadata.labels, "is not allowed to modify labels: ")
 
-    def _labels(self, call: Call, node: Node, before: Mapping[str, str], told: str) -> None:
+    def _labels(self, call: ApiCall, node: Node, before: Mapping[str, str], told: str) -> None:
         wrong = forbidden_labels(before, node.metadata.labels)
         if wrong:
-            raise _refusal(call, f"{told}{', '.join(wrong)}", node)
+            raise _forbid(call, f"{told}{', '.join(wrong)}", node)
 
-    def _lease(self, call: Call, node: str, lease: Lease) -> None:
+    def _lease(self, call: ApiCall, node: str, lease: Lease) -> None:
         if call.namespace != LEASES:
-            raise _refusal(call, f'can only access leases in the "{LEASES}" system namespace', lease)
+            raise _forbid(call, f'can only access leases in the "{LEASES}" system namespace', lease)
         told = "can only access node lease with the same name as the requesting node"
-        self._own(call, lease, told, node)
+        self._require_own(call, lease, told, node)
 
-    def _slice(self, call: Call, node: str, obj: ResourceSlice, told: str) -> None:
+    def _slice(self, call: ApiCall, node: str, obj: ResourceSlice, told: str) -> None:
         if obj.spec.node_name != node:
-            raise _refusal(call, told, obj)
+            raise _forbid(call, told, obj)
 
     # --- claims and tokens
 
     def _update_claim(
-        self, call: Call, node: str, old: PersistentVolumeClaim, new: PersistentVolumeClaim
+        self, call: ApiCall, node: str, old: PersistentVolumeClaim, new: PersistentVolumeClaim
     ) -> None:
         if call.subresource != "status":
-            raise _refusal(call, "may only update PVC status", new)
+            raise _forbid(call, "may only update PVC status", new)
         before, after = _without_growth(old), _without_growth(new)
         if before != after:
             told = (
                 f'node "{node}" is not allowed to update fields other than status.quantity and '
                 f"status.conditions: {difference(before, after)}"
             )
-            raise _refusal(call, told, new)
+            raise _forbid(call, told, new)
 
-    async def _token(self, call: Call, node: str, asked: TokenRequest) -> None:
+    async def _token(self, call: ApiCall, node: str, asked: TokenRequest) -> None:
         reference = asked.spec.bound_object_ref
         if (
             reference is None
             or (reference.api_version, reference.kind) != ("v1", "Pod")
             or not reference.name
         ):
-            raise _refusal(call, "node requested token not bound to a pod")
+            raise _forbid(call, "node requested token not bound to a pod")
         if not reference.uid:
-            raise _refusal(call, "node requested token with a pod binding without a uid")
+            raise _forbid(call, "node requested token with a pod binding without a uid")
         pod = await self._backend.reader.get(Pod, reference.name, call.namespace)
         if pod is None:
             raise self._missing(Pod, reference.name)
@@ -235,18 +239,18 @@ class Restriction:
                 f"the UID in the bound object reference ({reference.uid}) does not match the UID in record. "
                 "The object might have been deleted and then recreated"
             )
-            raise _refusal(call, told)
+            raise _forbid(call, told)
         if pod.spec.node_name != node:
-            raise _refusal(call, "node requested token bound to a pod scheduled on a different node")
-        told = await wrong_audience(call, pod, asked.spec.audiences, self._authority)
+            raise _forbid(call, "node requested token bound to a pod scheduled on a different node")
+        told = await audience_error(call, pod, asked.spec.audiences, self._authority)
         if told:
-            raise _refusal(call, told)
+            raise _forbid(call, told)
 
     def _missing(self, type: type[Node] | type[Pod] | type[ServiceAccount], name: str) -> NotFound:
         return NotFound.of(self._backend.registry.of(type).kind, name)
 
 
-def _refusal(call: Call, why: str, obj: Any = None) -> APIError:
+def _forbid(call: ApiCall, why: str, obj: Any = None) -> APIError:
     name = call.name or (obj.metadata.name or obj.metadata.generate_name if obj is not None else "")
     return Forbidden.to(call.kind, name or "Unknown", why)
 
@@ -260,13 +264,13 @@ def _without_growth(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
     return structs.replace(claim, metadata=meta, status=status)
 
 
-def _request(call: Call, node: str, request: CertificateSigningRequest) -> None:
+def _request(call: ApiCall, node: str, request: CertificateSigningRequest) -> None:
     if request.spec.signer_name not in _SIGNERS:
         return
     try:
         subject = x509.load_pem_x509_csr(request.spec.request).subject
     except ValueError as error:
-        raise _refusal(call, f"unable to parse csr: {error}", request) from error
+        raise _forbid(call, f"unable to parse csr: {error}", request) from error
     common = [attribute.value for attribute in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if common != [f"system:node:{node}"]:
-        raise _refusal(call, f"can only create a node CSR with CN=system:node:{node}", request)
+        raise _forbid(call, f"can only create a node CSR with CN=system:node:{node}", request)

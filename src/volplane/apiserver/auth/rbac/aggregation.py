@@ -17,17 +17,17 @@ from msgspec import structs
 
 from volplane.api.errors import NotFound
 from volplane.api.rbac import ClusterRole, PolicyRule
-from volplane.api.selectors import Labels
-from volplane.apiserver.auth.users import SYSTEM
+from volplane.api.selectors import LabelMatcher
+from volplane.apiserver.auth.well_known_users import SYSTEM
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.strategy import Call
-from volplane.apiserver.verbs.update import AS_IT_IS, modify
+from volplane.apiserver.strategy import ApiCall
+from volplane.apiserver.verbs.update import SERVER_WRITE, modify
 from volplane.base import clock
-from volplane.store import Closed, Record, StoreError
+from volplane.store import StoreClosed, StoreError, StoreRecord
 
 log = logging.getLogger(__name__)
 
-PAUSE = 1.0  # seconds before a store that refuses is asked again
+RETRY_SECONDS = 1.0  # seconds before a store that refuses is asked again
 
 
 def rules_of(role: ClusterRole, others: Mapping[str, ClusterRole]) -> tuple[PolicyRule, ...]:
@@ -36,27 +36,27 @@ def rules_of(role: ClusterRole, others: Mapping[str, ClusterRole]) -> tuple[Poli
         return role.rules
     found: dict[PolicyRule, None] = {}
     for selector in role.aggregation_rule.cluster_role_selectors:
-        chosen = Labels.of(selector)
+        chosen = LabelMatcher.of(selector)
         for name in sorted(others):
             if name != role.name and chosen.matches(others[name].metadata.labels):
                 found |= dict.fromkeys(others[name].rules)
     return tuple(found)
 
 
-def aggregated(roles: Sequence[ClusterRole]) -> tuple[ClusterRole, ...]:
+def aggregate_roles(roles: Sequence[ClusterRole]) -> tuple[ClusterRole, ...]:
     """All of these with their rules in place: a role may be made of one that is itself made of others."""
     by_name = {role.name: role for role in roles}
-    while name := outdated(by_name):
+    while name := find_outdated(by_name):
         by_name[name] = structs.replace(by_name[name], rules=rules_of(by_name[name], by_name))
     return tuple(by_name.values())
 
 
-def outdated(roles: Mapping[str, ClusterRole]) -> str:
+def find_outdated(roles: Mapping[str, ClusterRole]) -> str:
     """The first role whose rules are not those of the others; none is ""."""
     return next((name for name in sorted(roles) if rules_of(roles[name], roles) != roles[name].rules), "")
 
 
-class Aggregation:
+class RoleAggregation:
     """Keeps the rules of such roles up to date in the store."""
 
     def __init__(self, backend: Backend, roles: Mapping[str, ClusterRole]) -> None:
@@ -76,23 +76,23 @@ class Aggregation:
             await self._woken.wait()
             self._woken.clear()
             try:
-                if name := outdated(self._roles):
+                if name := find_outdated(self._roles):
                     await self._write(name)
-            except Closed:
+            except StoreClosed:
                 return
             except StoreError:
                 log.exception("a role made of others could not be written; it is tried again")
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(RETRY_SECONDS)
                 self._woken.set()
 
     async def _write(self, name: str) -> None:
         entry = self._backend.registry.of(ClusterRole)
 
-        async def filled(role: ClusterRole, record: Record) -> ClusterRole:
+        async def set_rules(role: ClusterRole, record: StoreRecord) -> ClusterRole:
             return structs.replace(role, rules=rules_of(role, self._roles))
 
-        call = Call("update", entry.kind, SYSTEM, self._backend.reader, clock.wall(), name=name)
+        call = ApiCall("update", entry.kind, SYSTEM, self._backend.reader, clock.wall(), name=name)
         try:
-            await modify(self._backend, entry, call, filled, AS_IT_IS)
+            await modify(self._backend, entry, call, set_rules, SERVER_WRITE)
         except NotFound:
             return  # deleted meanwhile

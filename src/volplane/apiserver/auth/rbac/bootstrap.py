@@ -18,11 +18,11 @@ from volplane.api.meta import Resource
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, Role, RoleBinding
 from volplane.apiserver.auth.rbac import policy
 from volplane.apiserver.auth.rbac.policy.words import AUTOUPDATE
-from volplane.apiserver.auth.rbac.rules import missing
+from volplane.apiserver.auth.rbac.rules import missing_rules
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.verbs.create import stored
+from volplane.apiserver.verbs.create import commit_write
 from volplane.base import clock
-from volplane.store import Exists, Missing, Stale
+from volplane.store import KeyExists, KeyMissing, StaleRevision
 
 
 async def bootstrap(backend: Backend) -> None:
@@ -43,9 +43,9 @@ async def _ensure(backend: Backend, wanted: Resource, now: str) -> None:
     try:
         if record is None:
             await _create(backend, key, wanted, now)
-        elif (better := completed(entry.feed.object(record), wanted)) is not None:
-            await backend.store.update(key, entry.shape.stored(better), revision=record.revision)
-    except (Exists, Stale, Missing):  # another server over the same store was faster
+        elif (better := add_missing(entry.watch_cache.object(record), wanted)) is not None:
+            await backend.store.update(key, entry.access.encode_stored(better), revision=record.revision)
+    except (KeyExists, StaleRevision, KeyMissing):  # another server over the same store was faster
         return
 
 
@@ -53,11 +53,11 @@ async def _create(backend: Backend, key: str, wanted: Resource, now: str) -> Non
     entry = backend.registry.of(type(wanted))
     meta = structs.replace(wanted.metadata, uid=str(uuid.uuid4()), creation_timestamp=now)
     made = structs.replace(wanted, metadata=meta)
-    value = entry.shape.stored(made)
-    await stored(entry, made, value, backend.store.create(key, value))
+    value = entry.access.encode_stored(made)
+    await commit_write(entry, made, value, backend.store.create(key, value))
 
 
-def completed(held: Any, wanted: Any) -> Any | None:
+def add_missing(held: Any, wanted: Any) -> Any | None:
     """What is there with all that should be there, or None when nothing is missing."""
     if held.metadata.annotations.get(AUTOUPDATE) == "false":
         return None
@@ -66,7 +66,7 @@ def completed(held: Any, wanted: Any) -> Any | None:
             return _with_aggregation(held, wanted)
         case ClusterRole() | Role():
             others = [rule for rule in wanted.rules if rule not in held.rules]
-            more = tuple(rule for rule in others if missing(held.rules, [rule]))
+            more = tuple(rule for rule in others if missing_rules(held.rules, [rule]))
             return structs.replace(held, rules=(*held.rules, *more)) if more else None
         case ClusterRoleBinding() | RoleBinding():
             absent = tuple(subject for subject in wanted.subjects if subject not in held.subjects)

@@ -13,50 +13,54 @@ from msgspec import structs
 from volplane.api.errors import Forbidden, NotFound
 from volplane.api.meta import ObjectMeta
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef
-from volplane.apiserver.auth.authorize import Act, Authority
-from volplane.apiserver.auth.rbac.index import Rbac
-from volplane.apiserver.auth.rbac.rules import FULL_AUTHORITY, compacted, missing, shown
-from volplane.apiserver.auth.texts import aggregate, listed, quoted
-from volplane.apiserver.auth.users import MASTERS
+from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
+from volplane.apiserver.auth.go_format import aggregate_errors, go_list, go_quote
+from volplane.apiserver.auth.rbac.rules import FULL_AUTHORITY, compact_rules, format_rule, missing_rules
+from volplane.apiserver.auth.rbac.user_rules import Rbac
+from volplane.apiserver.auth.well_known_users import MASTERS
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.strategy import Call
+from volplane.apiserver.strategy import ApiCall
 
 _KINDS = (ClusterRole, Role, ClusterRoleBinding, RoleBinding)
 _PLURALS = {"ClusterRole": "clusterroles", "Role": "roles"}
 AGGREGATION = "must have cluster-admin privileges to use the aggregationRule"
 
 
-class Escalation:
+class EscalationCheck:
     """A judge of admission: see `auth.admission`."""
 
-    def __init__(self, backend: Backend, rbac: Rbac, authority: Authority) -> None:
+    def __init__(self, backend: Backend, rbac: Rbac, authority: AuthorizerChain) -> None:
         self._backend = backend
         self._rbac = rbac
         self._authority = authority
 
-    async def create(self, call: Call, obj: Any) -> None:
+    async def create(self, call: ApiCall, obj: Any) -> None:
         if isinstance(obj, _KINDS) and MASTERS not in call.user.groups:
-            await self._judge(call, None, obj)
+            await self._check(call, None, obj)
 
-    async def update(self, call: Call, old: Any, new: Any) -> None:
-        if isinstance(new, _KINDS) and MASTERS not in call.user.groups and not _only_collected(old, new):
-            await self._judge(call, old, new)
+    async def update(self, call: ApiCall, old: Any, new: Any) -> None:
+        if (
+            isinstance(new, _KINDS)
+            and MASTERS not in call.user.groups
+            and not _is_garbage_collection_update(old, new)
+        ):
+            await self._check(call, old, new)
 
-    async def delete(self, call: Call, obj: Any) -> None:
+    async def delete(self, call: ApiCall, obj: Any) -> None:
         return None
 
-    async def post(self, call: Call, obj: Any) -> None:
+    async def post(self, call: ApiCall, obj: Any) -> None:
         return None
 
-    async def _judge(self, call: Call, old: Any, new: Any) -> None:
+    async def _check(self, call: ApiCall, old: Any, new: Any) -> None:
         if isinstance(new, (Role, ClusterRole)):
-            self._judge_role(call, old, new)
+            self._check_role(call, old, new)
         else:
-            await self._judge_binding(call, new)
+            await self._check_binding(call, new)
 
-    def _judge_role(self, call: Call, old: Role | ClusterRole | None, new: Role | ClusterRole) -> None:
+    def _check_role(self, call: ApiCall, old: Role | ClusterRole | None, new: Role | ClusterRole) -> None:
         kind = call.kind
-        act = Act("escalate", kind.group, kind.plural, call.namespace, call.name)
+        act = AuthorizationAttributes("escalate", kind.group, kind.plural, call.namespace, call.name)
         if self._authority.allows(call.user, act):
             return
         self._require(call, new.name, new.rules)
@@ -65,12 +69,12 @@ class Escalation:
         if gathers and self._lacks(call, FULL_AUTHORITY):
             raise Forbidden.to(kind, new.name, AGGREGATION)
 
-    async def _judge_binding(self, call: Call, binding: RoleBinding | ClusterRoleBinding) -> None:
+    async def _check_binding(self, call: ApiCall, binding: RoleBinding | ClusterRoleBinding) -> None:
         reference = binding.role_ref
         plural = _PLURALS.get(reference.kind)
         if plural is None:
             return  # validation has a word for it
-        act = Act("bind", reference.api_group, plural, call.namespace, reference.name)
+        act = AuthorizationAttributes("bind", reference.api_group, plural, call.namespace, reference.name)
         if self._authority.allows(call.user, act):
             return
         self._require(call, binding.name, await self._rules(reference, call.namespace))
@@ -88,22 +92,22 @@ class Escalation:
             raise NotFound.of(self._backend.registry.of(of).kind, reference.name)
         return role.rules
 
-    def _lacks(self, call: Call, rules: Sequence[PolicyRule]) -> list[PolicyRule]:
-        view = self._rbac.view(call.user, call.namespace)
-        return missing([grant.rule for grant in view.grants], rules)
+    def _lacks(self, call: ApiCall, rules: Sequence[PolicyRule]) -> list[PolicyRule]:
+        view = self._rbac.user_rules(call.user, call.namespace)
+        return missing_rules([grant.rule for grant in view.grants], rules)
 
-    def _require(self, call: Call, name: str, rules: Sequence[PolicyRule]) -> None:
+    def _require(self, call: ApiCall, name: str, rules: Sequence[PolicyRule]) -> None:
         lacks = self._lacks(call, rules)
         if not lacks:
             return
         user = call.user
-        told = "\n".join(sorted({shown(rule) for rule in compacted(lacks)}))
+        told = "\n".join(sorted({format_rule(rule) for rule in compact_rules(lacks)}))
         why = (
-            f"user {quoted(user.name)} (groups={listed(user.groups)}) "
+            f"user {go_quote(user.name)} (groups={go_list(user.groups)}) "
             f"is attempting to grant RBAC permissions not currently held:\n{told}"
         )
-        if errors := self._rbac.view(user, call.namespace).errors:
-            why += f"; resolution errors: [{aggregate(errors)}]"
+        if errors := self._rbac.user_rules(user, call.namespace).errors:
+            why += f"; resolution errors: [{aggregate_errors(errors)}]"
         raise Forbidden.to(call.kind, name, why)
 
 
@@ -112,7 +116,7 @@ def _has_aggregation(role: Role | ClusterRole | None) -> bool:
     return rule is not None and bool(rule.cluster_role_selectors)
 
 
-def _only_collected(old: Any, new: Any) -> bool:
+def _is_garbage_collection_update(old: Any, new: Any) -> bool:
     """Does this write change nothing but what garbage collection needs?"""
     was: ObjectMeta = old.metadata
     restored = structs.replace(

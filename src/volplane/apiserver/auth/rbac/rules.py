@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import structs
 
 from volplane.api.rbac import PolicyRule
-from volplane.apiserver.auth.texts import listed
+from volplane.apiserver.auth.go_format import go_list
 
 ANY = "*"
 FULL_AUTHORITY = (
@@ -33,25 +33,28 @@ def allows_resource(rule: PolicyRule, verb: str, group: str, plural: str, subres
 
 
 def allows_path(rule: PolicyRule, verb: str, path: str) -> bool:
-    return _has(rule.verbs, verb) and any(_spans(url, path) for url in rule.non_resource_urls)
+    return _has(rule.verbs, verb) and any(_matches_url(url, path) for url in rule.non_resource_urls)
 
 
 def _has(given: Sequence[str], wanted: str) -> bool:
     return wanted in given or ANY in given
 
 
-def _spans(url: str, path: str) -> bool:
+def _matches_url(url: str, path: str) -> bool:
     return url in (ANY, path) or (url.endswith("*") and path.startswith(url.rstrip("*")))
 
 
-def missing(held: Sequence[PolicyRule], wanted: Iterable[PolicyRule]) -> list[PolicyRule]:
+def missing_rules(held: Sequence[PolicyRule], wanted: Iterable[PolicyRule]) -> list[PolicyRule]:
     """The smallest rules of `wanted` that no rule of `held` covers."""
     return [
-        atom for rule in wanted for atom in _atoms(rule) if not any(_covers(owner, atom) for owner in held)
+        atom
+        for rule in wanted
+        for atom in _split_rule(rule)
+        if not any(_covers(owner, atom) for owner in held)
     ]
 
 
-def _atoms(rule: PolicyRule) -> Iterator[PolicyRule]:
+def _split_rule(rule: PolicyRule) -> Iterator[PolicyRule]:
     """Each has one verb, one group, one resource and at most one name, or one verb and one URL."""
     for group in rule.api_groups:
         for resource in rule.resources:
@@ -88,7 +91,7 @@ def _covers_resource(held: Sequence[str], resource: str) -> bool:
     return _has(held, resource) or (bool(slash) and f"*/{subresource}" in held)
 
 
-def compacted(atoms: Iterable[PolicyRule]) -> list[PolicyRule]:
+def compact_rules(atoms: Iterable[PolicyRule]) -> list[PolicyRule]:
     """Atoms about one resource, and about one name of it, as one rule with all their verbs."""
     others: list[PolicyRule] = []
     joined: dict[tuple[tuple[str, ...], ...], PolicyRule] = {}
@@ -102,7 +105,7 @@ def compacted(atoms: Iterable[PolicyRule]) -> list[PolicyRule]:
     return others + list(joined.values())
 
 
-def shown(rule: PolicyRule) -> str:
+def format_rule(rule: PolicyRule) -> str:
     """A rule as a refusal names it."""
     parts = (
         ("APIGroups", rule.api_groups),
@@ -111,4 +114,4 @@ def shown(rule: PolicyRule) -> str:
         ("ResourceNames", rule.resource_names),
         ("Verbs", rule.verbs),
     )
-    return "{" + ", ".join(f"{name}:{listed(values)}" for name, values in parts if values) + "}"
+    return "{" + ", ".join(f"{name}:{go_list(values)}" for name, values in parts if values) + "}"

@@ -18,34 +18,43 @@ from msgspec import Struct
 
 from volplane.apiserver.crd.cel import nodes, parser
 from volplane.apiserver.crd.cel.compiler import compile as _compile
-from volplane.apiserver.crd.cel.errors import Exhausted, Failure, Flaw
-from volplane.apiserver.crd.cel.running import Eval, Scope, paid
-from volplane.apiserver.crd.cel.types import Type
-from volplane.apiserver.crd.cel.values import Budget, Maybe
+from volplane.apiserver.crd.cel.errors import CelCompileError, CelEvaluationError, CostLimitExceeded
+from volplane.apiserver.crd.cel.evaluation import Eval, EvaluationScope, charge_for_length
+from volplane.apiserver.crd.cel.types import CelType
+from volplane.apiserver.crd.cel.values import CostBudget, OptionalValue
 
-__all__ = ["Budget", "Exhausted", "Failure", "Flaw", "Maybe", "Program", "Type", "compile"]
+__all__ = [
+    "CelCompileError",
+    "CelEvaluationError",
+    "CelProgram",
+    "CelType",
+    "CostBudget",
+    "CostLimitExceeded",
+    "OptionalValue",
+    "compile",
+]
 
 
-class Program(Struct, frozen=True):
+class CelProgram(Struct, frozen=True):
     """A compiled expression."""
 
-    type: Type
+    type: CelType
     names: frozenset[str]  # the variables it mentions
     evaluate: Eval
 
-    def run(self, values: Mapping[str, Any], budget: Budget) -> Any:
+    def run(self, values: Mapping[str, Any], budget: CostBudget) -> Any:
         """Raises Failure."""
         try:
-            return self.evaluate(Scope(dict(values), budget))
+            return self.evaluate(EvaluationScope(dict(values), budget))
         except RecursionError as error:
-            raise Failure("evaluation is nested too deeply") from error
+            raise CelEvaluationError("evaluation is nested too deeply") from error
 
 
-def compile(source: str, variables: Mapping[str, Type]) -> Program:
+def compile(source: str, variables: Mapping[str, CelType]) -> CelProgram:
     """Raises Flaw."""
     try:
         tree = parser.parse(source)
-        made = paid(_compile(tree, variables), tree)
+        made = charge_for_length(_compile(tree, variables), tree)
     except RecursionError as error:
-        raise Flaw("expression recursion limit exceeded", 0) from error
-    return Program(made.type, frozenset(nodes.names(tree)), made.run)
+        raise CelCompileError("expression recursion limit exceeded", 0) from error
+    return CelProgram(made.type, frozenset(nodes.identifiers(tree)), made.run)

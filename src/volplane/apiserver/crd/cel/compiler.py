@@ -9,97 +9,107 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, assert_never
 
-from volplane.apiserver.crd.cel import running, types
-from volplane.apiserver.crd.cel.errors import NO_OVERLOAD, Failure, Flaw
+from volplane.apiserver.crd.cel import evaluation, types
+from volplane.apiserver.crd.cel.errors import NO_OVERLOAD, CelCompileError, CelEvaluationError
+from volplane.apiserver.crd.cel.evaluation import Eval, EvaluationScope, TypedEval
 from volplane.apiserver.crd.cel.library import Overload, element, overloads
-from volplane.apiserver.crd.cel.nodes import Call, Entries, Ident, Index, Items, Literal, Macro, Node, Select
-from volplane.apiserver.crd.cel.running import Eval, Scope, Typed
+from volplane.apiserver.crd.cel.nodes import (
+    CallExpr,
+    Expr,
+    IdentExpr,
+    IndexExpr,
+    ListExpr,
+    LiteralExpr,
+    MacroExpr,
+    MapExpr,
+    SelectExpr,
+)
 from volplane.apiserver.crd.cel.types import (
     BOOL,
     DYN,
     INT,
     Bindings,
-    Type,
+    CelType,
     bind,
     fits,
     optional_of,
 )
-from volplane.apiserver.crd.cel.values import Maybe, Namespace, type_of
+from volplane.apiserver.crd.cel.values import CelNamespace, OptionalValue, type_of
 
 _CONSTANTS: Mapping[str, Any] = {
     **{
-        name: Type(name)
+        name: CelType(name)
         for name in ("bool", "int", "double", "string", "bytes", "list", "map", "null_type", "type")
     },
-    "optional": Namespace(),
+    "optional": CelNamespace(),
 }
 
 
-def compile(node: Node, variables: Mapping[str, Type]) -> Typed:
+def compile(node: Expr, variables: Mapping[str, CelType]) -> TypedEval:
     """Raises Flaw."""
     return _Compiler(dict(variables)).node(node)
 
 
 class _Compiler:
-    def __init__(self, variables: dict[str, Type]) -> None:
+    def __init__(self, variables: dict[str, CelType]) -> None:
         self._variables = variables
 
-    def node(self, node: Node) -> Typed:
+    def node(self, node: Expr) -> TypedEval:
         match node:
-            case Literal(_, value):
-                return Typed(type_of(value), lambda scope: value)
-            case Ident():
+            case LiteralExpr(_, value):
+                return TypedEval(type_of(value), lambda scope: value)
+            case IdentExpr():
                 return self._ident(node)
-            case Select():
+            case SelectExpr():
                 return self._select(node)
-            case Index():
+            case IndexExpr():
                 return self._index(node)
-            case Call():
+            case CallExpr():
                 return self._call(node)
-            case Items(_, items):
-                return running.items([self.node(item) for item in items])
-            case Entries(_, entries):
-                return running.entries([(self.node(key), self.node(value)) for key, value in entries])
-            case Macro():
+            case ListExpr(_, items):
+                return evaluation.list_literal([self.node(item) for item in items])
+            case MapExpr(_, entries):
+                return evaluation.map_literal([(self.node(key), self.node(value)) for key, value in entries])
+            case MacroExpr():
                 return self._macro(node)
         assert_never(node)
 
-    def _ident(self, node: Ident) -> Typed:
+    def _ident(self, node: IdentExpr) -> TypedEval:
         name = node.name
         if name in self._variables:
-            return Typed(self._variables[name], lambda scope: scope.values[name])
+            return TypedEval(self._variables[name], lambda scope: scope.values[name])
         if name in _CONSTANTS:
             value = _CONSTANTS[name]
-            return Typed(type_of(value), lambda scope: value)
-        raise Flaw(f"undeclared reference to '{name}' (in container '')", node.at)
+            return TypedEval(type_of(value), lambda scope: value)
+        raise CelCompileError(f"undeclared reference to '{name}' (in container '')", node.at)
 
     # Members
 
-    def _select(self, node: Select) -> Typed:
+    def _select(self, node: SelectExpr) -> TypedEval:
         operand = self.node(node.operand)
-        held = _inside(operand.type)
+        held = _unwrap_optional(operand.type)
         found = _field_type(held, node)
         if node.test:
-            return Typed(BOOL, running.has(operand.run, node.field))
+            return TypedEval(BOOL, evaluation.has(operand.run, node.field))
         if node.optional or operand.type.name == "optional_type":
-            return Typed(optional_of(found), running.maybe(operand.run, node.field))
-        return Typed(found, running.selected(operand.run, node.field))
+            return TypedEval(optional_of(found), evaluation.maybe(operand.run, node.field))
+        return TypedEval(found, evaluation.select(operand.run, node.field))
 
-    def _index(self, node: Index) -> Typed:
+    def _index(self, node: IndexExpr) -> TypedEval:
         operand, index = self.node(node.operand), self.node(node.index)
-        held = _inside(operand.type)
+        held = _unwrap_optional(operand.type)
         wanted, found = _element_type(held)
         if wanted is None or not (
             fits(wanted, index.type, {}) or (wanted == INT and index.type == types.DOUBLE)
         ):
             raise _mismatch(node.at, "_[_]", [operand.type, index.type])
         if node.optional or operand.type.name == "optional_type":
-            return Typed(optional_of(found), running.maybe_element(operand.run, index.run))
-        return Typed(found, lambda scope: element(operand.run(scope), index.run(scope)))
+            return TypedEval(optional_of(found), evaluation.maybe_element(operand.run, index.run))
+        return TypedEval(found, lambda scope: element(operand.run(scope), index.run(scope)))
 
     # Calls
 
-    def _call(self, node: Call) -> Typed:
+    def _call(self, node: CallExpr) -> TypedEval:
         if node.function in ("_&&_", "_||_"):
             return self._logic(node)
         if node.function == "_?_:_":
@@ -107,92 +117,92 @@ class _Compiler:
         member = node.target is not None
         known = overloads().get((node.function, member))
         if known is None:
-            raise Flaw(f"undeclared reference to '{node.function}' (in container '')", node.at)
+            raise CelCompileError(f"undeclared reference to '{node.function}' (in container '')", node.at)
         args = [self.node(arg) for arg in ((node.target,) if node.target is not None else ()) + node.args]
-        return _resolved(node, known, args)
+        return _resolve_overload(node, known, args)
 
-    def _logic(self, node: Call) -> Typed:
+    def _logic(self, node: CallExpr) -> TypedEval:
         one, other = (self._bool(node, arg) for arg in node.args)
-        return Typed(BOOL, running.both_ways(one.run, other.run, decides=node.function == "_||_"))
+        return TypedEval(BOOL, evaluation.short_circuit(one.run, other.run, decides=node.function == "_||_"))
 
-    def _bool(self, node: Call, arg: Node) -> Typed:
+    def _bool(self, node: CallExpr, arg: Expr) -> TypedEval:
         made = self.node(arg)
         if not fits(BOOL, made.type, {}):
-            raise Flaw(f"expected type 'bool' but found '{made.type}'", arg.at)
+            raise CelCompileError(f"expected type 'bool' but found '{made.type}'", arg.at)
         return made
 
-    def _choice(self, node: Call) -> Typed:
+    def _choice(self, node: CallExpr) -> TypedEval:
         condition = self._bool(node, node.args[0])
         then, otherwise = self.node(node.args[1]), self.node(node.args[2])
         bound: Bindings = {}
-        if not (fits(Type("A"), then.type, bound) and fits(Type("A"), otherwise.type, bound)):
+        if not (fits(CelType("A"), then.type, bound) and fits(CelType("A"), otherwise.type, bound)):
             raise _mismatch(node.at, "_?_:_", [condition.type, then.type, otherwise.type])
         made = DYN if DYN in (then.type, otherwise.type) else bound["A"]
-        return Typed(
-            made, lambda scope: (then if running.truth(condition.run(scope)) else otherwise).run(scope)
+        return TypedEval(
+            made, lambda scope: (then if evaluation.truth(condition.run(scope)) else otherwise).run(scope)
         )
 
     # Macros
 
-    def _macro(self, node: Macro) -> Typed:
+    def _macro(self, node: MacroExpr) -> TypedEval:
         target = self.node(node.target)
         if node.name in ("optMap", "optFlatMap"):
             return self._opt_map(node, target)
         item = _element_of(target.type)
         if item is None:
             text = f"expression of type '{target.type}' cannot be range of a comprehension"
-            raise Flaw(f"{text} (must be list, map, or dynamic)", node.at)
-        bodies = self._bound(node, item)
+            raise CelCompileError(f"{text} (must be list, map, or dynamic)", node.at)
+        bodies = self._compile_bodies(node, item)
         tests = bodies[:-1] if node.name == "map" else bodies
         for body, source in zip(tests, node.bodies, strict=False):
             if not fits(BOOL, body.type, {}):
-                raise Flaw(f"expected type 'bool' but found '{body.type}'", source.at)
-        return running.MACROS[node.name](target, node.variable, item, bodies)
+                raise CelCompileError(f"expected type 'bool' but found '{body.type}'", source.at)
+        return evaluation.MACROS[node.name](target, node.variable, item, bodies)
 
-    def _opt_map(self, node: Macro, target: Typed) -> Typed:
+    def _opt_map(self, node: MacroExpr, target: TypedEval) -> TypedEval:
         if target.type.name not in ("optional_type", "dyn"):
             raise _mismatch(node.at, node.name, [target.type])
-        [body] = self._bound(node, _inside(target.type))
+        [body] = self._compile_bodies(node, _unwrap_optional(target.type))
         flat = node.name == "optFlatMap"
 
-        def run(scope: Scope) -> Any:
+        def run(scope: EvaluationScope) -> Any:
             given = target.run(scope)
-            if not isinstance(given, Maybe):
-                raise Failure(NO_OVERLOAD)
+            if not isinstance(given, OptionalValue):
+                raise CelEvaluationError(NO_OVERLOAD)
             if not given.is_set:
                 return given
-            made = running.bound(scope, node.variable, given.value, body.run)
-            return made if flat else Maybe(made)
+            made = evaluation.with_variable(scope, node.variable, given.value, body.run)
+            return made if flat else OptionalValue(made)
 
-        return Typed(optional_of(body.type), run)
+        return TypedEval(optional_of(body.type), run)
 
-    def _bound(self, node: Macro, item: Type) -> list[Typed]:
+    def _compile_bodies(self, node: MacroExpr, item: CelType) -> list[TypedEval]:
         """The bodies, in which the variable stands for an element."""
         inner = _Compiler({**self._variables, node.variable: item})
-        return [running.paid(inner.node(body), body) for body in node.bodies]
+        return [evaluation.charge_for_length(inner.node(body), body) for body in node.bodies]
 
 
 # Types of members
 
 
-def _inside(type: Type) -> Type:
+def _unwrap_optional(type: CelType) -> CelType:
     return type.inner[0] if type.name == "optional_type" else type
 
 
-def _field_type(held: Type, node: Select) -> Type:
+def _field_type(held: CelType, node: SelectExpr) -> CelType:
     if held.fields is not None:
         found = held.fields.get(node.field)
         if found is None:
-            raise Flaw(f"undefined field '{node.field}'", node.at)
+            raise CelCompileError(f"undefined field '{node.field}'", node.at)
         return found
     if held.name == "map":
         return held.inner[1]
     if held == DYN:
         return DYN
-    raise Flaw(f"type '{held}' does not support field selection", node.at)
+    raise CelCompileError(f"type '{held}' does not support field selection", node.at)
 
 
-def _element_type(held: Type) -> tuple[Type | None, Type]:
+def _element_type(held: CelType) -> tuple[CelType | None, CelType]:
     """What indexes this type, and what comes out."""
     if held.name == "list":
         return INT, held.inner[0]
@@ -201,23 +211,23 @@ def _element_type(held: Type) -> tuple[Type | None, Type]:
     return (DYN, DYN) if held == DYN else (None, DYN)
 
 
-def _element_of(type: Type) -> Type | None:
+def _element_of(type: CelType) -> CelType | None:
     """What a macro goes through: elements of a list, keys of a map."""
     if type.name in ("list", "map"):
         return type.inner[0]
     return DYN if type == DYN else None
 
 
-def _mismatch(at: int, function: str, args: list[Type], member: bool = False) -> Flaw:
+def _mismatch(at: int, function: str, args: list[CelType], member: bool = False) -> CelCompileError:
     shown = [str(arg) for arg in args]
     applied = f"{shown[0]}.({', '.join(shown[1:])})" if member else f"({', '.join(shown)})"
-    return Flaw(f"found no matching overload for '{function}' applied to '{applied}'", at)
+    return CelCompileError(f"found no matching overload for '{function}' applied to '{applied}'", at)
 
 
 # Functions
 
 
-def _resolved(node: Call, known: list[Overload], args: list[Typed]) -> Typed:
+def _resolve_overload(node: CallExpr, known: list[Overload], args: list[TypedEval]) -> TypedEval:
     given = [arg.type for arg in args]
     found: list[tuple[Overload, Bindings]] = []
     for overload in known:
@@ -234,23 +244,23 @@ def _resolved(node: Call, known: list[Overload], args: list[Typed]) -> Typed:
     dynamic = len(found) > 1 or any(
         type == DYN and not w.is_variable for type, w in zip(given, found[0][0].args, strict=True)
     )
-    return Typed(made, _dispatched([o for o, _ in found], runs) if dynamic else _direct(found[0][0], runs))
+    return TypedEval(made, _dispatch([o for o, _ in found], runs) if dynamic else _direct(found[0][0], runs))
 
 
 def _direct(overload: Overload, args: tuple[Eval, ...]) -> Eval:
     function = overload.run
 
-    def run(scope: Scope) -> Any:
+    def run(scope: EvaluationScope) -> Any:
         scope.budget.spend()
         return function(scope.budget, *[arg(scope) for arg in args])
 
     return run
 
 
-def _dispatched(known: list[Overload], args: tuple[Eval, ...]) -> Eval:
+def _dispatch(known: list[Overload], args: tuple[Eval, ...]) -> Eval:
     """By the types the values turn out to have."""
 
-    def run(scope: Scope) -> Any:
+    def run(scope: EvaluationScope) -> Any:
         scope.budget.spend()
         values = [arg(scope) for arg in args]
         given = [type_of(value) for value in values]
@@ -258,6 +268,6 @@ def _dispatched(known: list[Overload], args: tuple[Eval, ...]) -> Eval:
             bound: Bindings = {}
             if all(fits(wanted, type, bound) for wanted, type in zip(overload.args, given, strict=True)):
                 return overload.run(scope.budget, *values)
-        raise Failure(NO_OVERLOAD)
+        raise CelEvaluationError(NO_OVERLOAD)
 
     return run

@@ -1,9 +1,9 @@
-"""What goes wrong with an expression: before it runs (`Flaw`) and while it runs (`Failure`)."""
+"""What goes wrong with an expression: before it runs (`CelCompileError`) and while it runs (`Failure`)."""
 
 from __future__ import annotations
 
 
-class Flaw(Exception):
+class CelCompileError(Exception):
     """The expression cannot be compiled."""
 
     def __init__(self, text: str, at: int) -> None:
@@ -11,7 +11,7 @@ class Flaw(Exception):
         self.text = text
         self.at = at
 
-    def shown(self, source: str) -> str:
+    def format(self, source: str) -> str:
         """As the compiler of the API shows it: the line, and a mark under the place."""
         before = source[: self.at]
         line, column = before.count("\n"), self.at - (before.rfind("\n") + 1)
@@ -19,11 +19,11 @@ class Flaw(Exception):
         return f"ERROR: <input>:{line + 1}:{column + 1}: {self.text}\n | {snippet}\n | {'.' * column}^"
 
 
-class Failure(Exception):
+class CelEvaluationError(Exception):
     """Evaluation came to no result: a missing key, a division by zero, arguments that fit no function."""
 
 
-class Exhausted(Failure):
+class CostLimitExceeded(CelEvaluationError):
     """The expression took more steps than it may."""
 
     def __init__(self) -> None:

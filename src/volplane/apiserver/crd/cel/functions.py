@@ -12,11 +12,18 @@ from itertools import pairwise
 from typing import Any
 
 from volplane.apiserver.crd.cel import types
-from volplane.apiserver.crd.cel.errors import NO_OVERLOAD, Failure
-from volplane.apiserver.crd.cel.types import Type
-from volplane.apiserver.crd.cel.values import Bag, Budget, Maybe, equal, joined, type_of
+from volplane.apiserver.crd.cel.errors import NO_OVERLOAD, CelEvaluationError
+from volplane.apiserver.crd.cel.types import CelType
+from volplane.apiserver.crd.cel.values import (
+    CostBudget,
+    OptionalValue,
+    UnorderedList,
+    concatenate_lists,
+    equal,
+    type_of,
+)
 from volplane.apiserver.crd.schema import patterns
-from volplane.apiserver.crd.schema.values import number
+from volplane.apiserver.crd.schema.values import format_number
 from volplane.base import clock
 
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
@@ -28,22 +35,22 @@ _CHARACTERS = 10  # that one step pays for
 # Numbers
 
 
-def whole(value: int) -> int:
+def check_int64(value: int) -> int:
     if not -(1 << 63) <= value < 1 << 63:
-        raise Failure("integer overflow")
+        raise CelEvaluationError("integer overflow")
     return value
 
 
-def divided(a: int, b: int) -> int:
+def divide(a: int, b: int) -> int:
     if b == 0:
-        raise Failure("division by zero")
-    return whole(abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1))
+        raise CelEvaluationError("division by zero")
+    return check_int64(abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1))
 
 
 def remainder(a: int, b: int) -> int:
     if b == 0:
-        raise Failure("modulus by zero")
-    return int(math.fmod(a, b)) if abs(a) < 1 << 53 and abs(b) < 1 << 53 else a - b * divided(a, b)
+        raise CelEvaluationError("modulus by zero")
+    return int(math.fmod(a, b)) if abs(a) < 1 << 53 and abs(b) < 1 << 53 else a - b * divide(a, b)
 
 
 def quotient(a: float, b: float) -> float:
@@ -55,9 +62,9 @@ def quotient(a: float, b: float) -> float:
 # Conversions
 
 
-def kind_of(value: Any) -> Type:
+def kind_of(value: Any) -> CelType:
     found = type_of(value)
-    return Type("null_type") if found == types.NULL else Type(found.name)
+    return CelType("null_type") if found == types.NULL else CelType(found.name)
 
 
 def to_bool(text: str) -> bool:
@@ -65,20 +72,20 @@ def to_bool(text: str) -> bool:
         return True
     if text in ("false", "False", "FALSE", "f", "0"):
         return False
-    raise Failure("type conversion error from 'string' to 'bool'")
+    raise CelEvaluationError("type conversion error from 'string' to 'bool'")
 
 
 def to_int(text: str) -> int:
     if not re.fullmatch(r"[+-]?[0-9]{1,100}", text):
-        raise Failure("type conversion error from 'string' to 'int'")
-    return whole(int(text))
+        raise CelEvaluationError("type conversion error from 'string' to 'int'")
+    return check_int64(int(text))
 
 
 def to_double(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise Failure("type conversion error from 'string' to 'double'") from None
+        raise CelEvaluationError("type conversion error from 'string' to 'double'") from None
 
 
 def to_string(value: Any) -> str:
@@ -90,77 +97,77 @@ def to_string(value: Any) -> str:
         case int():
             return str(value)
         case float():
-            return number(value)
+            return format_number(value)
         case bytes():
-            return _decoded(value)
+            return _decode_utf8(value)
         case datetime():
             return clock.stamp(value)
         case timedelta():
-            return f"{number(value.total_seconds())}s"
-    raise Failure(NO_OVERLOAD)
+            return f"{format_number(value.total_seconds())}s"
+    raise CelEvaluationError(NO_OVERLOAD)
 
 
-def _decoded(value: bytes) -> str:
+def _decode_utf8(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise Failure("invalid UTF-8 in bytes, cannot convert to string") from None
+        raise CelEvaluationError("invalid UTF-8 in bytes, cannot convert to string") from None
 
 
 def to_timestamp(text: str) -> datetime:
     try:
         return clock.parse(text)
     except ValueError as error:
-        raise Failure(f"parsing time {text!r}: {error}") from None
+        raise CelEvaluationError(f"parsing time {text!r}: {error}") from None
 
 
 def to_duration(text: str) -> timedelta:
     bare = text.lstrip("+-")
     if bare != "0" and not _DURATIONS.fullmatch(bare):
-        raise Failure(f'time: invalid duration "{text}"')
+        raise CelEvaluationError(f'time: invalid duration "{text}"')
     seconds = sum(float(amount) * _SECONDS[unit] for amount, unit in _DURATION.findall(bare))
     try:
         return timedelta(seconds=-seconds if text.startswith("-") else seconds)
     except OverflowError:
-        raise Failure(f'time: invalid duration "{text}"') from None
+        raise CelEvaluationError(f'time: invalid duration "{text}"') from None
 
 
 def time_sum(one: Any, other: timedelta) -> Any:
     try:
         return one + other
     except OverflowError:
-        raise Failure("timestamp overflow") from None
+        raise CelEvaluationError("timestamp overflow") from None
 
 
 # Text
 
 
-def _pay(budget: Budget, *texts: Any) -> None:
+def _pay(budget: CostBudget, *texts: Any) -> None:
     """For reading or making texts of this length."""
     budget.spend(sum(len(text) for text in texts) // _CHARACTERS)
 
 
-def concatenated(budget: Budget, a: Any, b: Any) -> Any:
+def concatenate(budget: CostBudget, a: Any, b: Any) -> Any:
     _pay(budget, a, b)
     return a + b
 
 
-def contains(budget: Budget, text: str, part: str) -> bool:
+def contains(budget: CostBudget, text: str, part: str) -> bool:
     _pay(budget, text)
     return part in text
 
 
-def matches(budget: Budget, text: str, pattern: str) -> bool:
-    return _compiled(budget, text, pattern).search(text) is not None
+def matches(budget: CostBudget, text: str, pattern: str) -> bool:
+    return _compile_pattern(budget, text, pattern).search(text) is not None
 
 
-def find(budget: Budget, text: str, pattern: str) -> str:
-    return _compiled(budget, text, pattern).search(text) or ""
+def find(budget: CostBudget, text: str, pattern: str) -> str:
+    return _compile_pattern(budget, text, pattern).search(text) or ""
 
 
-def find_all(budget: Budget, text: str, pattern: str, limit: int = -1) -> list[str]:
+def find_all(budget: CostBudget, text: str, pattern: str, limit: int = -1) -> list[str]:
     found: list[str] = []
-    for piece in _compiled(budget, text, pattern).find_all(text):
+    for piece in _compile_pattern(budget, text, pattern).find_all(text):
         if 0 <= limit <= len(found):
             break
         _pay(budget, text)  # each search may look at all that is left
@@ -168,22 +175,22 @@ def find_all(budget: Budget, text: str, pattern: str, limit: int = -1) -> list[s
     return found
 
 
-def _compiled(budget: Budget, text: str, pattern: str) -> patterns.Pattern:
+def _compile_pattern(budget: CostBudget, text: str, pattern: str) -> patterns.Re2Pattern:
     # As upstream reckons: a step for ten characters of the text, times one for four of the pattern.
     budget.spend((len(text) // _CHARACTERS + 1) * (len(pattern) // 4 + 1))
     try:
         return patterns.compile(pattern)
-    except patterns.BadPattern as error:
-        raise Failure(str(error)) from error
+    except patterns.InvalidPattern as error:
+        raise CelEvaluationError(str(error)) from error
 
 
 def char_at(text: str, at: int) -> str:
     if not 0 <= at <= len(text):
-        raise Failure(f"index out of range: {at}")
+        raise CelEvaluationError(f"index out of range: {at}")
     return text[at : at + 1]
 
 
-def replaced(budget: Budget, text: str, old: str, new: str, limit: int = -1) -> str:
+def replace(budget: CostBudget, text: str, old: str, new: str, limit: int = -1) -> str:
     places = len(text) + 1 if not old else text.count(old)
     if limit >= 0:
         places = min(places, limit)
@@ -191,7 +198,7 @@ def replaced(budget: Budget, text: str, old: str, new: str, limit: int = -1) -> 
     return text.replace(old, new, limit)
 
 
-def split(budget: Budget, text: str, separator: str, limit: int = -1) -> list[str]:
+def split(budget: CostBudget, text: str, separator: str, limit: int = -1) -> list[str]:
     budget.spend(len(text) if not separator else len(text) // _CHARACTERS)
     if limit == 0:
         return []
@@ -203,24 +210,24 @@ def split(budget: Budget, text: str, separator: str, limit: int = -1) -> list[st
 def substring(text: str, start: int, end: int | None = None) -> str:
     end = len(text) if end is None else end
     if not 0 <= start <= end <= len(text):
-        raise Failure(f"index out of range: {start}")
+        raise CelEvaluationError(f"index out of range: {start}")
     return text[start:end]
 
 
-def text_of(budget: Budget, parts: list[Any], separator: str = "") -> str:
+def join_strings(budget: CostBudget, parts: list[Any], separator: str = "") -> str:
     if not all(isinstance(part, str) for part in parts):
-        raise Failure(NO_OVERLOAD)
+        raise CelEvaluationError(NO_OVERLOAD)
     _pay(budget, *parts)
     budget.spend(len(parts) * len(separator) // _CHARACTERS)
     return separator.join(parts)
 
 
-def lower(budget: Budget, text: str) -> str:
+def lower(budget: CostBudget, text: str) -> str:
     _pay(budget, text)
     return text.lower()
 
 
-def upper(budget: Budget, text: str) -> str:
+def upper(budget: CostBudget, text: str) -> str:
     _pay(budget, text)
     return text.upper()
 
@@ -228,9 +235,9 @@ def upper(budget: Budget, text: str) -> str:
 # Lists and maps
 
 
-def equals(budget: Budget, one: Any, other: Any) -> bool:
+def equals(budget: CostBudget, one: Any, other: Any) -> bool:
     """What is compared element by element is paid for; sets are compared each with each."""
-    budget.spend(_elements(one) * (_elements(other) if isinstance(one, Bag) else 1))
+    budget.spend(_elements(one) * (_elements(other) if isinstance(one, UnorderedList) else 1))
     return equal(one, other)
 
 
@@ -243,12 +250,12 @@ def _elements(value: Any) -> int:
     return len(value) // 1000 if isinstance(value, str | bytes) else 0
 
 
-def sum_of_lists(budget: Budget, one: list[Any], other: list[Any]) -> list[Any]:
-    budget.spend(len(one) * len(other) if isinstance(one, Bag) else len(one) + len(other))
-    return joined(one, other)
+def sum_of_lists(budget: CostBudget, one: list[Any], other: list[Any]) -> list[Any]:
+    budget.spend(len(one) * len(other) if isinstance(one, UnorderedList) else len(one) + len(other))
+    return concatenate_lists(one, other)
 
 
-def is_in_list(budget: Budget, value: Any, items: list[Any]) -> bool:
+def is_in_list(budget: CostBudget, value: Any, items: list[Any]) -> bool:
     budget.spend(len(items))
     return any(equal(value, item) for item in items)
 
@@ -257,7 +264,7 @@ def is_in_map(value: Any, held: dict[Any, Any]) -> bool:
     return not isinstance(value, list | dict) and value in held
 
 
-def is_sorted(budget: Budget, items: list[Any]) -> bool:
+def is_sorted(budget: CostBudget, items: list[Any]) -> bool:
     budget.spend(len(items))
     return all(_order(a, b) <= 0 for a, b in pairwise(items))
 
@@ -266,27 +273,27 @@ def _order(one: Any, other: Any) -> int:
     try:
         return int(one > other) - int(one < other)
     except TypeError:
-        raise Failure(NO_OVERLOAD) from None
+        raise CelEvaluationError(NO_OVERLOAD) from None
 
 
-def total(budget: Budget, items: list[Any]) -> Any:
+def sum_items(budget: CostBudget, items: list[Any]) -> Any:
     budget.spend(len(items))
     made = sum(items)
-    return whole(made) if isinstance(made, int) else made
+    return check_int64(made) if isinstance(made, int) else made
 
 
-def least(budget: Budget, items: list[Any]) -> Any:
+def minimum(budget: CostBudget, items: list[Any]) -> Any:
     return _extreme(budget, items, "min", -1)
 
 
-def greatest(budget: Budget, items: list[Any]) -> Any:
+def maximum(budget: CostBudget, items: list[Any]) -> Any:
     return _extreme(budget, items, "max", 1)
 
 
-def _extreme(budget: Budget, items: list[Any], name: str, sign: int) -> Any:
+def _extreme(budget: CostBudget, items: list[Any], name: str, sign: int) -> Any:
     budget.spend(len(items))
     if not items:
-        raise Failure(f"{name} called on empty list")
+        raise CelEvaluationError(f"{name} called on empty list")
     found = items[0]
     for item in items[1:]:
         if _order(item, found) * sign > 0:
@@ -294,17 +301,17 @@ def _extreme(budget: Budget, items: list[Any], name: str, sign: int) -> Any:
     return found
 
 
-def first_index(budget: Budget, items: list[Any], wanted: Any) -> int:
+def first_index(budget: CostBudget, items: list[Any], wanted: Any) -> int:
     budget.spend(len(items))
     return next((at for at, item in enumerate(items) if equal(item, wanted)), -1)
 
 
-def last_index(budget: Budget, items: list[Any], wanted: Any) -> int:
+def last_index(budget: CostBudget, items: list[Any], wanted: Any) -> int:
     budget.spend(len(items))
     return next((at for at in reversed(range(len(items))) if equal(items[at], wanted)), -1)
 
 
-def unwrapped(value: Maybe) -> Any:
+def unwrap(value: OptionalValue) -> Any:
     if not value.is_set:
-        raise Failure("optional.none() dereference")
+        raise CelEvaluationError("optional.none() dereference")
     return value.value

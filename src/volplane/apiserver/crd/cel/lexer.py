@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from volplane.apiserver.crd.cel.errors import Flaw
+from volplane.apiserver.crd.cel.errors import CelCompileError
 
 _TOKEN = re.compile(
     r"""
@@ -37,44 +37,44 @@ _ESCAPE = re.compile(
 )
 
 
-class Token(Struct, frozen=True):
+class CelToken(Struct, frozen=True):
     at: int
     kind: str  # value, word, sign, end
     text: str
     value: Any = None
 
 
-def tokens(source: str) -> list[Token]:
+def tokens(source: str) -> list[CelToken]:
     """Raises Flaw."""
-    return [*_tokens(source), Token(len(source), "end", "<EOF>")]
+    return [*_tokens(source), CelToken(len(source), "end", "<EOF>")]
 
 
-def _tokens(source: str) -> Iterator[Token]:
+def _tokens(source: str) -> Iterator[CelToken]:
     at = 0
     while at < len(source):
         found = _TOKEN.match(source, at)
         if found is None:
-            raise Flaw(f"Syntax error: token recognition error at: '{source[at]}'", at)
+            raise CelCompileError(f"Syntax error: token recognition error at: '{source[at]}'", at)
         if found["float"]:
-            yield Token(at, "value", found[0], float(found[0]))
+            yield CelToken(at, "value", found[0], float(found[0]))
         elif found["int"]:
-            yield Token(at, "value", found[0], _integer(found, at))
+            yield CelToken(at, "value", found[0], _integer(found, at))
         elif found["text"]:
-            yield Token(at, "value", found[0], _text(found, at))
+            yield CelToken(at, "value", found[0], _text(found, at))
         elif found["word"]:
-            yield Token(at, "word", found[0])
+            yield CelToken(at, "word", found[0])
         elif found["sign"]:
-            yield Token(at, "sign", found[0])
+            yield CelToken(at, "sign", found[0])
         at = found.end()
 
 
 def _integer(found: re.Match[str], at: int) -> int:
     if found["unsigned"]:
-        raise Flaw("unsigned numbers are not supported", at)
+        raise CelCompileError("unsigned numbers are not supported", at)
     text = found["int"]
     value = int(text, 16 if text.startswith("0x") else 10) if len(text) <= 100 else 1 << 64
     if value > 1 << 63:
-        raise Flaw("invalid int literal", at)
+        raise CelCompileError("invalid int literal", at)
     return value
 
 
@@ -82,15 +82,15 @@ def _text(found: re.Match[str], at: int) -> str | bytes:
     prefix = found["prefix"].lower()
     inside = next(part for part in found.group("a", "b", "c", "d") if part is not None)
     if "r" not in prefix:
-        inside = _ESCAPE.sub(lambda m: _escaped(m[1], at), inside)
+        inside = _ESCAPE.sub(lambda m: _unescape(m[1], at), inside)
     return inside.encode() if "b" in prefix else inside
 
 
-def _escaped(code: str, at: int) -> str:
+def _unescape(code: str, at: int) -> str:
     if code in _SIMPLE:
         return _SIMPLE[code]
     if code[0] in "xXuU" and len(code) > 1:
         return chr(int(code[1:], 16))
     if code[0].isdigit() and len(code) == 3:
         return chr(int(code, 8))
-    raise Flaw(f"Syntax error: invalid escape sequence: \\{code}", at)
+    raise CelCompileError(f"Syntax error: invalid escape sequence: \\{code}", at)

@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from volplane.apiserver.crd.cel import functions as f
 from volplane.apiserver.crd.cel import types
-from volplane.apiserver.crd.cel.errors import Failure
-from volplane.apiserver.crd.cel.types import Type
-from volplane.apiserver.crd.cel.values import Maybe
+from volplane.apiserver.crd.cel.errors import CelEvaluationError
+from volplane.apiserver.crd.cel.types import CelType
+from volplane.apiserver.crd.cel.values import OptionalValue
 
 Function = Callable[..., Any]  # (budget, *values)
 
@@ -27,8 +27,8 @@ Function = Callable[..., Any]  # (budget, *values)
 class Overload(Struct, frozen=True):
     name: str
     member: bool
-    args: tuple[Type, ...]  # the target first
-    result: Type
+    args: tuple[CelType, ...]  # the target first
+    result: CelType
     run: Function
 
 
@@ -46,12 +46,12 @@ def _overload(signature: str, run: Function) -> Overload:
     return Overload(found["name"], bool(target), (*target, *args), _type(found["result"]), run)
 
 
-def _type(text: str) -> Type:
+def _type(text: str) -> CelType:
     name, _, inner = text.partition("(")
     if not inner:
-        return types.NAMED.get(name) or Type(name)
+        return types.NAMED.get(name) or CelType(name)
     named = "optional_type" if name == "optional" else name
-    return Type(named, tuple(_type(part) for part in _SPLIT.split(inner.removesuffix(")"))))
+    return CelType(named, tuple(_type(part) for part in _SPLIT.split(inner.removesuffix(")"))))
 
 
 def _plain(run: Function) -> Function:
@@ -59,7 +59,7 @@ def _plain(run: Function) -> Function:
     return lambda budget, *values: run(*values)
 
 
-def _compared(name: str, holds: Callable[[int], bool]) -> Iterator[tuple[str, Function]]:
+def _comparison_rows(name: str, holds: Callable[[int], bool]) -> Iterator[tuple[str, Function]]:
     pairs = [(t, t) for t in ("bool", "int", "double", "string", "bytes", "timestamp", "duration")]
     for one, other in [*pairs, ("int", "double"), ("double", "int")]:
         yield f"{name}({one}, {other}) -> bool", _plain(lambda a, b: holds((a > b) - (a < b)))
@@ -70,31 +70,31 @@ _ROWS: tuple[tuple[str, Function], ...] = (
     ("!_(bool) -> bool", _plain(lambda a: not a)),
     ("_==_(A, A) -> bool", f.equals),
     ("_!=_(A, A) -> bool", lambda budget, a, b: not f.equals(budget, a, b)),
-    *_compared("_<_", lambda order: order < 0),
-    *_compared("_<=_", lambda order: order <= 0),
-    *_compared("_>_", lambda order: order > 0),
-    *_compared("_>=_", lambda order: order >= 0),
+    *_comparison_rows("_<_", lambda order: order < 0),
+    *_comparison_rows("_<=_", lambda order: order <= 0),
+    *_comparison_rows("_>_", lambda order: order > 0),
+    *_comparison_rows("_>=_", lambda order: order >= 0),
     ("@in(A, list(A)) -> bool", f.is_in_list),
     ("@in(A, map(A, B)) -> bool", _plain(f.is_in_map)),
     # Arithmetic
-    ("-_(int) -> int", _plain(lambda a: f.whole(-a))),
+    ("-_(int) -> int", _plain(lambda a: f.check_int64(-a))),
     ("-_(double) -> double", _plain(lambda a: -a)),
-    ("_+_(int, int) -> int", _plain(lambda a, b: f.whole(a + b))),
+    ("_+_(int, int) -> int", _plain(lambda a, b: f.check_int64(a + b))),
     ("_+_(double, double) -> double", _plain(lambda a, b: a + b)),
-    ("_+_(string, string) -> string", f.concatenated),
-    ("_+_(bytes, bytes) -> bytes", f.concatenated),
+    ("_+_(string, string) -> string", f.concatenate),
+    ("_+_(bytes, bytes) -> bytes", f.concatenate),
     ("_+_(list(A), list(A)) -> list(A)", f.sum_of_lists),
     ("_+_(timestamp, duration) -> timestamp", _plain(f.time_sum)),
     ("_+_(duration, timestamp) -> timestamp", _plain(lambda a, b: f.time_sum(b, a))),
     ("_+_(duration, duration) -> duration", _plain(f.time_sum)),
-    ("_-_(int, int) -> int", _plain(lambda a, b: f.whole(a - b))),
+    ("_-_(int, int) -> int", _plain(lambda a, b: f.check_int64(a - b))),
     ("_-_(double, double) -> double", _plain(lambda a, b: a - b)),
     ("_-_(timestamp, timestamp) -> duration", _plain(lambda a, b: a - b)),
     ("_-_(timestamp, duration) -> timestamp", _plain(lambda a, b: f.time_sum(a, -b))),
     ("_-_(duration, duration) -> duration", _plain(lambda a, b: a - b)),
-    ("_*_(int, int) -> int", _plain(lambda a, b: f.whole(a * b))),
+    ("_*_(int, int) -> int", _plain(lambda a, b: f.check_int64(a * b))),
     ("_*_(double, double) -> double", _plain(lambda a, b: a * b)),
-    ("_/_(int, int) -> int", _plain(f.divided)),
+    ("_/_(int, int) -> int", _plain(f.divide)),
     ("_/_(double, double) -> double", _plain(f.quotient)),
     ("_%_(int, int) -> int", _plain(f.remainder)),
     # Conversions
@@ -103,7 +103,7 @@ _ROWS: tuple[tuple[str, Function], ...] = (
     ("bool(bool) -> bool", _plain(lambda a: a)),
     ("bool(string) -> bool", _plain(f.to_bool)),
     ("int(int) -> int", _plain(lambda a: a)),
-    ("int(double) -> int", _plain(lambda a: f.whole(math.trunc(a)))),
+    ("int(double) -> int", _plain(lambda a: f.check_int64(math.trunc(a)))),
     ("int(string) -> int", _plain(f.to_int)),
     ("int(timestamp) -> int", _plain(lambda a: math.floor(a.timestamp()))),
     ("double(double) -> double", _plain(lambda a: a)),
@@ -137,21 +137,21 @@ _ROWS: tuple[tuple[str, Function], ...] = (
     ("string.lastIndexOf(string) -> int", _plain(str.rfind)),
     ("string.lowerAscii() -> string", f.lower),
     ("string.upperAscii() -> string", f.upper),
-    ("string.replace(string, string) -> string", f.replaced),
-    ("string.replace(string, string, int) -> string", f.replaced),
+    ("string.replace(string, string) -> string", f.replace),
+    ("string.replace(string, string, int) -> string", f.replace),
     ("string.split(string) -> list(string)", f.split),
     ("string.split(string, int) -> list(string)", f.split),
     ("string.substring(int) -> string", _plain(f.substring)),
     ("string.substring(int, int) -> string", _plain(f.substring)),
     ("string.trim() -> string", _plain(str.strip)),
-    ("list(string).join() -> string", f.text_of),
-    ("list(string).join(string) -> string", f.text_of),
+    ("list(string).join() -> string", f.join_strings),
+    ("list(string).join(string) -> string", f.join_strings),
     # Lists
     ("list(A).isSorted() -> bool", f.is_sorted),
-    ("list(int).sum() -> int", f.total),
-    ("list(double).sum() -> double", f.total),
-    ("list(A).min() -> A", f.least),
-    ("list(A).max() -> A", f.greatest),
+    ("list(int).sum() -> int", f.sum_items),
+    ("list(double).sum() -> double", f.sum_items),
+    ("list(A).min() -> A", f.minimum),
+    ("list(A).max() -> A", f.maximum),
     ("list(A).indexOf(A) -> int", f.first_index),
     ("list(A).lastIndexOf(A) -> int", f.last_index),
     # Times, as UTC has them
@@ -170,10 +170,10 @@ _ROWS: tuple[tuple[str, Function], ...] = (
         }.items()
     ),
     # Optional values
-    ("optional.none() -> optional(A)", _plain(lambda *_: Maybe())),
-    ("optional.of(A) -> optional(A)", _plain(lambda _, a: Maybe(a))),
+    ("optional.none() -> optional(A)", _plain(lambda *_: OptionalValue())),
+    ("optional.of(A) -> optional(A)", _plain(lambda _, a: OptionalValue(a))),
     ("optional(A).hasValue() -> bool", _plain(lambda a: a.is_set)),
-    ("optional(A).value() -> A", _plain(f.unwrapped)),
+    ("optional(A).value() -> A", _plain(f.unwrap)),
     ("optional(A).orValue(A) -> A", _plain(lambda a, b: a.value if a.is_set else b)),
     ("optional(A).or(optional(A)) -> optional(A)", _plain(lambda a, b: a if a.is_set else b)),
 )
@@ -195,12 +195,12 @@ def element(held: Any, index: Any) -> Any:
         if type(index) is float and index.is_integer():
             index = int(index)
         if type(index) is not int:
-            raise Failure(f"unsupported index type '{f.kind_of(index).name}' in list")
+            raise CelEvaluationError(f"unsupported index type '{f.kind_of(index).name}' in list")
         if not 0 <= index < len(held):
-            raise Failure(f"index out of bounds: {index}")
+            raise CelEvaluationError(f"index out of bounds: {index}")
         return held[index]
     if isinstance(held, dict):
         if index not in held:
-            raise Failure(f"no such key: {index}")
+            raise CelEvaluationError(f"no such key: {index}")
         return held[index]
-    raise Failure("no such overload")
+    raise CelEvaluationError("no such overload")

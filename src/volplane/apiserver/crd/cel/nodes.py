@@ -8,91 +8,91 @@ from typing import Any, Union
 from msgspec import Struct
 
 
-class Literal(Struct, frozen=True):
+class LiteralExpr(Struct, frozen=True):
     at: int
     value: Any
 
 
-class Ident(Struct, frozen=True):
+class IdentExpr(Struct, frozen=True):
     at: int
     name: str
 
 
-class Select(Struct, frozen=True):
+class SelectExpr(Struct, frozen=True):
     """`operand.field`; with `test` it is `has(operand.field)`, with `optional` it is `operand.?field`."""
 
     at: int
-    operand: Node
+    operand: Expr
     field: str
     test: bool = False
     optional: bool = False
 
 
-class Index(Struct, frozen=True):
+class IndexExpr(Struct, frozen=True):
     """`operand[index]`, or `operand[?index]`."""
 
     at: int
-    operand: Node
-    index: Node
+    operand: Expr
+    index: Expr
     optional: bool = False
 
 
-class Call(Struct, frozen=True):
+class CallExpr(Struct, frozen=True):
     """A function or an operator; a method has a target."""
 
     at: int
     function: str
-    target: Node | None
-    args: tuple[Node, ...]
+    target: Expr | None
+    args: tuple[Expr, ...]
 
 
-class Items(Struct, frozen=True):
+class ListExpr(Struct, frozen=True):
     at: int
-    items: tuple[Node, ...]
+    items: tuple[Expr, ...]
 
 
-class Entries(Struct, frozen=True):
+class MapExpr(Struct, frozen=True):
     at: int
-    entries: tuple[tuple[Node, Node], ...]
+    entries: tuple[tuple[Expr, Expr], ...]
 
 
-class Macro(Struct, frozen=True):
+class MacroExpr(Struct, frozen=True):
     """`target.all(variable, body)` and its like: the body runs once per element."""
 
     at: int
     name: str
-    target: Node
+    target: Expr
     variable: str
-    bodies: tuple[Node, ...]
+    bodies: tuple[Expr, ...]
 
 
-Node = Union[Literal, Ident, Select, Index, Call, Items, Entries, Macro]  # noqa: UP007 - refers to itself
+Expr = Union[LiteralExpr, IdentExpr, SelectExpr, IndexExpr, CallExpr, ListExpr, MapExpr, MacroExpr]  # noqa: UP007 - refers to itself
 
 
-def names(node: Node) -> set[str]:
+def identifiers(node: Expr) -> set[str]:
     """The identifiers that occur in an expression, bound or not."""
-    return {part.name for part in parts(node) if isinstance(part, Ident)}
+    return {part.name for part in walk_expr(node) if isinstance(part, IdentExpr)}
 
 
-def parts(node: Node) -> Iterator[Node]:
+def walk_expr(node: Expr) -> Iterator[Expr]:
     """A node and everything below it."""
     yield node
-    for inner in _below(node):
-        yield from parts(inner)
+    for inner in _operands(node):
+        yield from walk_expr(inner)
 
 
-def _below(node: Node) -> Sequence[Node]:
+def _operands(node: Expr) -> Sequence[Expr]:
     match node:
-        case Select(_, operand):
+        case SelectExpr(_, operand):
             return (operand,)
-        case Index(_, operand, index):
+        case IndexExpr(_, operand, index):
             return (operand, index)
-        case Call(_, _, target, args):
+        case CallExpr(_, _, target, args):
             return args if target is None else (target, *args)
-        case Items(_, items):
+        case ListExpr(_, items):
             return items
-        case Entries(_, entries):
+        case MapExpr(_, entries):
             return [part for entry in entries for part in entry]
-        case Macro(_, _, target, _, bodies):
+        case MacroExpr(_, _, target, _, bodies):
             return (target, *bodies)
     return ()

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 
-class Type(Struct, frozen=True):
+class CelType(Struct, frozen=True):
     name: str
-    inner: tuple[Type, ...] = ()
-    fields: Mapping[str, Type] | None = None  # of an object
+    inner: tuple[CelType, ...] = ()
+    fields: Mapping[str, CelType] | None = None  # of an object
 
     def __str__(self) -> str:
         if self.inner:
@@ -26,34 +26,34 @@ class Type(Struct, frozen=True):
         return len(self.name) == 1
 
 
-BOOL, INT, DOUBLE, STRING, BYTES = map(Type, ("bool", "int", "double", "string", "bytes"))
-NULL, DYN, TYPE = map(Type, ("null", "dyn", "type"))
-TIMESTAMP, DURATION = map(Type, ("timestamp", "duration"))
-NAMED: Mapping[str, Type] = {
+BOOL, INT, DOUBLE, STRING, BYTES = map(CelType, ("bool", "int", "double", "string", "bytes"))
+NULL, DYN, TYPE = map(CelType, ("null", "dyn", "type"))
+TIMESTAMP, DURATION = map(CelType, ("timestamp", "duration"))
+NAMED: Mapping[str, CelType] = {
     t.name: t for t in (BOOL, INT, DOUBLE, STRING, BYTES, DYN, TYPE, TIMESTAMP, DURATION)
 }  # fmt: skip
 
 
-def list_of(item: Type) -> Type:
-    return Type("list", (item,))
+def list_of(item: CelType) -> CelType:
+    return CelType("list", (item,))
 
 
-def map_of(key: Type, value: Type) -> Type:
-    return Type("map", (key, value))
+def map_of(key: CelType, value: CelType) -> CelType:
+    return CelType("map", (key, value))
 
 
-def optional_of(inner: Type) -> Type:
-    return inner if inner.name == "optional_type" else Type("optional_type", (inner,))
+def optional_of(inner: CelType) -> CelType:
+    return inner if inner.name == "optional_type" else CelType("optional_type", (inner,))
 
 
-def object_of(fields: Mapping[str, Type]) -> Type:
-    return Type("object", fields=fields)
+def object_of(fields: Mapping[str, CelType]) -> CelType:
+    return CelType("object", fields=fields)
 
 
-Bindings = dict[str, Type]
+Bindings = dict[str, CelType]
 
 
-def fits(wanted: Type, given: Type, bound: Bindings) -> bool:
+def fits(wanted: CelType, given: CelType, bound: Bindings) -> bool:
     """May a value of the given type stand where the other is wanted? Binds variables on the way."""
     if wanted.is_variable:
         known = bound.get(wanted.name)
@@ -75,20 +75,20 @@ def fits(wanted: Type, given: Type, bound: Bindings) -> bool:
     return all(fits(w, g, bound) for w, g in zip(wanted.inner, given.inner, strict=True))
 
 
-def _takes_null(type: Type) -> bool:
+def _takes_null(type: CelType) -> bool:
     return type.fields is not None or type in (NULL, DYN, TIMESTAMP, DURATION)
 
 
-def bind(type: Type, bound: Bindings) -> Type:
+def bind(type: CelType, bound: Bindings) -> CelType:
     """A type with its variables replaced; one that nothing decided is dynamic."""
     if type.is_variable:
         return bound.get(type.name, DYN)
     if not type.inner:
         return type
-    return Type(type.name, tuple(bind(inner, bound) for inner in type.inner))
+    return CelType(type.name, tuple(bind(inner, bound) for inner in type.inner))
 
 
-def join(types: list[Type]) -> Type:
+def join(types: list[CelType]) -> CelType:
     """The type of elements that stand together in a literal."""
     first = types[0] if types else DYN
     return first if all(fits(first, t, {}) and t != DYN for t in types) else DYN

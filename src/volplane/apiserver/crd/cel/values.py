@@ -10,17 +10,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from volplane.apiserver.crd.cel import types
-from volplane.apiserver.crd.cel.errors import Exhausted
-from volplane.apiserver.crd.cel.types import Type
+from volplane.apiserver.crd.cel.errors import CostLimitExceeded
+from volplane.apiserver.crd.cel.types import CelType
 
 NOTHING: Any = object()
 
 
-class Obj(dict[str, Any]):
+class CelObject(dict[str, Any]):
     """An object; its members are fields under their escaped names."""
 
 
-class Bag(list[Any]):
+class UnorderedList(list[Any]):
     """A list without order: `keys` identify the elements of a map list, none mean a set."""
 
     def __init__(self, items: Any = (), keys: tuple[str, ...] = ()) -> None:
@@ -28,7 +28,7 @@ class Bag(list[Any]):
         self.keys = keys
 
 
-class Maybe:
+class OptionalValue:
     """An optional value."""
 
     __slots__ = ("value",)
@@ -41,13 +41,13 @@ class Maybe:
         return self.value is not NOTHING
 
 
-class Namespace:
+class CelNamespace:
     """`optional`, where functions of that name stand."""
 
-    type = Type("optional")
+    type = CelType("optional")
 
 
-class Budget:
+class CostBudget:
     """How many steps may still be taken."""
 
     __slots__ = ("left",)
@@ -58,10 +58,10 @@ class Budget:
     def spend(self, steps: int = 1) -> None:
         self.left -= steps
         if self.left < 0:
-            raise Exhausted
+            raise CostLimitExceeded
 
 
-def type_of(value: Any) -> Type:
+def type_of(value: Any) -> CelType:
     match value:
         case None:
             return types.NULL
@@ -77,7 +77,7 @@ def type_of(value: Any) -> Type:
             return types.BYTES
         case list():
             return types.list_of(types.DYN)
-        case Obj():
+        case CelObject():
             return types.object_of({})
         case dict():
             return types.map_of(types.DYN, types.DYN)
@@ -85,22 +85,26 @@ def type_of(value: Any) -> Type:
             return types.TIMESTAMP
         case timedelta():
             return types.DURATION
-        case Maybe():
+        case OptionalValue():
             return types.optional_of(types.DYN)
-        case Type():
+        case CelType():
             return types.TYPE
-        case Namespace():
+        case CelNamespace():
             return value.type
     raise TypeError(f"no type for {value!r}")
 
 
 def equal(one: Any, other: Any) -> bool:
-    if isinstance(one, Type) or isinstance(other, Type):
-        return isinstance(one, Type) and isinstance(other, Type) and one.name == other.name
+    if isinstance(one, CelType) or isinstance(other, CelType):
+        return isinstance(one, CelType) and isinstance(other, CelType) and one.name == other.name
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
-    if isinstance(one, Maybe) or isinstance(other, Maybe):
-        return isinstance(one, Maybe) and isinstance(other, Maybe) and _equal_optionals(one, other)
+    if isinstance(one, OptionalValue) or isinstance(other, OptionalValue):
+        return (
+            isinstance(one, OptionalValue)
+            and isinstance(other, OptionalValue)
+            and _equal_optionals(one, other)
+        )
     if isinstance(one, list) and isinstance(other, list):
         return _equal_lists(one, other)
     if isinstance(one, dict) and isinstance(other, dict):
@@ -108,14 +112,14 @@ def equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _equal_optionals(one: Maybe, other: Maybe) -> bool:
+def _equal_optionals(one: OptionalValue, other: OptionalValue) -> bool:
     return one.is_set == other.is_set and (not one.is_set or equal(one.value, other.value))
 
 
 def _equal_lists(one: list[Any], other: list[Any]) -> bool:
     if len(one) != len(other):
         return False
-    if isinstance(one, Bag) or isinstance(other, Bag):
+    if isinstance(one, UnorderedList) or isinstance(other, UnorderedList):
         return all(any(equal(item, match) for match in other) for item in one)
     return all(map(equal, one, other))
 
@@ -124,13 +128,13 @@ def key_of(item: Any, keys: tuple[str, ...]) -> tuple[Any, ...]:
     return tuple(item.get(key) for key in keys) if isinstance(item, dict) else ()
 
 
-def joined(one: list[Any], other: list[Any]) -> list[Any]:
+def concatenate_lists(one: list[Any], other: list[Any]) -> list[Any]:
     """`+` of lists. Sets grow by what is new; map lists replace what has the same key, in place."""
-    if not isinstance(one, Bag):
+    if not isinstance(one, UnorderedList):
         return [*one, *other]
-    made = Bag(one, one.keys)
+    made = UnorderedList(one, one.keys)
     for item in other:
-        at = next((i for i, held in enumerate(made) if _alike(held, item, one.keys)), None)
+        at = next((i for i, held in enumerate(made) if _same_element(held, item, one.keys)), None)
         if at is None:
             made.append(item)
         elif one.keys:
@@ -138,5 +142,5 @@ def joined(one: list[Any], other: list[Any]) -> list[Any]:
     return made
 
 
-def _alike(one: Any, other: Any, keys: tuple[str, ...]) -> bool:
+def _same_element(one: Any, other: Any, keys: tuple[str, ...]) -> bool:
     return equal(list(key_of(one, keys)), list(key_of(other, keys))) if keys else equal(one, other)

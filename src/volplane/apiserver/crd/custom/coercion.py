@@ -10,13 +10,13 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from volplane.apiserver.crd.schema import Schema, embedded, mentions, same
+from volplane.apiserver.crd.schema import Schema, embedded, json_equal, may_contain_key
 from volplane.apiserver.crd.schema.defaults import drop_nulls, fill, has_defaults
 from volplane.apiserver.crd.schema.prune import prune
 from volplane.apiserver.decode import Undecodable
 
 Plain = dict[str, Any]
-DEEPEST = 128  # levels of an object
+MAX_DEPTH = 128  # levels of an object
 _INT64 = 1 << 63
 
 
@@ -24,8 +24,8 @@ class Coercion:
     def __init__(self, api_version: str, kind: str, schema: Schema | None, storage: Schema | None) -> None:
         self.schema = schema
         self.storage = storage
-        self.converts = schema is not storage and not same(schema, storage)
-        self._defaults = mentions(schema, "default") and has_defaults(schema)
+        self.converts = schema is not storage and not json_equal(schema, storage)
+        self._defaults = may_contain_key(schema, "default") and has_defaults(schema)
         self._type = {"apiVersion": api_version, "kind": kind}
 
     def clean(self, data: Plain) -> list[str]:
@@ -33,7 +33,7 @@ class Coercion:
 
         Raises Undecodable for metadata of the wrong form.
         """
-        _check(data, 0)
+        _normalize_numbers(data, 0)
         given = data.get("metadata")
         meta, unknown = embedded.clean(given if given is not None else {})
         data.update(self._type)
@@ -73,22 +73,22 @@ class Coercion:
         return found
 
 
-def _check(value: Any, depth: int) -> None:
+def _normalize_numbers(value: Any, depth: int) -> None:
     """Numbers as Go keeps them, and no deeper than anybody can follow."""
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         raise Undecodable("exceeded max depth")
     if type(value) is dict:
         for name, inner in value.items():
-            value[name] = _checked(inner, depth)
+            value[name] = _normalize_value(inner, depth)
     elif type(value) is list:
         for at, inner in enumerate(value):
-            value[at] = _checked(inner, depth)
+            value[at] = _normalize_value(inner, depth)
 
 
-def _checked(value: Any, depth: int) -> Any:
+def _normalize_value(value: Any, depth: int) -> Any:
     kind = type(value)
     if kind is dict or kind is list:
-        _check(value, depth + 1)
+        _normalize_numbers(value, depth + 1)
     elif kind is float:
         if value != value or value in (float("inf"), float("-inf")):
             raise Undecodable("json: unsupported value: NaN or infinity")

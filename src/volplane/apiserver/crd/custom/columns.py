@@ -10,12 +10,12 @@ from msgspec import json
 
 from volplane.api.apiextensions import CustomResourceColumnDefinition as Definition
 from volplane.apiserver.crd.custom import jsonpath
-from volplane.apiserver.crd.schema.values import number
-from volplane.apiserver.tables.columns import Column, Printer
+from volplane.apiserver.crd.schema.values import format_number
+from volplane.apiserver.tables.columns import TableColumn, TablePrinter
 from volplane.base import clock
 from volplane.base.units import human_age
 
-NAME = Column(
+NAME = TableColumn(
     "Name",
     format="name",
     description="Name must be unique within a namespace.",
@@ -26,23 +26,25 @@ _IN_JSONPATH = "Custom resource definition column (in JSONPath format): "
 Cell = Callable[[Any, datetime], Any]
 
 
-def printer(asked: Sequence[Definition]) -> Printer:
+def printer(asked: Sequence[Definition]) -> TablePrinter:
     """Without any column asked for, the age is shown."""
     wanted = [(column, found) for column in asked or (AGE,) if (found := _path(column)) is not None]
     headers = (NAME, *(_header(column) for column, _ in wanted))
     cells = [_cell(column.type, find) for column, find in wanted]
-    return Printer(headers, lambda obj, now: [obj["metadata"].get("name", ""), *(c(obj, now) for c in cells)])
+    return TablePrinter(
+        headers, lambda obj, now: [obj["metadata"].get("name", ""), *(c(obj, now) for c in cells)]
+    )
 
 
 def _path(column: Definition) -> Callable[[Any], list[Any]] | None:
     try:
         return jsonpath.compile(column.json_path)
-    except jsonpath.BadPath:
+    except jsonpath.InvalidJSONPath:
         return lambda value: []
 
 
-def _header(column: Definition) -> Column:
-    return Column(
+def _header(column: Definition) -> TableColumn:
+    return TableColumn(
         column.name,
         type=column.type,
         format=column.format,
@@ -52,7 +54,7 @@ def _header(column: Definition) -> Column:
 
 
 def _cell(type: str, find: Callable[[Any], list[Any]]) -> Cell:
-    shown = _SHOWN[type]
+    shown = _FORMATTERS[type]
 
     def cell(obj: Any, now: datetime) -> Any:
         found = find(obj)
@@ -68,7 +70,7 @@ def _text(value: Any, now: datetime) -> str:
         case bool():
             return "true" if value else "false"
         case int() | float():
-            return number(value)
+            return format_number(value)
     return json.encode(value).decode()
 
 
@@ -93,7 +95,7 @@ def _date(value: Any, now: datetime) -> str | None:
         return "<invalid>"
 
 
-_SHOWN: dict[str, Cell] = {
+_FORMATTERS: dict[str, Cell] = {
     "string": _text,
     "integer": _integer,
     "number": _number,

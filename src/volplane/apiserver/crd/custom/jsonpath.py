@@ -1,4 +1,4 @@
-"""JSONPath as printer columns use it: members, indices, `[*]`, and `[?(@.type=="Ready")]`.
+"""JSONPath as printer columns use it: members, indices, `[*]`, and `[?(@.type=="BindingReady")]`.
 
 A path that is none of this finds nothing, so its column stays empty.
 """
@@ -26,7 +26,7 @@ _STEP = re.compile(
 _TEST = re.compile(r"@(?P<path>[^=!<>\s]*)\s*(?:(?P<sign>==|!=|<=|>=|<|>)\s*(?P<value>.+))?")
 
 
-class BadPath(ValueError):
+class InvalidJSONPath(ValueError):
     pass
 
 
@@ -51,7 +51,7 @@ def _steps(path: str) -> Iterator[Step]:
         if found is None:
             if path[at:] == ".":
                 return
-            raise BadPath(path)
+            raise InvalidJSONPath(path)
         yield _step(found)
         at = found.end()
 
@@ -88,7 +88,7 @@ def _all(value: Any) -> Iterator[Any]:
 def _filter(text: str) -> Step:
     found = _TEST.fullmatch(text.strip())
     if found is None:
-        raise BadPath(text)
+        raise InvalidJSONPath(text)
     path = compile(found["path"])
     sign, wanted = found["sign"], _literal(found["value"])
 
@@ -112,7 +112,7 @@ def _literal(text: str | None) -> Any:
     try:
         return float(text)
     except ValueError:
-        raise BadPath(text) from None
+        raise InvalidJSONPath(text) from None
 
 
 def _compares(given: Any, sign: str, wanted: Any) -> bool:

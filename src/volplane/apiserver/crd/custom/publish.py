@@ -11,16 +11,16 @@ from typing import Any
 from volplane.apiserver.crd.schema import EMBEDDED, INT_OR_STRING, PRESERVE, Schema, additional_of, items_of
 
 Made = dict[str, Any]
-_JUNCTORS = ("allOf", "oneOf", "anyOf", "not")
+_COMBINATORS = ("allOf", "oneOf", "anyOf", "not")
 _TEXT = {"type": "string"}
 
 
-def model(schema: Schema | None, meta: Made, *, v2: bool) -> Made:
+def published_model(schema: Schema | None, meta: Made, *, v2: bool) -> Made:
     """The kind's own schema with metadata as it really is; `meta` refers to ObjectMeta."""
     if schema is None or (v2 and schema.get(PRESERVE)):
         return {"type": "object"}
     made = _v2(schema) if v2 else dict(schema)
-    properties = {n: _embedded(s, meta, v2=v2) for n, s in made.get("properties", {}).items()}
+    properties = {n: _publish_schema(s, meta, v2=v2) for n, s in made.get("properties", {}).items()}
     made["properties"] = {
         **properties,
         "apiVersion": dict(_TEXT),
@@ -30,14 +30,14 @@ def model(schema: Schema | None, meta: Made, *, v2: bool) -> Made:
     return made
 
 
-def _embedded(schema: Schema, meta: Made, *, v2: bool) -> Made:
+def _publish_schema(schema: Schema, meta: Made, *, v2: bool) -> Made:
     """Resources inside have metadata too."""
-    made = dict(schema) if v2 else _opened(schema)
+    made = dict(schema) if v2 else _spell_out_int_or_string(schema)
     if made.get("properties"):
-        made["properties"] = {n: _embedded(s, meta, v2=v2) for n, s in made["properties"].items()}
+        made["properties"] = {n: _publish_schema(s, meta, v2=v2) for n, s in made["properties"].items()}
     for key, inner in (("items", items_of(schema)), ("additionalProperties", additional_of(schema))):
         if inner is not None:
-            made[key] = _embedded(inner, meta, v2=v2)
+            made[key] = _publish_schema(inner, meta, v2=v2)
     if made.get(EMBEDDED) and not (v2 and made.get(PRESERVE)):
         known = made.get("properties", {})
         made["properties"] = {**known, "apiVersion": dict(_TEXT), "kind": dict(_TEXT), "metadata": dict(meta)}
@@ -46,9 +46,9 @@ def _embedded(schema: Schema, meta: Made, *, v2: bool) -> Made:
 
 
 def _v2(schema: Schema) -> Made:
-    made = {key: value for key, value in schema.items() if key not in _JUNCTORS}
+    made = {key: value for key, value in schema.items() if key not in _COMBINATORS}
     if made.pop("nullable", False):
-        made = _untyped(made)
+        made = _without_type(made)
     if made.get(PRESERVE):
         made = {k: v for k, v in made.items() if k not in ("items", "properties")}
         if made.get("type") == "object":
@@ -67,11 +67,11 @@ def _v2(schema: Schema) -> Made:
     return made
 
 
-def _untyped(schema: Made) -> Made:
+def _without_type(schema: Made) -> Made:
     return {k: v for k, v in schema.items() if k not in ("type", "items", "properties")}
 
 
-def _opened(schema: Schema) -> Made:
+def _spell_out_int_or_string(schema: Schema) -> Made:
     """int-or-string spelled out, for readers of version 3 that do not know the extension."""
     made = dict(schema)
     if made.get(INT_OR_STRING) and "anyOf" not in made and "allOf" not in made:

@@ -15,20 +15,20 @@ from volplane.apiserver.crd.custom.coercion import Coercion
 from volplane.apiserver.crd.custom.strategy import CustomStrategy
 from volplane.apiserver.crd.definition.conditions import is_established, is_terminating, storage_version
 from volplane.apiserver.crd.definition.schemas import schema_of
-from volplane.apiserver.versions import preference
+from volplane.apiserver.version_priority import version_sort_key
 
 BUILT_IN = frozenset(kind.resource for kind in kinds.ALL)
 
 
-def overlaps(definition: Definition) -> bool:
+def overlaps_built_in(definition: Definition) -> bool:
     """Would its objects lie among those of a built-in kind?"""
     return f"{definition.spec.names.plural}.{definition.spec.group}" in BUILT_IN
 
 
-def strategies(definition: Definition) -> Iterator[CustomStrategy]:
+def served_strategies(definition: Definition) -> Iterator[CustomStrategy]:
     """One for each version that is served; none before the definition is established."""
     storage = storage_version(definition.spec.versions)
-    if not is_established(definition) or storage is None or overlaps(definition):
+    if not is_established(definition) or storage is None or overlaps_built_in(definition):
         return
     stored = schema_of(storage)
     for version in definition.spec.versions:
@@ -51,12 +51,12 @@ def kind_of(definition: Definition, version: Version, coercion: Coercion) -> Kin
         names.kind,
         names.plural,
         namespaced=definition.spec.scope == "Namespaced",
-        short=names.short_names,
+        short_names=names.short_names,
         categories=names.categories,
         subresources=tuple(_subresources(version)),
-        one=names.singular,
-        many=names.list_kind,
-        clean=coercion.clean,
+        singular_name=names.singular,
+        list_kind_name=names.list_kind,
+        prune=coercion.clean,
     )
 
 
@@ -79,7 +79,7 @@ def warnings(definition: Definition, version: Version) -> tuple[str, ...]:
     newer = [
         v.name
         for v in definition.spec.versions
-        if v.served and not v.deprecated and preference(v.name) < preference(version.name)
+        if v.served and not v.deprecated and version_sort_key(v.name) < version_sort_key(version.name)
     ]
-    best = min(newer, key=preference, default="")
+    best = min(newer, key=version_sort_key, default="")
     return (f"{told}; use {group}/{best} {kind}" if best else told,)

@@ -16,18 +16,18 @@ from volplane.api.kinds import Kind
 from volplane.api.meta import ObjectMeta
 from volplane.apiserver.crd.custom import jsonpath
 from volplane.apiserver.crd.custom.coercion import Coercion, Plain
-from volplane.apiserver.crd.schema import same
+from volplane.apiserver.crd.schema import json_equal
 from volplane.apiserver.crd.schema.embedded import plain
-from volplane.apiserver.facts import Selectable
-from volplane.apiserver.selection import Glance, Values, as_text
-from volplane.apiserver.shape import OPENING, PlainShape
+from volplane.apiserver.facts import SelectableValue
+from volplane.apiserver.object_access import OPENING, DictAccess
+from volplane.apiserver.selectors import SelectorReader, Values, as_text
 
-REMEMBERED = 1 << 14  # values that are known to stay as they are
+CACHED = 1 << 14  # values that are known to stay as they are
 
 _encoder = msgspec.json.Encoder()
 
 
-class CustomShape(PlainShape):
+class CustomShape(DictAccess):
     def __init__(self, kind: Kind, coercion: Coercion) -> None:
         super().__init__(kind)
         self._coercion = coercion
@@ -35,38 +35,38 @@ class CustomShape(PlainShape):
         self._changed: dict[bytes, bytes] = {}
 
     def load(self, value: bytes, revision: int) -> Plain:
-        loaded: Plain = msgspec.json.decode(self.wire(value, revision))
+        loaded: Plain = msgspec.json.decode(self.to_wire(value, revision))
         return loaded
 
-    def stored(self, obj: Plain) -> bytes:
-        return codec.stored_custom(self._coercion.to_storage(obj))
+    def encode_stored(self, obj: Plain) -> bytes:
+        return codec.encode_stored_custom(self._coercion.to_storage(obj))
 
-    def wire(self, value: bytes, revision: int) -> bytes:
-        return super().wire(self.settled(value), revision)
+    def to_wire(self, value: bytes, revision: int) -> bytes:
+        return super().to_wire(self.to_served_version(value), revision)
 
-    def settled(self, value: bytes) -> bytes:
+    def to_served_version(self, value: bytes) -> bytes:
         """A stored value in the form of this version."""
         key = hash(value)
         if key in self._unchanged:
             return value
         made = self._changed.get(value)
         if made is None:
-            made = self._settle(value)
+            made = self._convert(value)
             self._remember(value, key, made)
         return made
 
-    def _settle(self, value: bytes) -> bytes:
+    def _convert(self, value: bytes) -> bytes:
         data = msgspec.json.decode(OPENING + value)
         self._coercion.from_storage(data)
         return _encoder.encode(data)[len(OPENING) :]
 
     def _remember(self, value: bytes, key: int, made: bytes) -> None:
         if made == value:
-            if len(self._unchanged) >= REMEMBERED:
+            if len(self._unchanged) >= CACHED:
                 self._unchanged.clear()
             self._unchanged.add(key)
         else:
-            if len(self._changed) >= REMEMBERED >> 4:
+            if len(self._changed) >= CACHED >> 4:
                 self._changed.clear()
             self._changed[value] = made
 
@@ -75,17 +75,17 @@ class CustomShape(PlainShape):
 
     def differs(self, old: Plain, new: Plain, *, except_for: Iterable[str]) -> bool:
         names = (old.keys() | new.keys()) - {"apiVersion", "kind", *except_for}
-        return any(not same(old.get(name), new.get(name)) for name in names)
+        return any(not json_equal(old.get(name), new.get(name)) for name in names)
 
 
-class CustomGlance(Glance):
+class CustomSelectorReader(SelectorReader):
     """Selectable values of the object as its version shows it, defaults included."""
 
-    def __init__(self, fields: Mapping[str, Selectable], shape: CustomShape) -> None:
+    def __init__(self, fields: Mapping[str, SelectableValue], shape: CustomShape) -> None:
         self._shape = shape
         self._paths = [(label, field.path.split(".")) for label, field in fields.items()]
 
     def read(self, value: bytes) -> Values:
-        data: Any = msgspec.json.decode(OPENING + self._shape.settled(value))
+        data: Any = msgspec.json.decode(OPENING + self._shape.to_served_version(value))
         fields = {label: as_text(jsonpath.get(data, path)) for label, path in self._paths}
         return data["metadata"].get("labels") or {}, fields

@@ -14,19 +14,19 @@ from volplane.api import names
 from volplane.api.apiextensions import CustomResourceDefinitionVersion as Version
 from volplane.api.errors import Cause, Forbidden
 from volplane.api.kinds import Kind
-from volplane.apiserver.crd import rules
+from volplane.apiserver.crd import cel_rules
 from volplane.apiserver.crd.custom.coercion import Coercion, Plain
 from volplane.apiserver.crd.custom.columns import printer
 from volplane.apiserver.crd.custom.scale import CustomScale
-from volplane.apiserver.crd.custom.shape import CustomGlance, CustomShape
-from volplane.apiserver.crd.schema import VALIDATIONS, Schema, embedded, lists, mentions
-from volplane.apiserver.crd.schema.correlate import Pair
-from volplane.apiserver.crd.schema.values import NOWHERE, TYPE_INVALID, validate
-from volplane.apiserver.facts import Facts, Selectable
+from volplane.apiserver.crd.custom.shape import CustomSelectorReader, CustomShape
+from volplane.apiserver.crd.schema import VALIDATIONS, Schema, embedded, lists, may_contain_key
+from volplane.apiserver.crd.schema.correlate import ValuePair
+from volplane.apiserver.crd.schema.values import ROOT_PATH, TYPE_INVALID, validate
+from volplane.apiserver.facts import Facts, SelectableValue
 from volplane.apiserver.metadata import is_qualified_finalizer
-from volplane.apiserver.selection import Glance
-from volplane.apiserver.shape import Shape
-from volplane.apiserver.strategy import Call, Strategy
+from volplane.apiserver.object_access import ObjectAccess
+from volplane.apiserver.selectors import SelectorReader
+from volplane.apiserver.strategy import ApiCall, Strategy
 
 # After one of these, rules might stumble over what is wrong already.
 _BLOCKING = frozenset(
@@ -43,7 +43,7 @@ class CustomStrategy(Strategy[Plain]):
         super().__init__(kind)
         self.facts: Facts = structs.replace(self.facts, fields=_selectable(kind, version), legacy_fields=True)
         self._shape = CustomShape(kind, coercion)
-        self.shape: Shape[Plain] = self._shape
+        self.access: ObjectAccess[Plain] = self._shape
         self.schema = coercion.schema
         self.warnings = warnings
         self.printer = printer(version.additional_printer_columns)
@@ -51,31 +51,31 @@ class CustomStrategy(Strategy[Plain]):
         self.scaling = self._replicas = CustomScale(scale) if scale is not None else None
         self.terminating = False  # its definition is: nothing new may come
         self._coercion = coercion
-        self._rules = _compiled(coercion.schema)
+        self._rules = _compile_rules(coercion.schema)
         self._status_schema = (coercion.schema or {}).get("properties", {}).get("status")
 
-    def glance(self) -> Glance:
-        return CustomGlance(self.facts.fields, self._shape)
+    def selector_reader(self) -> SelectorReader:
+        return CustomSelectorReader(self.facts.fields, self._shape)
 
     def defaults(self, obj: Plain) -> Plain:
         return self._coercion.fill(obj)
 
-    async def admit_create(self, call: Call, obj: Plain) -> Plain:
+    async def admit_create(self, call: ApiCall, obj: Plain) -> Plain:
         if self.terminating:
             name = obj["metadata"].get("name", "")
             why = "create not allowed while custom resource definition is terminating"
             raise Forbidden.to(self.kind, name, why)
         return obj
 
-    def prepare_create(self, call: Call, obj: Plain) -> Plain:
+    def prepare_create(self, call: ApiCall, obj: Plain) -> Plain:
         _warn_of_finalizers(call, obj, ())
         return super().prepare_create(call, obj)
 
-    def prepare_update(self, call: Call, old: Plain, new: Plain) -> Plain:
+    def prepare_update(self, call: ApiCall, old: Plain, new: Plain) -> Plain:
         _warn_of_finalizers(call, new, old["metadata"].get("finalizers", ()))
         return super().prepare_update(call, old, new)
 
-    def prepare_status(self, call: Call, old: Plain, new: Plain) -> Plain:
+    def prepare_status(self, call: ApiCall, old: Plain, new: Plain) -> Plain:
         """Everything but the status stays, and who owns it."""
         made = super().prepare_status(call, old, new)
         meta, owners = {**made["metadata"]}, new["metadata"].get("managedFields")
@@ -84,62 +84,64 @@ class CustomStrategy(Strategy[Plain]):
 
     def spec_changed(self, old: Plain, new: Plain) -> bool:
         """Any change but one of metadata; a status that the main endpoint may write counts too."""
-        return self.shape.differs(old, new, except_for=("metadata",))
+        return self.access.differs(old, new, except_for=("metadata",))
 
     # Validation
 
-    def validate_create(self, call: Call, obj: Plain) -> list[Cause]:
-        wrong = validate(obj, self.schema) + self._scale(obj)
+    def validate_create(self, call: ApiCall, obj: Plain) -> list[Cause]:
+        wrong = validate(obj, self.schema) + self._scale_causes(obj)
         wrong += embedded.validate(obj, self.schema) + lists.validate(obj, self.schema)
-        return wrong + self._ruled(call, wrong, obj)
+        return wrong + self._rule_causes(call, wrong, obj)
 
-    def validate_update(self, call: Call, old: Plain, new: Plain) -> list[Cause]:
-        wrong = validate(new, self.schema, pair=Pair(new, old)) + self._scale(new)
-        wrong += embedded.validate(new, self.schema) + self._lists(old, new)
-        return wrong + self._ruled(call, wrong, new, old)
+    def validate_update(self, call: ApiCall, old: Plain, new: Plain) -> list[Cause]:
+        wrong = validate(new, self.schema, pair=ValuePair(new, old)) + self._scale_causes(new)
+        wrong += embedded.validate(new, self.schema) + self._list_causes(old, new)
+        return wrong + self._rule_causes(call, wrong, new, old)
 
-    def validate_status(self, call: Call, old: Plain, new: Plain) -> list[Cause]:
+    def validate_status(self, call: ApiCall, old: Plain, new: Plain) -> list[Cause]:
         wrong: list[Cause] = []
         if "status" in new:
-            pair = Pair(new, old).member("status")
+            pair = ValuePair(new, old).member("status")
             wrong += validate(new["status"], self._status_schema, base="status", pair=pair)
-        wrong += self._scale(new, status_only=True) + self._lists(old, new)
-        return wrong + self._ruled(call, wrong, new, old)
+        wrong += self._scale_causes(new, status_only=True) + self._list_causes(old, new)
+        return wrong + self._rule_causes(call, wrong, new, old)
 
-    def _scale(self, obj: Plain, *, status_only: bool = False) -> list[Cause]:
+    def _scale_causes(self, obj: Plain, *, status_only: bool = False) -> list[Cause]:
         return self._replicas.validate(obj, status_only=status_only) if self._replicas is not None else []
 
-    def _lists(self, old: Plain, new: Plain) -> list[Cause]:
+    def _list_causes(self, old: Plain, new: Plain) -> list[Cause]:
         """Lists that had something twice before may keep it."""
         wrong = lists.validate(new, self.schema)
         return [] if wrong and lists.validate(old, self.schema) else wrong
 
-    def _ruled(self, call: Call, wrong: list[Cause], new: Plain, old: Plain | None = None) -> list[Cause]:
+    def _rule_causes(
+        self, call: ApiCall, wrong: list[Cause], new: Plain, old: Plain | None = None
+    ) -> list[Cause]:
         if self._rules is None:
             return []
         if any(cause.reason in _BLOCKING for cause in wrong):
-            return [Cause("FieldValueInvalid", f"Invalid value: null: {_NOT_CHECKED}", NOWHERE)]
-        return rules.Check(call.warnings.append).run(self._rules, new, old)
+            return [Cause("FieldValueInvalid", f"Invalid value: null: {_NOT_CHECKED}", ROOT_PATH)]
+        return cel_rules.RuleCheck(call.warnings.append).run(self._rules, new, old)
 
 
-def _compiled(schema: Schema | None) -> rules.Node | None:
-    if not mentions(schema, VALIDATIONS):
+def _compile_rules(schema: Schema | None) -> cel_rules.RuleNode | None:
+    if not may_contain_key(schema, VALIDATIONS):
         return None
     try:
-        return rules.compile_rules(schema)
+        return cel_rules.compile_rules(schema)
     except (
-        rules.BadRule
+        cel_rules.InvalidRule
     ) as bad:  # validation of the definition has let it through: our mistake, not the writer's
         raise AssertionError(f"a stored rule does not compile: {bad.words}") from bad
 
 
-def _selectable(kind: Kind, version: Version) -> Mapping[str, Selectable]:
+def _selectable(kind: Kind, version: Version) -> Mapping[str, SelectableValue]:
     always = ("metadata.name", "metadata.namespace") if kind.namespaced else ("metadata.name",)
     asked = (field.json_path.removeprefix(".") for field in version.selectable_fields)
-    return {path: Selectable(path) for path in (*always, *asked)}
+    return {path: SelectableValue(path) for path in (*always, *asked)}
 
 
-def _warn_of_finalizers(call: Call, obj: Plain, known: Any) -> None:
+def _warn_of_finalizers(call: ApiCall, obj: Plain, known: Any) -> None:
     """Custom resources may have any finalizer; one without a domain may one day be another's too."""
     for name in sorted(set(obj["metadata"].get("finalizers", ())) - set(known)):
         if names.is_qualified(name) and not is_qualified_finalizer(name):

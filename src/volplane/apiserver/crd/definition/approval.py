@@ -8,15 +8,15 @@ from urllib.parse import urlsplit
 
 from volplane.api.apiextensions import CustomResourceDefinition as Definition
 from volplane.api.apiextensions import CustomResourceDefinitionCondition as Condition
-from volplane.api.errors import Cause, invalid, required
+from volplane.api.errors import Cause, invalid, required_value
 from volplane.apiserver.crd.definition.conditions import CONFORMANT, condition
 
 ANNOTATION = "api-approved.kubernetes.io"
-_PLACE = f"metadata.annotations[{ANNOTATION}]"
+_ANNOTATION_PATH = f"metadata.annotations[{ANNOTATION}]"
 _SEE = "see https://github.com/kubernetes/enhancements/pull/1111"
 
 
-class State(StrEnum):
+class ApprovalState(StrEnum):
     """What the annotation says; the values are the reasons of the condition."""
 
     INVALID = "InvalidAnnotation"
@@ -29,16 +29,16 @@ def is_protected(group: str) -> bool:
     return any(group == domain or group.endswith(f".{domain}") for domain in ("k8s.io", "kubernetes.io"))
 
 
-def state(annotations: Mapping[str, str]) -> tuple[State, str]:
+def approval_state(annotations: Mapping[str, str]) -> tuple[ApprovalState, str]:
     text = annotations.get(ANNOTATION, "")
     if not text:
-        return State.MISSING, f'protected groups must have approval annotation "{ANNOTATION}", {_SEE}'
+        return ApprovalState.MISSING, f'protected groups must have approval annotation "{ANNOTATION}", {_SEE}'
     if text.startswith("unapproved"):
-        return State.BYPASSED, f'not approved: "{text}"'
+        return ApprovalState.BYPASSED, f'not approved: "{text}"'
     if _is_url(text):
-        return State.APPROVED, f"approved in {text}"
+        return ApprovalState.APPROVED, f"approved in {text}"
     told = f'protected groups must have approval annotation "{ANNOTATION}" with either a URL or a reason'
-    return State.INVALID, f'{told} starting with "unapproved", {_SEE}'
+    return ApprovalState.INVALID, f'{told} starting with "unapproved", {_SEE}'
 
 
 def _is_url(text: str) -> bool:
@@ -52,17 +52,21 @@ def _is_url(text: str) -> bool:
 def validate(new: Definition, old: Definition | None = None) -> list[Cause]:
     if not is_protected(new.spec.group):
         return []
-    found, why = state(new.metadata.annotations)
-    if old is not None and state(old.metadata.annotations)[0] == found:
+    found, why = approval_state(new.metadata.annotations)
+    if old is not None and approval_state(old.metadata.annotations)[0] == found:
         return []
-    if found == State.MISSING:
-        return [required(_PLACE, why)]
-    return [invalid(_PLACE, new.metadata.annotations[ANNOTATION], why)] if found == State.INVALID else []
+    if found == ApprovalState.MISSING:
+        return [required_value(_ANNOTATION_PATH, why)]
+    return (
+        [invalid(_ANNOTATION_PATH, new.metadata.annotations[ANNOTATION], why)]
+        if found == ApprovalState.INVALID
+        else []
+    )
 
 
-def verdict(definition: Definition) -> Condition | None:
+def approval_condition(definition: Definition) -> Condition | None:
     """The condition that a protected group gets."""
     if not is_protected(definition.spec.group):
         return None
-    found, why = state(definition.metadata.annotations)
-    return condition(CONFORMANT, "True" if found == State.APPROVED else "False", found.value, why)
+    found, why = approval_state(definition.metadata.annotations)
+    return condition(CONFORMANT, "True" if found == ApprovalState.APPROVED else "False", found.value, why)

@@ -26,15 +26,15 @@ NOT_ACCEPTED = condition(ESTABLISHED, "False", "NotAccepted", "not all names are
 SERVED = condition(ESTABLISHED, "True", "InitialNamesAccepted", "the initial names have been accepted")
 
 
-def settled(definition: Definition, others: Iterable[Definition], now: str) -> Definition:
+def accept_names(definition: Definition, others: Iterable[Definition], now: str) -> Definition:
     """The definition with its accepted names and what follows from them."""
-    accepted, verdict = _accepted(definition, _taken(definition, others))
+    accepted, verdict = _accept(definition, _names_in_use(definition, others))
     status = structs.replace(definition.status, accepted_names=accepted)
     definition = with_condition(structs.replace(definition, status=status), verdict, now)
-    return with_condition(definition, _established(definition, verdict), now)
+    return with_condition(definition, _established_condition(definition, verdict), now)
 
 
-def _established(definition: Definition, names: Condition) -> Condition:
+def _established_condition(definition: Definition, names: Condition) -> Condition:
     """Once served, always served: names given away later do not take a kind from its users."""
     old = find(definition, ESTABLISHED)
     if old is not None and old.status == "True":
@@ -42,7 +42,7 @@ def _established(definition: Definition, names: Condition) -> Condition:
     return SERVED if names.status == "True" else NOT_ACCEPTED
 
 
-def _taken(definition: Definition, others: Iterable[Definition]) -> tuple[set[str], set[str]]:
+def _names_in_use(definition: Definition, others: Iterable[Definition]) -> tuple[set[str], set[str]]:
     """Resource names and kinds that other definitions of the group have."""
     resources: set[str] = set()
     kinds: set[str] = set()
@@ -55,7 +55,7 @@ def _taken(definition: Definition, others: Iterable[Definition]) -> tuple[set[st
     return resources - {""}, kinds - {""}
 
 
-def _accepted(definition: Definition, taken: tuple[set[str], set[str]]) -> tuple[Names, Condition]:
+def _accept(definition: Definition, taken: tuple[set[str], set[str]]) -> tuple[Names, Condition]:
     resources, kinds = taken
     wanted, had = definition.spec.names, definition.status.accepted_names
     verdict = NO_CONFLICTS
@@ -68,7 +68,7 @@ def _accepted(definition: Definition, taken: tuple[set[str], set[str]]) -> tuple
         ("list_kind", "ListKind", kinds),
     ):
         asked, held = getattr(wanted, field), getattr(had, field)
-        told = _conflicts(asked, held, used)
+        told = _conflict_message(asked, held, used)
         if told:
             verdict = condition(NAMES_ACCEPTED, "False", f"{word}Conflict", told)
         else:
@@ -76,7 +76,7 @@ def _accepted(definition: Definition, taken: tuple[set[str], set[str]]) -> tuple
     return structs.replace(had, **given), verdict
 
 
-def _conflicts(asked: str | tuple[str, ...], held: str | tuple[str, ...], used: set[str]) -> str:
+def _conflict_message(asked: str | tuple[str, ...], held: str | tuple[str, ...], used: set[str]) -> str:
     if isinstance(asked, str):
         return f'"{asked}" is already in use' if asked != held and asked in used else ""
     wrong = [f'"{name}" is already in use' for name in asked if name not in held and name in used]

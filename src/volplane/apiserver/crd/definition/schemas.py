@@ -17,9 +17,9 @@ from volplane.api.apiextensions import CustomResourceDefinitionVersion as Versio
 from volplane.api.apiextensions import CustomResourceValidation, JSONSchemaProps
 from volplane.api.errors import BadRequest
 from volplane.apiserver.crd.schema import Schema
-from volplane.apiserver.decode import Undecodable, plain
+from volplane.apiserver.decode import Undecodable, convert_struct
 
-DEEPEST = 64  # schemas inside each other
+MAX_DEPTH = 64  # schemas inside each other
 _UNIONS = ("items", "additionalProperties", "additionalItems")
 _NESTED = ("not",)
 _LISTS = ("allOf", "anyOf", "oneOf")
@@ -32,7 +32,7 @@ def schema_of(version: Version) -> Schema | None:
     return None if props is None else msgspec.json.decode(msgspec.json.encode(props))
 
 
-def placed(definition: Definition) -> Iterator[tuple[str, Version, Schema | None]]:
+def schemas_with_paths(definition: Definition) -> Iterator[tuple[str, Version, Schema | None]]:
     """Each schema with the path that messages give it: one that all versions share is told once."""
     versions = definition.spec.versions
     if versions and all(v.schema is not None and v.schema == versions[0].schema for v in versions):
@@ -42,15 +42,15 @@ def placed(definition: Definition) -> Iterator[tuple[str, Version, Schema | None
         yield f"spec.versions[{at}].schema", version, schema_of(version)
 
 
-def shared(definition: Definition, field: str) -> bool:
+def is_same_in_all_versions(definition: Definition, field: str) -> bool:
     """Do all versions say the same here (so that it counts as said once, for the whole definition)?"""
     values = [getattr(v, field) for v in definition.spec.versions]
     return bool(values) and all(value and value == values[0] for value in values)
 
 
-def normalized(definition: Definition) -> Definition:
+def normalize_schemas(definition: Definition) -> Definition:
     """The definition with clean schemas. Raises BadRequest."""
-    if any(_depth(schema_of(version)) > DEEPEST for version in definition.spec.versions):
+    if any(_depth(schema_of(version)) > MAX_DEPTH for version in definition.spec.versions):
         raise BadRequest("exceeded max depth")
     versions = tuple(_normal(version) for version in definition.spec.versions)
     if versions == definition.spec.versions:
@@ -61,8 +61,8 @@ def normalized(definition: Definition) -> Definition:
 def _depth(schema: Schema | None) -> int:
     """How many schemas stand inside each other; counted level by level, so that no depth is too much."""
     level, depth = [schema] if schema is not None else [], 0
-    while level and depth <= DEEPEST:
-        level = [inner for outer in level for inner in below(outer)]
+    while level and depth <= MAX_DEPTH:
+        level = [inner for outer in level for inner in subschemas(outer)]
         depth += 1
     return depth
 
@@ -72,7 +72,7 @@ def _normal(version: Version) -> Version:
     if schema is None:
         return version
     try:
-        props, _ = plain(JSONSchemaProps, _clean(dict(schema)))
+        props, _ = convert_struct(JSONSchemaProps, _clean(dict(schema)))
     except Undecodable as error:
         kind = "CustomResourceDefinition"
         raise BadRequest(f'{kind} in version "v1" cannot be handled as a {kind}: {error}') from error
@@ -84,11 +84,11 @@ def _clean(schema: dict[str, Any]) -> dict[str, Any]:
     for key in ("maximum", "minimum", "multipleOf"):
         if isinstance(limit := schema.get(key), float) and limit.is_integer():
             schema = {**schema, key: int(limit)}  # what came by protobuf has no whole numbers
-    return map_schemas(schema, _clean, _typed)
+    return map_schemas(schema, _clean, _clean_typed)
 
 
-def _typed(schema: dict[str, Any]) -> dict[str, Any]:
-    props, _ = plain(JSONSchemaProps, _clean(schema))
+def _clean_typed(schema: dict[str, Any]) -> dict[str, Any]:
+    props, _ = convert_struct(JSONSchemaProps, _clean(schema))
     made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(props))
     return made
 
@@ -115,7 +115,7 @@ def map_schemas(schema: dict[str, Any], edit: Edit, edit_union: Edit | None = No
     return made
 
 
-def below(schema: Schema) -> Iterator[Schema]:
+def subschemas(schema: Schema) -> Iterator[Schema]:
     """The schemas directly inside one."""
     found: list[Any] = [schema.get(key) for key in (*_UNIONS, *_NESTED)]
     for key in _LISTS:
@@ -125,9 +125,9 @@ def below(schema: Schema) -> Iterator[Schema]:
     return (inner for inner in found if isinstance(inner, dict))
 
 
-def every(schema: Schema | None) -> Iterator[Schema]:
+def walk_schemas(schema: Schema | None) -> Iterator[Schema]:
     """A schema and all schemas inside it."""
     if schema is not None:
         yield schema
-        for inner in below(schema):
-            yield from every(inner)
+        for inner in subschemas(schema):
+            yield from walk_schemas(inner)

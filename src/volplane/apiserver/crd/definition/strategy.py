@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
+from volplane.api import name_validation
 from volplane.api.apiextensions import CustomResourceConversion as Conversion
 from volplane.api.apiextensions import CustomResourceDefinition as Definition
 from volplane.api.errors import Cause, invalid
-from volplane.apiserver import naming
 from volplane.apiserver.crd.definition import approval
 from volplane.apiserver.crd.definition import names as naming_of
 from volplane.apiserver.crd.definition.checks import spec as checks
@@ -25,9 +25,9 @@ from volplane.apiserver.crd.definition.conditions import (
     storage_version,
     with_condition,
 )
-from volplane.apiserver.crd.definition.schemas import every, normalized, schema_of
+from volplane.apiserver.crd.definition.schemas import normalize_schemas, schema_of, walk_schemas
 from volplane.apiserver.crd.schema import LIST_TYPE, formats, items_of
-from volplane.apiserver.strategy import Call, Strategy
+from volplane.apiserver.strategy import ApiCall, Strategy
 from volplane.base import clock
 
 PENDING = condition(
@@ -40,7 +40,7 @@ PENDING = condition(
 
 class DefinitionStrategy(Strategy[Definition]):
     def defaults(self, obj: Definition) -> Definition:
-        obj = normalized(obj)
+        obj = normalize_schemas(obj)
         names, spec = obj.spec.names, obj.spec
         names = structs.replace(
             names,
@@ -52,23 +52,27 @@ class DefinitionStrategy(Strategy[Definition]):
 
     # Status is the server's: what others may say of it is only what /status is for.
 
-    async def admit_create(self, call: Call, obj: Definition) -> Definition:
+    async def admit_create(self, call: ApiCall, obj: Definition) -> Definition:
         others = await call.reader.list(Definition)
-        return settled(
-            _stored(structs.replace(obj, status=type(obj.status)())), others, clock.stamp(call.now)
+        return update_status(
+            _add_stored_version(structs.replace(obj, status=type(obj.status)())),
+            others,
+            clock.stamp(call.now),
         )
 
-    async def admit_update(self, call: Call, old: Definition, new: Definition) -> Definition:
+    async def admit_update(self, call: ApiCall, old: Definition, new: Definition) -> Definition:
         if call.subresource:
             return new
         others = await call.reader.list(Definition)
-        return settled(_stored(structs.replace(new, status=old.status)), others, clock.stamp(call.now))
+        return update_status(
+            _add_stored_version(structs.replace(new, status=old.status)), others, clock.stamp(call.now)
+        )
 
-    def prepare_create(self, call: Call, obj: Definition) -> Definition:
+    def prepare_create(self, call: ApiCall, obj: Definition) -> Definition:
         call.warnings.extend(_warnings(obj))
         return obj
 
-    def prepare_update(self, call: Call, old: Definition, new: Definition) -> Definition:
+    def prepare_update(self, call: ApiCall, old: Definition, new: Definition) -> Definition:
         known = set(_warnings(old))
         call.warnings.extend(text for text in _warnings(new) if text not in known)
         return new
@@ -76,42 +80,42 @@ class DefinitionStrategy(Strategy[Definition]):
     # Validation
 
     def validate_name(self, name: str, *, prefix: bool = False) -> list[str]:
-        return naming.subdomain(name, prefix)
+        return name_validation.subdomain_problems(name, prefix)
 
-    def validate_create(self, call: Call, obj: Definition) -> list[Cause]:
-        wrong = _named_after_itself(obj) + checks.validate(obj)
+    def validate_create(self, call: ApiCall, obj: Definition) -> list[Cause]:
+        wrong = _name_causes(obj) + checks.validate(obj)
         return wrong + approval.validate(obj)
 
-    def validate_update(self, call: Call, old: Definition, new: Definition) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: Definition, new: Definition) -> list[Cause]:
         wrong = checks.validate(new) if new.spec != old.spec else checks.stored_versions(new)
         wrong += checks.validate_change(old, new, established=is_established(old))
         return wrong + approval.validate(new, old)
 
-    def validate_status(self, call: Call, old: Definition, new: Definition) -> list[Cause]:
-        return checks.names("status.acceptedNames", new.status.accepted_names)
+    def validate_status(self, call: ApiCall, old: Definition, new: Definition) -> list[Cause]:
+        return checks.validate_names("status.acceptedNames", new.status.accepted_names)
 
     # Deletion
 
-    def mark_deleted(self, call: Call, obj: Definition) -> Definition:
+    def mark_deleted(self, call: ApiCall, obj: Definition) -> Definition:
         meta = obj.metadata
         if CLEANUP in meta.finalizers:
             return obj
         meta = structs.replace(meta, finalizers=(*meta.finalizers, CLEANUP))
         return with_condition(structs.replace(obj, metadata=meta), PENDING, clock.stamp(call.now))
 
-    def may_vanish(self, obj: Definition) -> bool:
+    def is_removable(self, obj: Definition) -> bool:
         """Not before deletion has begun: until then the finalizer is not on it."""
         return obj.is_deleting
 
 
-def settled(definition: Definition, others: Iterable[Definition], now: str) -> Definition:
+def update_status(definition: Definition, others: Iterable[Definition], now: str) -> Definition:
     """The definition with the status that follows from it and from its neighbours."""
-    definition = naming_of.settled(definition, others, now)
-    verdict = approval.verdict(definition)
+    definition = naming_of.accept_names(definition, others, now)
+    verdict = approval.approval_condition(definition)
     return definition if verdict is None else with_condition(definition, verdict, now)
 
 
-def _stored(definition: Definition) -> Definition:
+def _add_stored_version(definition: Definition) -> Definition:
     """Every version that objects may have been stored in stays listed."""
     storage, status = storage_version(definition.spec.versions), definition.status
     if storage is None or storage.name in status.stored_versions:
@@ -120,7 +124,7 @@ def _stored(definition: Definition) -> Definition:
     return structs.replace(definition, status=structs.replace(status, stored_versions=stored))
 
 
-def _named_after_itself(definition: Definition) -> list[Cause]:
+def _name_causes(definition: Definition) -> list[Cause]:
     wanted = f"{definition.spec.names.plural}.{definition.spec.group}"
     if not definition.name or definition.name == wanted:
         return []
@@ -132,9 +136,9 @@ def _warnings(definition: Definition) -> list[str]:
     """What is legal but does not do what its writer thinks."""
     found: list[str] = []
     for version in definition.spec.versions:
-        for schema in every(schema_of(version)):
+        for schema in walk_schemas(schema_of(version)):
             format, item = schema.get("format"), items_of(schema)
-            if format and not formats.known(schema.get("type", ""), format):
+            if format and not formats.is_known_format(schema.get("type", ""), format):
                 found.append(f'unrecognized format "{format}"')
             if schema.get(LIST_TYPE) == "set" and item and item.get("type") in ("object", "array"):
                 words = "is not supported by server-side apply or CEL validation rules"

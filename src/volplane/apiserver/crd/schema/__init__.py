@@ -44,17 +44,17 @@ def items_of(schema: Schema | None) -> Schema | None:
     return found if isinstance(found, Mapping) else None
 
 
-def mentions(schema: Schema | None, key: str) -> bool:
+def may_contain_key(schema: Schema | None, key: str) -> bool:
     """May this key stand somewhere in a schema? Faster than to look for it; a no is certain."""
     return schema is not None and f'"{key}":'.encode() in msgspec.json.encode(schema)
 
 
-def same(one: Any, other: Any) -> bool:
+def json_equal(one: Any, other: Any) -> bool:
     """Equal as JSON: 1 and 1.0 are, 1 and true are not, a list and a tuple are."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+        return one.keys() == other.keys() and all(json_equal(value, other[key]) for key, value in one.items())
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(map(json_equal, one, other))
     return bool(one == other)

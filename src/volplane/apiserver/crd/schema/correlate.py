@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from volplane.apiserver.crd.schema import LIST_KEYS, LIST_TYPE, Schema, same
+from volplane.apiserver.crd.schema import LIST_KEYS, LIST_TYPE, Schema, json_equal
 
 _ABSENT: Any = object()
 _SCALARS = (bool, int, float, str)
 
 
-class Pair:
+class ValuePair:
     """A new value with its old one."""
 
     __slots__ = ("_items", "_unchanged", "new", "old")
@@ -26,27 +26,27 @@ class Pair:
         self._items: dict[Any, Any] | None = None
 
     @property
-    def unchanged(self) -> bool:
+    def is_unchanged(self) -> bool:
         if self._unchanged is None:
-            self._unchanged = same(self.new, self.old)
+            self._unchanged = json_equal(self.new, self.old)
         return self._unchanged
 
-    def member(self, name: str) -> Pair | None:
+    def member(self, name: str) -> ValuePair | None:
         if not isinstance(self.new, dict) or not isinstance(self.old, dict):
             return None
         new, old = self.new.get(name, _ABSENT), self.old.get(name, _ABSENT)
-        return None if new is _ABSENT or old is _ABSENT else Pair(new, old)
+        return None if new is _ABSENT or old is _ABSENT else ValuePair(new, old)
 
-    def item(self, at: int, schema: Schema) -> Pair | None:
+    def item(self, at: int, schema: Schema) -> ValuePair | None:
         if not isinstance(self.new, list) or not isinstance(self.old, list):
             return None
         if self._items is None:
-            self._items = keyed(self.old, schema)
+            self._items = index_by_key(self.old, schema)
         old = self._items.get(key_of(self.new[at], schema), _ABSENT)
-        return None if old is _ABSENT else Pair(self.new[at], old)
+        return None if old is _ABSENT else ValuePair(self.new[at], old)
 
 
-def keyed(items: list[Any], schema: Schema) -> dict[Any, Any]:
+def index_by_key(items: list[Any], schema: Schema) -> dict[Any, Any]:
     """The items of a list by their keys; the first of several wins. Empty for lists that are no maps."""
     if schema.get(LIST_TYPE) != "map" or not schema.get(LIST_KEYS):
         return {}

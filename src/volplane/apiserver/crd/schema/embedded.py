@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 
-from volplane.api.errors import Cause, invalid, required
+from volplane.api import name_validation
+from volplane.api.errors import Cause, invalid, required_value
 from volplane.api.meta import ObjectMeta
-from volplane.apiserver import metadata, naming
+from volplane.apiserver import metadata
 from volplane.apiserver.crd.schema import EMBEDDED, Schema, additional_of, items_of
 from volplane.apiserver.decode import Undecodable
-from volplane.apiserver.decode.walk import Mismatch, walker
-from volplane.apiserver.decode.words import type_error
+from volplane.apiserver.decode.canonicalize import TypeMismatch, walker
+from volplane.apiserver.decode.go_errors import type_error
 
 
 def clean(data: Any) -> tuple[dict[str, Any], list[str]]:
@@ -24,7 +25,7 @@ def clean(data: Any) -> tuple[dict[str, Any], list[str]]:
     try:
         found = walker(ObjectMeta)(data) or []
         meta = msgspec.convert(data, ObjectMeta)
-    except Mismatch as error:
+    except TypeMismatch as error:
         raise Undecodable(str(error)) from error
     except msgspec.ValidationError as error:
         raise Undecodable(type_error(ObjectMeta, error)) from error
@@ -106,14 +107,14 @@ def _validate_meta(value: dict[str, Any], path: str) -> list[Cause]:
     for name in ("apiVersion", "kind"):
         here, given = _child(path, name), value.get(name)
         if name not in value:
-            wrong.append(required(here))
+            wrong.append(required_value(here))
         elif not isinstance(given, str):
             wrong.append(invalid(here, given, "must be a string"))
         elif not given:
             wrong.append(invalid(here, given, "must not be empty"))
         elif name == "apiVersion" and given.count("/") > 1:
             wrong.append(invalid(here, given, f"unexpected GroupVersion string: {given}"))
-        elif name == "kind" and (told := naming.dns_1035(given.lower())):
+        elif name == "kind" and (told := name_validation.dns_1035_problems(given.lower())):
             words = f"may have mixed case, but should otherwise match: {','.join(told)}"
             wrong.append(invalid(here, given, words))
     if isinstance(value.get("metadata"), dict):

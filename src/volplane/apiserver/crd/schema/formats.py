@@ -153,13 +153,13 @@ FORMATS: Mapping[str, Callable[[str], bool]] = {
 _NUMERIC = {"integer": ("int32", "int64"), "number": ("float", "double")}
 
 
-def known(type: str, format: str) -> bool:
+def is_known_format(type: str, format: str) -> bool:
     """Does this format mean something for values of this type?"""
     if type in _NUMERIC:
         return format in _NUMERIC[type]
     return type in ("", "string") and format.replace("-", "") in FORMATS
 
 
-def fits(format: str, value: str) -> bool:
+def matches_format(format: str, value: str) -> bool:
     check = FORMATS.get(format.replace("-", ""))
     return check is None or check(value)

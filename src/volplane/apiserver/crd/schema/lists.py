@@ -36,7 +36,7 @@ def validate(value: Any, schema: Schema | None, path: str = "") -> list[Cause]:
 def _unique(items: list[Any], schema: Schema, path: str) -> list[Cause]:
     match schema.get(LIST_TYPE):
         case "set":
-            return [duplicate(f"{path}[{at}]", items[at]) for at in _repeated(items)]
+            return [duplicate(f"{path}[{at}]", items[at]) for at in _repeated_positions(items)]
         case "map":
             return _unique_keys(items, schema.get(LIST_KEYS, ()), path)
     return []
@@ -47,10 +47,10 @@ def _unique_keys(items: list[Any], names: Iterable[str], path: str) -> list[Caus
         if item is not None and not isinstance(item, dict):
             return [invalid(f"{path}[{at}]", item, "must be an object for an array of list-type map")]
     keys = [{name: item[name] for name in names if name in item} if item else {} for item in items]
-    return [duplicate(f"{path}[{at}]", keys[at]) for at in _repeated(keys)]
+    return [duplicate(f"{path}[{at}]", keys[at]) for at in _repeated_positions(keys)]
 
 
-def _repeated(values: list[Any]) -> Iterator[int]:
+def _repeated_positions(values: list[Any]) -> Iterator[int]:
     """Where each repeated value appears for the second time; later ones say nothing new."""
     times: dict[Any, int] = {}
     for at, value in enumerate(values):

@@ -13,7 +13,7 @@ _ESCAPES = {
 }  # fmt: skip
 
 
-class BadPath(ValueError):
+class InvalidSchemaPath(ValueError):
     """Not a path, or not one that this schema knows."""
 
 
@@ -26,12 +26,12 @@ def follow(path: str, schema: Schema, *, brackets: bool = True) -> tuple[str, Sc
         others = here.get("additionalProperties") if here is not None else None
         if properties:
             if name not in properties:
-                raise BadPath("does not refer to a valid field")
+                raise InvalidSchemaPath("does not refer to a valid field")
             here, shown = properties[name], f"{shown}.{name}" if shown else name
         elif here is not None and others:
             here, shown = additional_of(here), f"{shown}[{name}]"
         else:
-            raise BadPath("does not refer to a valid field")
+            raise InvalidSchemaPath("does not refer to a valid field")
     return shown, here
 
 
@@ -40,27 +40,27 @@ def steps(path: str, *, brackets: bool = True) -> Iterator[str]:
     at = 0
     while at < len(path):
         if path[at] == "[" and not brackets:
-            raise BadPath("array notation is not allowed")
+            raise InvalidSchemaPath("array notation is not allowed")
         found = _STEP.match(path, at)
         if found is None:
-            raise BadPath(f"expected [ or . but got: {path[at:]}")
-        yield found["name"] or _unquoted(found["quoted"])
+            raise InvalidSchemaPath(f"expected [ or . but got: {path[at:]}")
+        yield found["name"] or _unquote(found["quoted"])
         at = found.end()
 
 
-def _unquoted(text: str) -> str:
-    return re.sub(r"\\(.)", _unescaped, text[1:-1])
+def _unquote(text: str) -> str:
+    return re.sub(r"\\(.)", _unescape, text[1:-1])
 
 
-def _unescaped(found: re.Match[str]) -> str:
+def _unescape(found: re.Match[str]) -> str:
     if found[1] not in _ESCAPES:
-        raise BadPath(f"invalid string literal: invalid escape char {found[0]}")
+        raise InvalidSchemaPath(f"invalid string literal: invalid escape char {found[0]}")
     return _ESCAPES[found[1]]
 
 
-def normalized(path: str, schema: Schema) -> str:
+def normalize_path(path: str, schema: Schema) -> str:
     """The path as messages write it, or nothing where it leads nowhere."""
     try:
         return follow(path.strip(), schema)[0]
-    except BadPath:
+    except InvalidSchemaPath:
         return ""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from volplane.apiserver import effort
+from volplane.apiserver import cpu_offload
 
 CACHED = 256  # compiled patterns
 STEPS_PER_UNIT = 1000  # instructions times characters, of which RE2 at its slowest does 200 in a microsecond
@@ -29,11 +29,11 @@ _GO_WORDS = {
 }
 
 
-class BadPattern(ValueError):
+class InvalidPattern(ValueError):
     """Not a regular expression that Go would take."""
 
 
-class Pattern:
+class Re2Pattern:
     """A compiled pattern."""
 
     __slots__ = ("_compiled", "_size")
@@ -48,30 +48,30 @@ class Pattern:
 
     def find_all(self, text: str) -> Iterator[str]:
         """The pieces that match, from left to right."""
-        effort.spend(self._size * len(text) // STEPS_PER_UNIT)
+        cpu_offload.spend(self._size * len(text) // STEPS_PER_UNIT)
         if text.isascii() or _is_text(text):
             for found in self._compiled.finditer(text):
                 yield found[0]
 
 
 @lru_cache(maxsize=CACHED)
-def compile(pattern: str) -> Pattern:
+def compile(pattern: str) -> Re2Pattern:
     """Raises BadPattern."""
     import re2
 
     if found := _BYTE.search(pattern):
-        raise BadPattern(f"error parsing regexp: invalid escape sequence: `{found[1]}`")
+        raise InvalidPattern(f"error parsing regexp: invalid escape sequence: `{found[1]}`")
     options = re2.Options()
     options.log_errors = False
     try:
-        return Pattern(re2.compile(pattern, options))
+        return Re2Pattern(re2.compile(pattern, options))
     except re2.error as error:
-        raise BadPattern(f"error parsing regexp: {_words(error.args[0])}") from error
+        raise InvalidPattern(f"error parsing regexp: {_go_message(error.args[0])}") from error
     except UnicodeEncodeError as error:
-        raise BadPattern("error parsing regexp: invalid UTF-8") from error
+        raise InvalidPattern("error parsing regexp: invalid UTF-8") from error
 
 
-def _words(told: bytes) -> str:
+def _go_message(told: bytes) -> str:
     what, colon, where = told.decode(errors="replace").partition(": ")
     words = _GO_WORDS.get(what, what)
     return f"{words}: `{where}`" if colon else words

@@ -11,32 +11,32 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from volplane.api.errors import Cause, invalid, not_supported, required, too_long, too_many
+from volplane.api.errors import Cause, invalid, not_supported, required_value, too_long, too_many
 from volplane.apiserver.crd.schema import (
     INT_OR_STRING,
     Schema,
     additional_of,
     formats,
     items_of,
+    json_equal,
     patterns,
-    same,
 )
-from volplane.apiserver.crd.schema.correlate import Pair
+from volplane.apiserver.crd.schema.correlate import ValuePair
 
-NOWHERE = "<nil>"  # how upstream spells the path of the object itself
+ROOT_PATH = "<nil>"  # how upstream spells the path of the object itself
 TYPE_INVALID = "FieldValueTypeInvalid"
 
 _JSON_TYPES: Mapping[type, str] = {
     bool: "boolean", str: "string", int: "integer", float: "number", list: "array", dict: "object",
 }  # fmt: skip
-_JUNCTORS = frozenset({"anyOf", "oneOf", "allOf", "not"})
+_COMBINATORS = frozenset({"anyOf", "oneOf", "allOf", "not"})
 _OF_STRINGS = frozenset({"format", "pattern", "maxLength", "minLength"})
 _NATIVE_FORMATS = {"integer": "int64", "number": "float64"}
 _INT32 = 1 << 31
 _MAX_FLOAT32 = 3.4028234663852886e38
 
 
-class Result:
+class ValidationResult:
     """What is wrong with a value. `passed` counts the checks that held: alternatives are compared by it."""
 
     __slots__ = ("causes", "passed")
@@ -49,26 +49,26 @@ class Result:
         if cause not in self.causes:
             self.causes.append(cause)
 
-    def merge(self, other: Result) -> None:
+    def merge(self, other: ValidationResult) -> None:
         for cause in other.causes:
             self.add(cause)
         self.passed += other.passed
 
 
-class Place:
+class ValuePosition:
     """Where a value stands; spelled out only when there is something to tell."""
 
     __slots__ = ("above", "step")
 
-    def __init__(self, above: Place | None, step: str) -> None:
+    def __init__(self, above: ValuePosition | None, step: str) -> None:
         self.above = above  # None: where validation began
         self.step = step  # `name` or `[0]`; at the beginning the path of the field that is validated
 
-    def member(self, name: str) -> Place:
-        return Place(self, name)
+    def member(self, name: str) -> ValuePosition:
+        return ValuePosition(self, name)
 
-    def item(self, at: int) -> Place:
-        return Place(self, f"[{at}]")
+    def item(self, at: int) -> ValuePosition:
+        return ValuePosition(self, f"[{at}]")
 
     @property
     def base(self) -> str:
@@ -77,42 +77,48 @@ class Place:
     @property
     def name(self) -> str:
         """As messages say it: relative to where validation began."""
-        return "" if self.above is None else _joined(self.above.name, self.step)
+        return "" if self.above is None else _join_path(self.above.name, self.step)
 
     @property
     def path(self) -> str:
-        return _joined(self.base, self.name) or NOWHERE
+        return _join_path(self.base, self.name) or ROOT_PATH
 
-    def says(self, words: str) -> str:
+    def message(self, words: str) -> str:
         return f"{self.name} in body {words}"
 
 
-def _joined(path: str, step: str) -> str:
+def _join_path(path: str, step: str) -> str:
     return f"{path}.{step}" if path and step and not step.startswith("[") else f"{path}{step}"
 
 
-def validate(value: Any, schema: Schema | None, *, base: str = "", pair: Pair | None = None) -> list[Cause]:
+def validate(
+    value: Any, schema: Schema | None, *, base: str = "", pair: ValuePair | None = None
+) -> list[Cause]:
     """What is wrong with a value; `base` is the path of the field it stands in."""
-    result = Result()
+    result = ValidationResult()
     if schema is not None:
-        _ratcheted(value, schema, Place(None, base), pair, result)
+        _validate_ratcheting(value, schema, ValuePosition(None, base), pair, result)
     return result.causes
 
 
-def _ratcheted(value: Any, schema: Schema, place: Place, pair: Pair | None, result: Result) -> None:
+def _validate_ratcheting(
+    value: Any, schema: Schema, place: ValuePosition, pair: ValuePair | None, result: ValidationResult
+) -> None:
     before = len(result.causes)
     _validate(value, schema, place, pair, result)
-    if len(result.causes) > before and pair is not None and pair.unchanged:
+    if len(result.causes) > before and pair is not None and pair.is_unchanged:
         del result.causes[before:]
 
 
-def _validate(value: Any, schema: Schema, place: Place, pair: Pair | None, result: Result) -> None:
+def _validate(
+    value: Any, schema: Schema, place: ValuePosition, pair: ValuePair | None, result: ValidationResult
+) -> None:
     _type(value, schema, place, result)
     if value is None:
         _enum(value, schema, place, result)
         return
-    if not _JUNCTORS.isdisjoint(schema):
-        _junctors(value, schema, place, pair, result)
+    if not _COMBINATORS.isdisjoint(schema):
+        _combinators(value, schema, place, pair, result)
     match value:
         case bool():
             pass
@@ -144,10 +150,10 @@ def format_of(schema: Schema) -> str:
         return ""
     wanted = types_of(schema)
     alone = wanted[0] if len(wanted) == 1 else ""
-    return given if formats.known(alone, given) else ""
+    return given if formats.is_known_format(alone, given) else ""
 
 
-def _type(value: Any, schema: Schema, place: Place, result: Result) -> None:
+def _type(value: Any, schema: Schema, place: ValuePosition, result: ValidationResult) -> None:
     wanted = types_of(schema)
     given = "null" if value is None else _JSON_TYPES.get(type(value), "array")
     if not wanted or _is_of(value, given, wanted, schema):
@@ -173,49 +179,49 @@ def _is_of(value: Any, given: str, wanted: tuple[str, ...], schema: Schema) -> b
     return False
 
 
-def _type_cause(place: Place, wanted: str, given: str) -> Cause:
-    told = invalid(place.path, given, place.says(f"must be of type {wanted}: {_quoted(given)}"))
+def _type_cause(place: ValuePosition, wanted: str, given: str) -> Cause:
+    told = invalid(place.path, given, place.message(f"must be of type {wanted}: {_quote(given)}"))
     return Cause(TYPE_INVALID, told.message, told.field)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return invalid("", text, "").message.removeprefix("Invalid value: ").removesuffix(": ")
 
 
-def _enum(value: Any, schema: Schema, place: Place, result: Result) -> None:
+def _enum(value: Any, schema: Schema, place: ValuePosition, result: ValidationResult) -> None:
     allowed = schema.get("enum")
-    if not allowed or any(same(value, choice) for choice in allowed):
+    if not allowed or any(json_equal(value, choice) for choice in allowed):
         result.passed += 1
         return
-    shown = [choice if isinstance(choice, str) else _quoted(choice) for choice in allowed]
+    shown = [choice if isinstance(choice, str) else _quote(choice) for choice in allowed]
     result.add(not_supported(place.path, value, shown))
 
 
 # Strings and numbers
 
 
-def _string(value: str, schema: Schema, place: Place, result: Result) -> None:
+def _string(value: str, schema: Schema, place: ValuePosition, result: ValidationResult) -> None:
     format = format_of(schema)
     pattern = schema.get("pattern")
     longest, shortest = schema.get("maxLength"), schema.get("minLength")
     if longest is not None and len(value) > longest:
         result.add(too_long(place.path, longest))
     elif shortest is not None and len(value) < shortest:
-        result.add(invalid(place.path, value, place.says(f"should be at least {shortest} chars long")))
+        result.add(invalid(place.path, value, place.message(f"should be at least {shortest} chars long")))
     elif pattern and patterns.compile(pattern).search(value) is None:
-        result.add(invalid(place.path, value, place.says(f"should match '{pattern}'")))
+        result.add(invalid(place.path, value, place.message(f"should match '{pattern}'")))
     else:
         result.passed += 1
-    if format and not formats.fits(format, value):
+    if format and not formats.matches_format(format, value):
         result.add(_type_cause(place, format, value))
 
 
-def _number(value: float, schema: Schema, place: Place, result: Result) -> None:
+def _number(value: float, schema: Schema, place: ValuePosition, result: ValidationResult) -> None:
     wanted, format = types_of(schema), format_of(schema)
     if _out_of_range(value, wanted, format):
         told = f" with format {format}" if format else " (default format)"
         words = f"Checked value must be of type {wanted[0]}{told} in {place.name}"
-        result.add(invalid(place.base or NOWHERE, "", words))
+        result.add(invalid(place.base or ROOT_PATH, "", words))
     else:
         result.passed += 1
     for key, holds, words_of in _LIMITS:
@@ -225,7 +231,13 @@ def _number(value: float, schema: Schema, place: Place, result: Result) -> None:
         exclusive = bool(schema.get(f"exclusive{key[0].upper()}{key[1:]}"))
         if not holds(value, limit, exclusive):
             word = words_of[1] if exclusive else words_of[0]
-            result.add(invalid(place.path, _shown(value), place.says(f"should be {word} {number(limit)}")))
+            result.add(
+                invalid(
+                    place.path,
+                    _whole_number(value),
+                    place.message(f"should be {word} {format_number(limit)}"),
+                )
+            )
 
 
 def _out_of_range(value: float, wanted: tuple[str, ...], format: str) -> bool:
@@ -259,14 +271,14 @@ _LIMITS: tuple[tuple[str, Callable[[float, float, bool], bool], tuple[str, str]]
 )
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A number as Go prints it."""
     if isinstance(value, int) or (value.is_integer() and abs(value) < 1e21):
         return str(int(value))
     return repr(value)
 
 
-def _shown(value: float) -> float:
+def _whole_number(value: float) -> float:
     """Whole numbers are told without a fraction."""
     return int(value) if float(value).is_integer() and abs(value) < 1e21 else value
 
@@ -274,24 +286,32 @@ def _shown(value: float) -> float:
 # Lists and objects
 
 
-def _items(value: Any, schema: Schema, place: Place, pair: Pair | None, result: Result) -> None:
+def _items(
+    value: Any, schema: Schema, place: ValuePosition, pair: ValuePair | None, result: ValidationResult
+) -> None:
     item = items_of(schema)
     if item is not None:
         for at, inner in enumerate(value):
             below = pair.item(at, schema) if pair is not None else None
-            _ratcheted(inner, item, place.item(at), below, result)
+            _validate_ratcheting(inner, item, place.item(at), below, result)
     fewest, most, size = schema.get("minItems"), schema.get("maxItems"), len(value)
     if fewest is not None and size < fewest:
-        result.add(invalid(place.path, size, place.says(f"should have at least {fewest} items")))
+        result.add(invalid(place.path, size, place.message(f"should have at least {fewest} items")))
     if most is not None and size > most:
         result.add(too_many(place.path, size, most))
     result.passed += 1
 
 
-def _members(value: dict[str, Any], schema: Schema, place: Place, pair: Pair | None, result: Result) -> None:
+def _members(
+    value: dict[str, Any],
+    schema: Schema,
+    place: ValuePosition,
+    pair: ValuePair | None,
+    result: ValidationResult,
+) -> None:
     fewest, most, size = schema.get("minProperties"), schema.get("maxProperties"), len(value)
     if fewest is not None and size < fewest:
-        result.add(invalid(place.path, size, place.says(f"should have at least {fewest} properties")))
+        result.add(invalid(place.path, size, place.message(f"should have at least {fewest} properties")))
     if most is not None and size > most:
         result.add(too_many(place.path, size, most))
     properties, others = schema.get("properties", {}), additional_of(schema)
@@ -299,20 +319,22 @@ def _members(value: dict[str, Any], schema: Schema, place: Place, pair: Pair | N
         below = properties.get(name, others)
         if below is not None:
             matched = pair.member(name) if pair is not None else None
-            _ratcheted(inner, below, place.member(name), matched, result)
+            _validate_ratcheting(inner, below, place.member(name), matched, result)
         elif schema.get("additionalProperties") is False:
             told = f"{place.name}.{name} in body is a forbidden property"
             result.add(invalid(place.path, name, told))
     for name in schema.get("required", ()):
         if name not in value:
-            result.add(required(place.member(name).path))
+            result.add(required_value(place.member(name).path))
     result.passed += 1
 
 
 # Alternatives
 
 
-def _junctors(value: Any, schema: Schema, place: Place, pair: Pair | None, result: Result) -> None:
+def _combinators(
+    value: Any, schema: Schema, place: ValuePosition, pair: ValuePair | None, result: ValidationResult
+) -> None:
     if alternatives := schema.get("anyOf"):
         _any_of(value, alternatives, place, pair, result)
     if alternatives := schema.get("oneOf"):
@@ -320,58 +342,74 @@ def _junctors(value: Any, schema: Schema, place: Place, pair: Pair | None, resul
     if parts := schema.get("allOf"):
         _all_of(value, parts, place, pair, result)
     refused = schema.get("not")
-    if refused is not None and not _alone(value, refused, place, pair).causes:
-        result.add(_junctor(place, "must not validate the schema (not)"))
+    if refused is not None and not _validate_alone(value, refused, place, pair).causes:
+        result.add(_combinator_cause(place, "must not validate the schema (not)"))
 
 
-def _alone(value: Any, schema: Schema, place: Place, pair: Pair | None) -> Result:
+def _validate_alone(
+    value: Any, schema: Schema, place: ValuePosition, pair: ValuePair | None
+) -> ValidationResult:
     """One alternative, judged by itself."""
-    made = Result()
+    made = ValidationResult()
     _validate(value, schema, place, pair, made)
     return made
 
 
-def _junctor(place: Place, words: str) -> Cause:
-    return invalid(place.base or NOWHERE, "", f"{_quoted(place.name)} {words}")
+def _combinator_cause(place: ValuePosition, words: str) -> Cause:
+    return invalid(place.base or ROOT_PATH, "", f"{_quote(place.name)} {words}")
 
 
 def _any_of(
-    value: Any, alternatives: Iterable[Schema], place: Place, pair: Pair | None, result: Result
+    value: Any,
+    alternatives: Iterable[Schema],
+    place: ValuePosition,
+    pair: ValuePair | None,
+    result: ValidationResult,
 ) -> None:
     found = []
     for alternative in alternatives:
-        found.append(_alone(value, alternative, place, pair))
+        found.append(_validate_alone(value, alternative, place, pair))
         if not found[-1].causes:
             result.merge(found[-1])
             return
-    result.add(_junctor(place, "must validate at least one schema (anyOf)"))
+    result.add(_combinator_cause(place, "must validate at least one schema (anyOf)"))
     result.merge(_closest(found))
 
 
 def _one_of(
-    value: Any, alternatives: Iterable[Schema], place: Place, pair: Pair | None, result: Result
+    value: Any,
+    alternatives: Iterable[Schema],
+    place: ValuePosition,
+    pair: ValuePair | None,
+    result: ValidationResult,
 ) -> None:
-    found = [_alone(value, alternative, place, pair) for alternative in alternatives]
+    found = [_validate_alone(value, alternative, place, pair) for alternative in alternatives]
     valid = [r for r in found if not r.causes]
     if len(valid) == 1:
         result.merge(valid[0])
         return
     told = f"Found {len(valid)} valid alternatives" if valid else "Found none valid"
-    result.add(_junctor(place, f"must validate one and only one schema (oneOf). {told}"))
+    result.add(_combinator_cause(place, f"must validate one and only one schema (oneOf). {told}"))
     if not valid:
         result.merge(_closest(found))
 
 
-def _closest(found: list[Result]) -> Result:
+def _closest(found: list[ValidationResult]) -> ValidationResult:
     """The alternative that fitted best is the one the writer most likely meant."""
     return max(found, key=lambda r: r.passed)  # the first of equals
 
 
-def _all_of(value: Any, parts: Iterable[Schema], place: Place, pair: Pair | None, result: Result) -> None:
-    found = [_alone(value, part, place, pair) for part in parts]
+def _all_of(
+    value: Any,
+    parts: Iterable[Schema],
+    place: ValuePosition,
+    pair: ValuePair | None,
+    result: ValidationResult,
+) -> None:
+    found = [_validate_alone(value, part, place, pair) for part in parts]
     for each in found:
         result.merge(each)
     failed = sum(bool(r.causes) for r in found)
     if failed:
         none = ". None validated" if failed == len(found) else ""
-        result.add(_junctor(place, f"must validate all the schemas (allOf){none}"))
+        result.add(_combinator_cause(place, f"must validate all the schemas (allOf){none}"))

@@ -14,9 +14,9 @@ from msgspec import Struct
 from volplane.api.object import Object
 from volplane.apiserver.decode.protobuf.messages import message
 from volplane.apiserver.decode.protobuf.values import members, text
-from volplane.apiserver.decode.protobuf.wire import Broken
+from volplane.apiserver.decode.protobuf.wire import InvalidProtobuf
 
-__all__ = ["MEDIA_TYPE", "Broken", "Envelope", "is_protobuf", "open_body", "read"]
+__all__ = ["MEDIA_TYPE", "Envelope", "InvalidProtobuf", "is_protobuf", "open_body", "read"]
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 MAGIC = b"k8s\x00"
@@ -35,16 +35,16 @@ def is_protobuf(content_type: str) -> bool:
 def open_body(body: bytes) -> Envelope:
     """What a body says it is, and the bytes of the object. Raises Broken."""
     if not body:
-        raise Broken("empty data")
+        raise InvalidProtobuf("empty data")
     if not body.startswith(MAGIC):
         told = "provided data does not appear to be a protobuf message"
-        raise Broken(f"{told}, expected prefix {_numbers(MAGIC)}")
+        raise InvalidProtobuf(f"{told}, expected prefix {_numbers(MAGIC)}")
     if len(body) == len(MAGIC):
-        raise Broken("empty body")
+        raise InvalidProtobuf("empty body")
     try:
         return _envelope(body)
     except IndexError as error:
-        raise Broken("unexpected EOF") from error
+        raise InvalidProtobuf("unexpected EOF") from error
 
 
 def _numbers(data: bytes) -> str:
@@ -72,7 +72,7 @@ def read(of: type[Object], data: bytes) -> dict[str, Any]:
     try:
         message(of)(data, 0, len(data), out)
     except IndexError as error:
-        raise Broken("unexpected EOF") from error
+        raise InvalidProtobuf("unexpected EOF") from error
     except RecursionError as error:
-        raise Broken("exceeded max depth") from error
+        raise InvalidProtobuf("exceeded max depth") from error
     return out

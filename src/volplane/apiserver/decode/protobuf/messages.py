@@ -15,7 +15,7 @@ from typing import Any
 
 from volplane.api.apiextensions import JSONSchemaProps
 from volplane.api.object import Field, Object, schema
-from volplane.api.protobuf import Numbered, numbered, row_of
+from volplane.api.protobuf import ProtobufField, list_message_fields, message_name
 from volplane.apiserver.decode.protobuf import values
 from volplane.apiserver.decode.protobuf.values import Reader
 from volplane.apiserver.decode.protobuf.wire import (
@@ -23,10 +23,10 @@ from volplane.apiserver.decode.protobuf.wire import (
     FIXED64,
     LENGTH,
     VARINT,
-    Broken,
-    signed,
+    InvalidProtobuf,
     skip,
     span,
+    to_signed,
     varint,
 )
 
@@ -38,7 +38,7 @@ Act = Callable[[bytes, int, int, Map], int]  # one field, whose tag has been rea
 @cache
 def message(of: type[Object]) -> Fill:
     """The reader of a type."""
-    return _fill(row_of(of), of)
+    return _fill(message_name(of), of)
 
 
 @cache
@@ -55,31 +55,31 @@ def _fill(row: str, of: type[Object]) -> Fill:
             else:
                 tag, at = varint(data, at)
             act = action(tag)
-            at = _unknown(data, at, end, tag) if act is None else act(data, at, end, out)
+            at = skip_unknown(data, at, end, tag) if act is None else act(data, at, end, out)
         if at > end:
-            raise Broken("unexpected EOF")
+            raise InvalidProtobuf("unexpected EOF")
 
-    def _unknown(data: bytes, at: int, end: int, tag: int) -> int:
+    def skip_unknown(data: bytes, at: int, end: int, tag: int) -> int:
         number, kind = tag >> 3, tag & 7
         if kind == END_GROUP:
-            raise Broken(f"proto: {of.__name__}: wiretype end group for non-group")
+            raise InvalidProtobuf(f"proto: {of.__name__}: wiretype end group for non-group")
         if not 0 < number < 1 << 29:
-            raise Broken(f"proto: {of.__name__}: illegal tag {number} (wire type {tag})")
+            raise InvalidProtobuf(f"proto: {of.__name__}: illegal tag {number} (wire type {tag})")
         if number in numbers:
-            raise Broken(f"proto: wrong wireType = {kind} for field {numbers[number]}")
+            raise InvalidProtobuf(f"proto: wrong wireType = {kind} for field {numbers[number]}")
         return skip(data, at, end, tag)
 
-    for field in numbered(row):
+    for field in list_message_fields(row):
         numbers[field.number] = field.name
         for kind, act in _acts(field, of).items():
             acts[field.number << 3 | kind] = act
     return fill
 
 
-def _acts(field: Numbered, of: type[Object]) -> dict[int, Act]:
+def _acts(field: ProtobufField, of: type[Object]) -> dict[int, Act]:
     """What to do with a field, by the kind of its wire form."""
-    if field.lifted:
-        return {LENGTH: _lifted(field.lifted, of)}
+    if field.inlined_message:
+        return {LENGTH: _inlined_message(field.inlined_message, of)}
     known = schema(of)[field.name]
     name = field.name
     keep = known.pointer or (known.shape == "any" and not known.format)
@@ -114,7 +114,7 @@ def _text(name: str, keep: bool) -> Act:
             at += 1
             stop = at + size
             if stop > end:
-                raise Broken("unexpected EOF")
+                raise InvalidProtobuf("unexpected EOF")
         else:
             at, stop = span(data, at, end)
         if at < stop or keep:
@@ -130,7 +130,7 @@ def _number(name: str, keep: bool, *, as_bool: bool) -> Act:
     def act(data: bytes, at: int, end: int, out: Map) -> int:
         value, at = varint(data, at)
         if value or keep:
-            out[name] = bool(value) if as_bool else signed(value)
+            out[name] = bool(value) if as_bool else to_signed(value)
         elif name in out:
             del out[name]
         return at
@@ -141,10 +141,10 @@ def _number(name: str, keep: bool, *, as_bool: bool) -> Act:
 def _double(name: str, keep: bool) -> Act:
     def act(data: bytes, at: int, end: int, out: Map) -> int:
         if at + 8 > end:
-            raise Broken("unexpected EOF")
+            raise InvalidProtobuf("unexpected EOF")
         value: float = struct.unpack_from("<d", data, at)[0]
         if not math.isfinite(value):
-            raise Broken("json: unsupported value")
+            raise InvalidProtobuf("json: unsupported value")
         if value or keep:
             out[name] = value
         elif name in out:
@@ -175,7 +175,7 @@ def _object(name: str, keep: bool, of: type[Object]) -> Act:
     return act
 
 
-def _lifted(row: str, of: type[Object]) -> Act:
+def _inlined_message(row: str, of: type[Object]) -> Act:
     fill = _fill(row, of)
 
     def act(data: bytes, at: int, end: int, out: Map) -> int:
@@ -221,22 +221,22 @@ def _list(name: str, item: Field, form: str) -> dict[int, Act]:
 
 
 def _integers(name: str) -> dict[int, Act]:
-    def one(data: bytes, at: int, end: int, out: Map) -> int:
+    def read_one(data: bytes, at: int, end: int, out: Map) -> int:
         value, at = varint(data, at)
-        out.setdefault(name, []).append(signed(value))
+        out.setdefault(name, []).append(to_signed(value))
         return at
 
-    def packed(data: bytes, at: int, end: int, out: Map) -> int:
+    def read_packed(data: bytes, at: int, end: int, out: Map) -> int:
         at, stop = span(data, at, end)
         held = out.setdefault(name, [])
         while at < stop:
             value, at = varint(data, at)
-            held.append(signed(value))
+            held.append(to_signed(value))
         if at > stop:
-            raise Broken("unexpected EOF")
+            raise InvalidProtobuf("unexpected EOF")
         return stop
 
-    return {VARINT: one, LENGTH: packed}
+    return {VARINT: read_one, LENGTH: read_packed}
 
 
 def _map(name: str, item: Field, form: str) -> Act:
@@ -272,9 +272,9 @@ def _reader(field: Field, form: str = "") -> Reader:
         case "bytes":
             return values.raw
         case "any":
-            return values.embedded
+            return values.embedded_json
         case "list":
-            return values.words
+            return values.string_list
         case "string":
             return values.text
     raise TypeError(f"no protobuf form for a {field.shape}")

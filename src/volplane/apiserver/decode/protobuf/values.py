@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from volplane.apiserver.decode.protobuf.wire import Broken, signed, skip, span, varint
+from volplane.apiserver.decode.protobuf.wire import InvalidProtobuf, skip, span, to_signed, varint
 
 Reader = Callable[[bytes, int, int], Any]
 
@@ -43,11 +43,11 @@ def members(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
             value, at = varint(data, at)
             yield tag, value, at
         elif tag & 7 == 4:
-            raise Broken("proto: wiretype end group for non-group")
+            raise InvalidProtobuf("proto: wiretype end group for non-group")
         else:
             at = skip(data, at, end, tag)
     if at > end:
-        raise Broken("unexpected EOF")
+        raise InvalidProtobuf("unexpected EOF")
 
 
 def time(data: bytes, at: int, end: int) -> str | None:
@@ -67,14 +67,14 @@ def _moment(data: bytes, at: int, end: int, *, exact: bool) -> datetime | None:
     seconds = nanos = 0
     for tag, value, _ in members(data, at, end):
         if tag == 0x08:
-            seconds = signed(value)
+            seconds = to_signed(value)
         elif tag == 0x10:
-            nanos = signed(value)
+            nanos = to_signed(value)
     micros = int(nanos / 1000) if exact else 0  # towards zero
     try:
         return (_EPOCH + timedelta(seconds=seconds, microseconds=micros)).replace(tzinfo=None)
     except OverflowError as error:
-        raise Broken("Time.MarshalJSON: year outside of range [0,9999]") from error
+        raise InvalidProtobuf("Time.MarshalJSON: year outside of range [0,9999]") from error
 
 
 def amount(data: bytes, at: int, end: int) -> str:
@@ -91,15 +91,15 @@ def int_or_string(data: bytes, at: int, end: int) -> int | str:
         if tag == 0x08:
             kind = start
         elif tag == 0x10:
-            number = signed(start)
+            number = to_signed(start)
         elif tag == 0x1A:
             word = text(data, start, stop)
     if kind > 1:
-        raise Broken("impossible IntOrString.Type")
+        raise InvalidProtobuf("impossible IntOrString.Type")
     return word if kind else number
 
 
-def embedded(data: bytes, at: int, end: int) -> Any:
+def embedded_json(data: bytes, at: int, end: int) -> Any:
     """JSON inside protobuf: field sets, parameters, defaults of schemas."""
     found = b""
     for tag, start, stop in members(data, at, end):
@@ -110,10 +110,10 @@ def embedded(data: bytes, at: int, end: int) -> Any:
     try:
         return _json.decode(found)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Broken(str(error)) from error
+        raise InvalidProtobuf(str(error)) from error
 
 
-def words(data: bytes, at: int, end: int) -> list[str]:
+def string_list(data: bytes, at: int, end: int) -> list[str]:
     """A list that stands where protobuf allows none, inside a map: `{items=1*}`."""
     return [text(data, start, stop) for tag, start, stop in members(data, at, end) if tag == 0x0A]
 

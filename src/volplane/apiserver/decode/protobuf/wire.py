@@ -11,7 +11,7 @@ SIGN = 1 << 63
 MASK = (1 << 64) - 1
 
 
-class Broken(ValueError):
+class InvalidProtobuf(ValueError):
     """Bytes that are no message of the type they claim to be."""
 
 
@@ -29,10 +29,10 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
             return value & MASK, at + 1
         shift += 7
         if shift >= 70:
-            raise Broken("proto: integer overflow")
+            raise InvalidProtobuf("proto: integer overflow")
 
 
-def signed(value: int) -> int:
+def to_signed(value: int) -> int:
     """Negative numbers have all 64 bits on the wire, whatever their type."""
     return value - (MASK + 1) if value >= SIGN else value
 
@@ -41,9 +41,9 @@ def span(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Where a thing with a length begins and ends."""
     size, at = varint(data, at)
     if size >= SIGN:
-        raise Broken("proto: negative length found during unmarshaling")
+        raise InvalidProtobuf("proto: negative length found during unmarshaling")
     if at + size > end:
-        raise Broken("unexpected EOF")
+        raise InvalidProtobuf("unexpected EOF")
     return at, at + size
 
 
@@ -62,14 +62,14 @@ def skip(data: bytes, at: int, end: int, tag: int) -> int:
             depth += 1
         elif kind == END_GROUP:
             if depth == 0:
-                raise Broken("proto: unexpected end of group")
+                raise InvalidProtobuf("proto: unexpected end of group")
             depth -= 1
         elif kind == FIXED32:
             at += 4
         else:
-            raise Broken(f"proto: illegal wireType {kind}")
+            raise InvalidProtobuf(f"proto: illegal wireType {kind}")
         if at > end:
-            raise Broken("unexpected EOF")
+            raise InvalidProtobuf("unexpected EOF")
         if depth == 0:
             return at
         tag, at = varint(data, at)

@@ -9,9 +9,9 @@ from msgspec import structs
 from volplane.api import quantity
 from volplane.api.core import Container, Pod, PodCondition, PodSpec, PodStatus
 from volplane.api.errors import Cause, forbidden, invalid
-from volplane.apiserver.strategies.edit import changed, filled
 from volplane.apiserver.strategies.pods import admission, defaults, resize, spec, update
-from volplane.apiserver.strategy import Call, Strategy
+from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
+from volplane.apiserver.strategy import ApiCall, Strategy
 from volplane.base import clock
 
 
@@ -19,23 +19,25 @@ class PodStrategy(Strategy[Pod]):
     def defaults(self, obj: Pod) -> Pod:
         return defaults.pod(obj)
 
-    async def admit_create(self, call: Call, obj: Pod) -> Pod:
+    async def admit_create(self, call: ApiCall, obj: Pod) -> Pod:
         return await admission.admit(call, obj)
 
-    async def admit_update(self, call: Call, old: Pod, new: Pod) -> Pod:
+    async def admit_update(self, call: ApiCall, old: Pod, new: Pod) -> Pod:
         if call.subresource:
             return new
         # What the server chose at creation comes back when a writer leaves it out.
-        kept = filled(new.spec, priority=old.spec.priority, preemption_policy=old.spec.preemption_policy)
-        return changed(new, spec=admission.with_patience(kept))
+        kept = set_defaults(
+            new.spec, priority=old.spec.priority, preemption_policy=old.spec.preemption_policy
+        )
+        return replace_fields(new, spec=admission.with_default_tolerations(kept))
 
-    def prepare_create(self, call: Call, obj: Pod) -> Pod:
+    def prepare_create(self, call: ApiCall, obj: Pod) -> Pod:
         status = PodStatus(phase="Pending", qos_class=qos_class(obj.spec))
         if obj.spec.scheduling_gates:
-            status = structs.replace(status, conditions=(_gated(call),))
+            status = structs.replace(status, conditions=(_scheduling_gated_condition(call),))
         return structs.replace(obj, status=status)
 
-    def prepare_status(self, call: Call, old: Pod, new: Pod) -> Pod:
+    def prepare_status(self, call: ApiCall, old: Pod, new: Pod) -> Pod:
         made = super().prepare_status(call, old, new)
         # A kubelet reports; who owns a pod is not its to say.
         owners = old.metadata.owner_references
@@ -45,8 +47,8 @@ class PodStrategy(Strategy[Pod]):
             status=structs.replace(made.status, qos_class=old.status.qos_class),
         )
 
-    def validate_create(self, call: Call, obj: Pod) -> list[Cause]:
-        wrong = _whole(obj)
+    def validate_create(self, call: ApiCall, obj: Pod) -> list[Cause]:
+        wrong = _validate_spec(obj)
         value = obj.metadata.annotations.get(update.MIRROR)
         if value is not None and not obj.spec.node_name:
             path = f"metadata.annotations[{update.MIRROR}]"
@@ -58,33 +60,33 @@ class PodStrategy(Strategy[Pod]):
             wrong.append(forbidden("spec.nodeName", told))
         return wrong
 
-    def prepare_update(self, call: Call, old: Pod, new: Pod) -> Pod:
+    def prepare_update(self, call: ApiCall, old: Pod, new: Pod) -> Pod:
         if call.subresource == "ephemeralcontainers":
             spec = structs.replace(old.spec, ephemeral_containers=new.spec.ephemeral_containers)
             return structs.replace(old, spec=spec)
         if call.subresource == "resize":
-            return structs.replace(old, spec=resize.resized(old.spec, new.spec))
+            return structs.replace(old, spec=resize.apply_resources(old.spec, new.spec))
         return super().prepare_update(call, old, new)
 
-    def validate_update(self, call: Call, old: Pod, new: Pod) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: Pod, new: Pod) -> list[Cause]:
         if call.subresource == "ephemeralcontainers":
-            return _whole(new) + update.validate_ephemeral(old, new)
+            return _validate_spec(new) + update.validate_ephemeral(old, new)
         if call.subresource == "resize":
             return resize.validate(old, new, qos_class(old.spec), qos_class(new.spec))
         wrong = update.validate_annotations(old, new)
         if old.spec == new.spec:
             return wrong
-        return wrong + _whole(new) + update.validate(old, new)
+        return wrong + _validate_spec(new) + update.validate(old, new)
 
-    def validate_status(self, call: Call, old: Pod, new: Pod) -> list[Cause]:
+    def validate_status(self, call: ApiCall, old: Pod, new: Pod) -> list[Cause]:
         return update.validate_status(old, new)
 
 
-def _whole(pod: Pod) -> list[Cause]:
+def _validate_spec(pod: Pod) -> list[Cause]:
     return spec.pod_spec("spec", pod.spec, pod=pod.metadata.name)
 
 
-def _gated(call: Call) -> PodCondition:
+def _scheduling_gated_condition(call: ApiCall) -> PodCondition:
     return PodCondition(
         type="PodScheduled",
         status="False",
@@ -102,7 +104,7 @@ def qos_class(pod: PodSpec) -> str:
     every = (*pod.containers, *pod.init_containers)
     if all(_is_guaranteed(container) for container in every) and every:
         return "Guaranteed"
-    return "Burstable" if any(_asked(every)) else "BestEffort"
+    return "Burstable" if any(_requests_compute(every)) else "BestEffort"
 
 
 def _is_guaranteed(container: Container) -> bool:
@@ -114,7 +116,7 @@ def _is_guaranteed(container: Container) -> bool:
     )
 
 
-def _asked(containers: Iterable[Container]) -> Iterable[bool]:
+def _requests_compute(containers: Iterable[Container]) -> Iterable[bool]:
     for container in containers:
         for amounts in (container.resources.limits, container.resources.requests):
             yield any(name in amounts and quantity.parse(amounts[name]) > 0 for name in _COMPUTE)

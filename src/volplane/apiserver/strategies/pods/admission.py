@@ -27,9 +27,9 @@ from volplane.api.core import (
 )
 from volplane.api.errors import Forbidden
 from volplane.api.scheduling import PriorityClass
-from volplane.apiserver.strategies.edit import changed, each
 from volplane.apiserver.strategies.pods.defaults import FILE_MODE
-from volplane.apiserver.strategy import Call
+from volplane.apiserver.strategies.struct_edit import map_items, replace_fields
+from volplane.apiserver.strategy import ApiCall
 
 DEFAULT_ACCOUNT = "default"
 DEFAULT_ACCOUNT_TRIES, DEFAULT_ACCOUNT_PAUSE = 10, 0.1
@@ -37,35 +37,35 @@ MIRROR = "kubernetes.io/config.mirror"
 TOKEN_PREFIX = "kube-api-access-"
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 TOKEN_SECONDS = 3607  # the odd seven marks tokens that were put here, not asked for
-NODE_PATIENCE = 300
+TOLERATION_SECONDS = 300
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
-async def admit(call: Call, pod: Pod) -> Pod:
+async def admit(call: ApiCall, pod: Pod) -> Pod:
     spec = pod.spec
     if MIRROR not in pod.metadata.annotations:
         spec = await _with_account(call, pod)
     spec = await _with_priority(call, pod, spec)
-    return changed(pod, spec=with_patience(spec))
+    return replace_fields(pod, spec=with_default_tolerations(spec))
 
 
-def _refuse(call: Call, pod: Pod, why: str) -> Forbidden:
+def _forbid(call: ApiCall, pod: Pod, why: str) -> Forbidden:
     return Forbidden.to(call.kind, pod.metadata.name or call.name, why)
 
 
 # The service account
 
 
-async def _with_account(call: Call, pod: Pod) -> PodSpec:
+async def _with_account(call: ApiCall, pod: Pod) -> PodSpec:
     name = pod.spec.service_account_name or DEFAULT_ACCOUNT
     account = await _account(call, name)
     if account is None:
         where = f"{call.namespace}/{name}"
-        raise _refuse(
+        raise _forbid(
             call, pod, f'error looking up service account {where}: serviceaccount "{name}" not found'
         )
-    spec = changed(pod.spec, service_account_name=name, service_account=name)
+    spec = replace_fields(pod.spec, service_account_name=name, service_account=name)
     if _mounts_token(account, spec):
         spec = with_token(spec)
     if not spec.image_pull_secrets and account.image_pull_secrets:
@@ -74,7 +74,7 @@ async def _with_account(call: Call, pod: Pod) -> PodSpec:
     return spec
 
 
-async def _account(call: Call, name: str) -> ServiceAccount | None:
+async def _account(call: ApiCall, name: str) -> ServiceAccount | None:
     """A new namespace gets its default account a moment after it is made; a pod may be faster than that."""
     tries = DEFAULT_ACCOUNT_TRIES if name == DEFAULT_ACCOUNT else 1
     for left in reversed(range(tries)):
@@ -97,15 +97,15 @@ def with_token(spec: PodSpec) -> PodSpec:
     name = held or names.generate(TOKEN_PREFIX)
     mount = VolumeMount(name=name, read_only=True, mount_path=TOKEN_PATH)
 
-    def mounted(container: Container) -> Container:
+    def with_mount(container: Container) -> Container:
         if any(m.mount_path == TOKEN_PATH for m in container.volume_mounts):
             return container
         return structs.replace(container, volume_mounts=(*container.volume_mounts, mount))
 
-    made = changed(
+    made = replace_fields(
         spec,
-        containers=each(spec.containers, mounted),
-        init_containers=each(spec.init_containers, mounted),
+        containers=map_items(spec.containers, with_mount),
+        init_containers=map_items(spec.init_containers, with_mount),
     )
     if held or made is spec:
         return made
@@ -140,26 +140,26 @@ _SYSTEM = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_0
 _PREEMPTION = "PreemptLowerPriority"
 
 
-async def _with_priority(call: Call, pod: Pod, spec: PodSpec) -> PodSpec:
+async def _with_priority(call: ApiCall, pod: Pod, spec: PodSpec) -> PodSpec:
     name, value, policy = await _priority(call, pod, spec.priority_class_name)
     if spec.priority is not None and spec.priority != value:
-        raise _refuse(
+        raise _forbid(
             call,
             pod,
             f"the integer value of priority ({spec.priority}) must not be provided in pod spec; "
             f"priority admission controller computed {value} from the given PriorityClass name",
         )
     if spec.preemption_policy is not None and spec.preemption_policy != policy:
-        raise _refuse(
+        raise _forbid(
             call,
             pod,
             f"the string value of PreemptionPolicy ({spec.preemption_policy}) must not be provided in "
             f"pod spec; priority admission controller computed {policy} from the given PriorityClass name",
         )
-    return changed(spec, priority_class_name=name, priority=value, preemption_policy=policy)
+    return replace_fields(spec, priority_class_name=name, priority=value, preemption_policy=policy)
 
 
-async def _priority(call: Call, pod: Pod, name: str) -> tuple[str, int, str]:
+async def _priority(call: ApiCall, pod: Pod, name: str) -> tuple[str, int, str]:
     if not name:
         classes = [c for c in await call.reader.list(PriorityClass) if c.global_default]
         chosen = min(classes, key=lambda c: c.value, default=None)
@@ -171,16 +171,16 @@ async def _priority(call: Call, pod: Pod, name: str) -> tuple[str, int, str]:
         return chosen.name, chosen.value, chosen.preemption_policy or _PREEMPTION
     if name in _SYSTEM:
         return name, _SYSTEM[name], _PREEMPTION
-    raise _refuse(call, pod, f"no PriorityClass with name {name} was found")
+    raise _forbid(call, pod, f"no PriorityClass with name {name} was found")
 
 
 # Nodes that stop answering
 
 
-def with_patience(spec: PodSpec) -> PodSpec:
+def with_default_tolerations(spec: PodSpec) -> PodSpec:
     """A node that is not ready keeps its pods for a while."""
     added = tuple(
-        Toleration(key=key, operator="Exists", effect="NoExecute", toleration_seconds=NODE_PATIENCE)
+        Toleration(key=key, operator="Exists", effect="NoExecute", toleration_seconds=TOLERATION_SECONDS)
         for key in (NOT_READY, UNREACHABLE)
         if not any(t.key in (key, "") and t.effect in ("NoExecute", "") for t in spec.tolerations)
     )

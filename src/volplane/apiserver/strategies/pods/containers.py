@@ -18,7 +18,7 @@ from volplane.api.core import (
     ResourceRequirements,
     Volume,
 )
-from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_found, not_supported, required
+from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_found, not_supported, required_value
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.pods import probes
 
@@ -38,7 +38,7 @@ AnyContainer = Container | EphemeralContainer
 
 def containers(path: str, given: tuple[Container, ...], volumes: Mapping[str, Volume]) -> list[Cause]:
     if not given:
-        return [required(path)]
+        return [required_value(path)]
     wrong: list[Cause] = []
     seen: set[str] = set()
     for at, container in enumerate(given):
@@ -47,7 +47,7 @@ def containers(path: str, given: tuple[Container, ...], volumes: Mapping[str, Vo
         if container.name in seen:
             wrong.append(duplicate(f"{here}.name", container.name))
         seen.add(container.name)
-        wrong += probes.of_running(here, container)
+        wrong += probes.validate_running_container(here, container)
     return wrong + _host_ports(path, given)
 
 
@@ -65,16 +65,22 @@ def init_containers(
         wrong += _host_ports(path, (container,))
         if container.restart_policy not in (None, "Always"):
             wrong.append(not_supported(f"{here}.restartPolicy", container.restart_policy, ("Always",)))
-        judge = probes.of_running if container.restart_policy == "Always" else probes.of_init
+        judge = (
+            probes.validate_running_container
+            if container.restart_policy == "Always"
+            else probes.validate_init_container
+        )
         wrong += judge(here, container)
     return wrong
 
 
 def common(path: str, container: AnyContainer, volumes: Mapping[str, Volume]) -> list[Cause]:
     """What holds for every container."""
-    wrong = checks.label(f"{path}.name", container.name) if container.name else [required(f"{path}.name")]
+    wrong = (
+        checks.label(f"{path}.name", container.name) if container.name else [required_value(f"{path}.name")]
+    )
     if not container.image:
-        wrong.append(required(f"{path}.image"))
+        wrong.append(required_value(f"{path}.image"))
     wrong += checks.one_of(
         f"{path}.terminationMessagePolicy", container.termination_message_policy, MESSAGE_POLICIES
     )
@@ -101,7 +107,7 @@ def _ports(path: str, container: AnyContainer) -> list[Cause]:
                 wrong.append(duplicate(f"{here}.name", port.name))
             seen.add(port.name)
         if port.container_port == 0:
-            wrong.append(required(f"{here}.containerPort"))
+            wrong.append(required_value(f"{here}.containerPort"))
         else:
             wrong += checks.port(f"{here}.containerPort", port.container_port)
         if port.host_port:
@@ -133,7 +139,7 @@ def _environment(path: str, given: tuple[EnvVar, ...]) -> list[Cause]:
     for at, variable in enumerate(given):
         here = f"{path}[{at}]"
         if not variable.name:
-            wrong.append(required(f"{here}.name"))
+            wrong.append(required_value(f"{here}.name"))
         elif not _VARIABLE.fullmatch(variable.name):
             wrong.append(invalid(f"{here}.name", variable.name, _VARIABLE_WORDS))
         if variable.value_from is not None:
@@ -156,19 +162,19 @@ def _value_from(path: str, value: str, source: EnvVarSource) -> list[Cause]:
 def _value_source(path: str, source: EnvVarSource) -> list[Cause]:
     wrong: list[Cause] = []
     if source.field_ref is not None and not source.field_ref.field_path:
-        wrong.append(required(f"{path}.fieldRef.fieldPath"))
+        wrong.append(required_value(f"{path}.fieldRef.fieldPath"))
     if source.resource_field_ref is not None and not source.resource_field_ref.resource:
-        wrong.append(required(f"{path}.resourceFieldRef.resource"))
+        wrong.append(required_value(f"{path}.resourceFieldRef.resource"))
     for name, ref in (
         ("configMapKeyRef", source.config_map_key_ref),
         ("secretKeyRef", source.secret_key_ref),
     ):
         if ref is not None:
-            wrong += [] if ref.name else [required(f"{path}.{name}.name")]
+            wrong += [] if ref.name else [required_value(f"{path}.{name}.name")]
             wrong += (
                 checks.config_key(f"{path}.{name}.key", ref.key)
                 if ref.key
-                else [required(f"{path}.{name}.key")]
+                else [required_value(f"{path}.{name}.key")]
             )
     return wrong
 
@@ -181,7 +187,7 @@ def _environment_sources(path: str, given: tuple[EnvFromSource, ...]) -> list[Ca
             wrong.append(invalid(f"{here}.prefix", source.prefix, _VARIABLE_WORDS))
         refs = (("configMapRef", source.config_map_ref), ("secretRef", source.secret_ref))
         chosen = [(name, ref) for name, ref in refs if ref is not None]
-        wrong += [required(f"{here}.{name}.name") for name, ref in chosen if not ref.name]
+        wrong += [required_value(f"{here}.{name}.name") for name, ref in chosen if not ref.name]
         if not chosen:
             wrong.append(invalid(here, "", "must specify one of: `configMapRef` or `secretRef`"))
         elif len(chosen) > 1:
@@ -199,11 +205,11 @@ def _mounts(path: str, container: AnyContainer, volumes: Mapping[str, Volume]) -
     for at, mount in enumerate(container.volume_mounts):
         here = f"{path}[{at}]"
         if not mount.name:
-            wrong.append(required(f"{here}.name"))
+            wrong.append(required_value(f"{here}.name"))
         if mount.name not in volumes:
             wrong.append(not_found(f"{here}.name", mount.name))
         if not mount.mount_path:
-            wrong.append(required(f"{here}.mountPath"))
+            wrong.append(required_value(f"{here}.mountPath"))
         if mount.mount_path in places:
             wrong.append(invalid(f"{here}.mountPath", mount.mount_path, "must be unique"))
         places.add(mount.mount_path)
@@ -218,12 +224,12 @@ def _mounts(path: str, container: AnyContainer, volumes: Mapping[str, Volume]) -
 
 
 def _sub_path(path: str, here: str, mount: Any) -> list[Cause]:
-    wrong = checks.descending(f"{path}.subPath", mount.sub_path) if mount.sub_path else []
+    wrong = checks.relative_path(f"{path}.subPath", mount.sub_path) if mount.sub_path else []
     if mount.sub_path_expr:
         if mount.sub_path:
             told = "subPathExpr and subPath are mutually exclusive"
             wrong.append(invalid(f"{here}.subPathExpr", mount.sub_path_expr, told))
-        wrong += checks.descending(f"{path}.subPathExpr", mount.sub_path_expr)
+        wrong += checks.relative_path(f"{path}.subPathExpr", mount.sub_path_expr)
     return wrong
 
 
@@ -250,7 +256,7 @@ def _devices(path: str, container: AnyContainer, volumes: Mapping[str, Volume]) 
         if device.name in seen_names:
             wrong.append(invalid(f"{here}.name", device.name, "must be unique"))
         if not device.device_path:
-            wrong.append(required(f"{here}.devicePath"))
+            wrong.append(required_value(f"{here}.devicePath"))
         elif ".." in device.device_path.split("/"):
             wrong.append(
                 invalid(f"{here}.devicePath", device.device_path, "can not contain backsteps ('..')")
@@ -268,7 +274,7 @@ def _devices(path: str, container: AnyContainer, volumes: Mapping[str, Volume]) 
 
 
 def _device_volume(path: str, name: str, volumes: Mapping[str, Volume]) -> list[Cause]:
-    wrong = [] if name else [required(path)]
+    wrong = [] if name else [required_value(path)]
     volume = volumes.get(name)
     if volume is None:
         return [*wrong, not_found(path, name)]
@@ -292,7 +298,7 @@ def resources(path: str, needs: ResourceRequirements) -> list[Cause]:
             wrong += _within(f"{path}.requests", name, amount, limit)
         elif not _overcommits(name):
             told = "Limit must be set for non overcommitable resources"
-            wrong.append(required(f"{path}.limits", told))
+            wrong.append(required_value(f"{path}.limits", told))
     return wrong
 
 
@@ -306,11 +312,11 @@ def _within(path: str, name: str, amount: str, limit: str) -> list[Cause]:
 
 
 def _resource(path: str, name: str, amount: str) -> list[Cause]:
-    wrong = checks.qualified(path, name)
+    wrong = checks.qualified_name(path, name)
     if "/" not in name and name not in _STANDARD and not name.startswith("hugepages-"):
         wrong.append(invalid(path, name, "must be a standard resource for containers"))
     wrong += checks.amount_not_negative(path, amount)
-    return wrong + (checks.whole_amount(path, amount) if not _overcommits(name) else [])
+    return wrong + (checks.integer_amount(path, amount) if not _overcommits(name) else [])
 
 
 def _overcommits(name: str) -> bool:

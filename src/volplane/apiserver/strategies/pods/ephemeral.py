@@ -10,7 +10,7 @@ from volplane.api.core import EphemeralContainer, PodSpec, Volume
 from volplane.api.errors import Cause, duplicate, forbidden, not_found
 from volplane.apiserver.strategies.pods.containers import common
 
-_NOT_HERE = "cannot be set for an Ephemeral Container"
+_NOT_ALLOWED = "cannot be set for an Ephemeral Container"
 _FORBIDDEN = frozenset(
     {
         "ports",
@@ -47,19 +47,19 @@ def ephemeral_containers(path: str, spec: PodSpec, volumes: Mapping[str, Volume]
         target = container.target_container_name
         if target and target not in others:
             wrong.append(not_found(f"{here}.targetContainerName", target))
-        wrong += _out_of_place(here, container)
+        wrong += _forbidden_fields(here, container)
     return wrong
 
 
-def _out_of_place(path: str, container: EphemeralContainer) -> list[Cause]:
+def _forbidden_fields(path: str, container: EphemeralContainer) -> list[Cause]:
     """It has no life of its own that could be watched over, and changes nothing of what the pod was given."""
     wrong = [
-        forbidden(f"{path}.{name}", _NOT_HERE)
+        forbidden(f"{path}.{name}", _NOT_ALLOWED)
         for attribute, name in _FIELDS
         if getattr(container, attribute) != getattr(_EMPTY, attribute)
     ]
     for at, mount in enumerate(container.volume_mounts):
         for value, name in ((mount.sub_path, "subPath"), (mount.sub_path_expr, "subPathExpr")):
             if value:
-                wrong.append(forbidden(f"{path}.volumeMounts[{at}].{name}", _NOT_HERE))
+                wrong.append(forbidden(f"{path}.volumeMounts[{at}].{name}", _NOT_ALLOWED))
     return wrong

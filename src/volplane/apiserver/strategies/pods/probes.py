@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from volplane.api.core import Container, HTTPGetAction, Lifecycle, LifecycleHandler, Probe
-from volplane.api.errors import Cause, forbidden, invalid, not_supported, required
+from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks
 
 SCHEMES = ("HTTP", "HTTPS")
@@ -20,7 +20,7 @@ _HEADER_WORDS = (
 )
 
 
-def of_running(path: str, container: Container) -> list[Cause]:
+def validate_running_container(path: str, container: Container) -> list[Cause]:
     """Probes and hooks of a container that keeps running."""
     wrong = _lifecycle(f"{path}.lifecycle", container.lifecycle)
     for name, probe in _probes(container):
@@ -34,7 +34,7 @@ def of_running(path: str, container: Container) -> list[Cause]:
     return wrong
 
 
-def of_init(path: str, container: Container) -> list[Cause]:
+def validate_init_container(path: str, container: Container) -> list[Cause]:
     given = ["lifecycle"] if container.lifecycle is not None else []
     given += [name for name, _ in _probes(container)]
     return [forbidden(f"{path}.{name}", NOT_FOR_INIT) for name in given]
@@ -85,15 +85,15 @@ _HOOKS = ("exec", "http_get", "tcp_socket", "sleep")
 def _handler(path: str, handler: Probe | LifecycleHandler, choices: tuple[str, ...]) -> list[Cause]:
     given = [name for name in choices if getattr(handler, name) is not None]
     if not given:
-        return [required(path, "must specify a handler type")]
+        return [required_value(path, "must specify a handler type")]
     wrong = _action(f"{path}.{_camel(given[0])}", given[0], getattr(handler, given[0]))
-    return wrong + checks.single(path, [_camel(name) for name in given], "handler type")
+    return wrong + checks.at_most_one(path, [_camel(name) for name in given], "handler type")
 
 
 def _action(path: str, name: str, action: Any) -> list[Cause]:
     match name:
         case "exec":
-            return [] if action.command else [required(f"{path}.command")]
+            return [] if action.command else [required_value(f"{path}.command")]
         case "http_get":
             return _http_get(path, action)
         case "tcp_socket":
@@ -104,7 +104,7 @@ def _action(path: str, name: str, action: Any) -> list[Cause]:
 
 
 def _http_get(path: str, action: HTTPGetAction) -> list[Cause]:
-    wrong = [] if action.path else [required(f"{path}.path")]
+    wrong = [] if action.path else [required_value(f"{path}.path")]
     wrong += checks.port_or_name(f"{path}.port", action.port)
     if action.scheme not in SCHEMES:
         wrong.append(not_supported(f"{path}.scheme", action.scheme, SCHEMES))

@@ -12,7 +12,7 @@ _MUTABLE = ("cpu", "memory")
 _ONLY = "only cpu and memory resources are mutable"
 
 
-def resized(old: PodSpec, new: PodSpec) -> PodSpec:
+def apply_resources(old: PodSpec, new: PodSpec) -> PodSpec:
     """What the writer may mean; all else it says is not heard."""
     return structs.replace(
         old,
@@ -42,13 +42,13 @@ def validate(old: Pod, new: Pod, was: str, becomes: str) -> list[Cause]:
     if was != becomes:
         wrong.append(invalid("spec", was, "Pod QOS Class may not change as a result of resizing"))
     for at, (held, given) in enumerate(zip(old.spec.containers, new.spec.containers, strict=True)):
-        wrong += _removed(f"spec.containers[{at}].resources", held, given)
-    if _fixed(old.spec) != _fixed(new.spec):
+        wrong += _check_removed_resources(f"spec.containers[{at}].resources", held, given)
+    if _without_mutable_resources(old.spec) != _without_mutable_resources(new.spec):
         wrong.append(forbidden("spec", _ONLY))
     return wrong
 
 
-def _removed(path: str, held: Container, given: Container) -> list[Cause]:
+def _check_removed_resources(path: str, held: Container, given: Container) -> list[Cause]:
     wrong: list[Cause] = []
     for word in ("requests", "limits"):
         before, after = getattr(held.resources, word), getattr(given.resources, word)
@@ -57,16 +57,16 @@ def _removed(path: str, held: Container, given: Container) -> list[Cause]:
     return wrong
 
 
-def _fixed(spec: PodSpec) -> PodSpec:
+def _without_mutable_resources(spec: PodSpec) -> PodSpec:
     """Without what may change."""
     return structs.replace(
         spec,
-        containers=tuple(map(_bare, spec.containers)),
-        init_containers=tuple(map(_bare, spec.init_containers)),
+        containers=tuple(map(_strip_mutable_resources, spec.containers)),
+        init_containers=tuple(map(_strip_mutable_resources, spec.init_containers)),
     )
 
 
-def _bare(container: Container) -> Container:
+def _strip_mutable_resources(container: Container) -> Container:
     given = container.resources
     kept = {
         word: {name: amount for name, amount in getattr(given, word).items() if name not in _MUTABLE}

@@ -15,7 +15,7 @@ from volplane.api.core import (
     SeccompProfile,
     SecurityContext,
 )
-from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required, too_long
+from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value, too_long
 from volplane.apiserver.strategies import checks
 from volplane.rules import sysctls
 
@@ -85,10 +85,10 @@ def _container(path: str, spec: PodSpec, context: SecurityContext) -> list[Cause
     if context.allow_privilege_escalation is False:
         told = "cannot set `allowPrivilegeEscalation` to false and"
         if context.privileged:
-            wrong.append(invalid(path, checks.shown(context), f"{told} `privileged` to true"))
+            wrong.append(invalid(path, checks.to_plain(context), f"{told} `privileged` to true"))
         if context.capabilities is not None and "CAP_SYS_ADMIN" in context.capabilities.add:
             told = f"{told} `capabilities.Add` CAP_SYS_ADMIN"
-            wrong.append(invalid(path, checks.shown(context), told))
+            wrong.append(invalid(path, checks.to_plain(context), told))
     return wrong + _app_armor(f"{path}.appArmorProfile", context.app_armor_profile)
 
 
@@ -98,7 +98,7 @@ def _sysctls(path: str, spec: PodSpec, context: PodSecurityContext) -> list[Caus
     for at, sysctl in enumerate(context.sysctls):
         here, name = f"{path}[{at}].name", sysctl.name
         if not name:
-            wrong.append(required(here))
+            wrong.append(required_value(here))
         elif not sysctls.is_name(name):
             told = f"must have at most {sysctls.LONGEST_NAME} characters and match regex {sysctls.NAME_REGEX}"
             wrong.append(invalid(here, name, told))
@@ -118,18 +118,18 @@ def _seccomp(path: str, profile: SeccompProfile | None) -> list[Cause]:
         return []
     wrong: list[Cause] = []
     if not profile.type:
-        wrong.append(required(f"{path}.type", "type is required when seccompProfile is set"))
+        wrong.append(required_value(f"{path}.type", "type is required when seccompProfile is set"))
     elif profile.type not in PROFILES:
         wrong.append(not_supported(f"{path}.type", profile.type, PROFILES))
     here, file = f"{path}.localhostProfile", profile.localhost_profile
     if profile.type != "Localhost":
         if file is not None:
             told = "can only be set when seccomp type is Localhost"
-            wrong.append(invalid(here, checks.shown(profile), told))
+            wrong.append(invalid(here, checks.to_plain(profile), told))
     elif file is None:
-        wrong.append(required(here, "must be set when seccomp type is Localhost"))
+        wrong.append(required_value(here, "must be set when seccomp type is Localhost"))
     else:
-        wrong += checks.descending(here, file)
+        wrong += checks.relative_path(here, file)
     return wrong
 
 
@@ -137,7 +137,7 @@ def _app_armor(path: str, profile: AppArmorProfile | None) -> list[Cause]:
     if profile is None:
         return []
     if not profile.type:
-        return [required(f"{path}.type", "type is required when appArmorProfile is set")]
+        return [required_value(f"{path}.type", "type is required when appArmorProfile is set")]
     if profile.type not in PROFILES:
         return [not_supported(f"{path}.type", profile.type, PROFILES)]
     here, name = f"{path}.localhostProfile", profile.localhost_profile
@@ -145,7 +145,7 @@ def _app_armor(path: str, profile: AppArmorProfile | None) -> list[Cause]:
         told = "can only be set when AppArmor type is Localhost"
         return [] if name is None else [invalid(here, name, told)]
     if not name:
-        return [required(here, "must be set when AppArmor type is Localhost")]
+        return [required_value(here, "must be set when AppArmor type is Localhost")]
     wrong: list[Cause] = []
     if name.strip() != name:
         wrong.append(invalid(here, name, "must not be padded with whitespace"))
@@ -184,7 +184,7 @@ def _operating_system(path: str, spec: PodSpec) -> list[Cause]:
         case "windows":
             return _windows(path, spec)
         case "":
-            return [required(f"{path}.os.name", "cannot be empty")]
+            return [required_value(f"{path}.os.name", "cannot be empty")]
         case other:
             return [not_supported(f"{path}.os", other, ("linux", "windows"))]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from volplane.api.core import Affinity, HostAlias, NodeAffinity, PodSpec, PodTemplateSpec, Toleration
-from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required
+from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.pods import security
 from volplane.apiserver.strategies.pods.containers import containers, init_containers
@@ -20,7 +20,7 @@ def pod_spec(path: str, spec: PodSpec, *, pod: str = "", is_pod: bool = True) ->
     """`pod` is the pod's name where it is known; `is_pod` is off for templates."""
     usable, wrong = volumes(f"{path}.volumes", spec.volumes, pod)
     if spec.termination_grace_period_seconds is None:
-        wrong.append(required(f"{path}.terminationGracePeriodSeconds"))
+        wrong.append(required_value(f"{path}.terminationGracePeriodSeconds"))
     wrong += containers(f"{path}.containers", spec.containers, usable)
     wrong += init_containers(f"{path}.initContainers", spec.init_containers, spec.containers, usable)
     wrong += ephemeral_containers(f"{path}.ephemeralContainers", spec, usable)
@@ -32,7 +32,7 @@ def pod_spec(path: str, spec: PodSpec, *, pod: str = "", is_pod: bool = True) ->
     wrong += security.validate(path, spec)
     wrong += _affinity(f"{path}.affinity", spec.affinity)
     wrong += tolerations(f"{path}.tolerations", spec.tolerations)
-    wrong += _spread(f"{path}.topologySpreadConstraints", spec)
+    wrong += _topology_spread(f"{path}.topologySpreadConstraints", spec)
     wrong += _host_aliases(f"{path}.hostAliases", spec.host_aliases)
     return wrong + _names(path, spec) + _gates(f"{path}.schedulingGates", spec)
 
@@ -40,7 +40,7 @@ def pod_spec(path: str, spec: PodSpec, *, pod: str = "", is_pod: bool = True) ->
 def template(path: str, obj: PodTemplateSpec) -> list[Cause]:
     wrong = checks.labels(f"{path}.labels", obj.metadata.labels)
     for key in obj.metadata.annotations:
-        wrong += checks.qualified(f"{path}.annotations", key.lower())
+        wrong += checks.qualified_name(f"{path}.annotations", key.lower())
     wrong += pod_spec(f"{path}.spec", obj.spec, is_pod=False)
     if obj.spec.ephemeral_containers:
         told = "ephemeral containers not allowed in pod template"
@@ -102,7 +102,7 @@ def _affinity(path: str, affinity: Affinity | None) -> list[Cause]:
             here = f"{path}.{word}.requiredDuringSchedulingIgnoredDuringExecution[{at}]"
             wrong += checks.label_selector(f"{here}.labelSelector", term.label_selector)
             if not term.topology_key:
-                wrong.append(required(f"{here}.topologyKey", "can not be empty"))
+                wrong.append(required_value(f"{here}.topologyKey", "can not be empty"))
     return wrong
 
 
@@ -129,7 +129,7 @@ def tolerations(path: str, given: tuple[Toleration, ...]) -> list[Cause]:
 
 
 def _toleration(path: str, toleration: Toleration) -> list[Cause]:
-    wrong = checks.qualified(f"{path}.key", toleration.key) if toleration.key else []
+    wrong = checks.qualified_name(f"{path}.key", toleration.key) if toleration.key else []
     operator = f"{path}.operator"
     if not toleration.key and toleration.operator != "Exists":
         told = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
@@ -138,7 +138,7 @@ def _toleration(path: str, toleration: Toleration) -> list[Cause]:
         told = "effect must be 'NoExecute' when `tolerationSeconds` is set"
         wrong.append(invalid(f"{path}.effect", toleration.effect, told))
     if toleration.operator in ("", "Equal"):
-        words = checks.label_value_words(toleration.value)
+        words = checks.label_value_problems(toleration.value)
         wrong += [invalid(operator, toleration.value, ";".join(words))] if words else []
     elif toleration.operator == "Exists":
         if toleration.value:
@@ -151,14 +151,14 @@ def _toleration(path: str, toleration: Toleration) -> list[Cause]:
     return wrong
 
 
-def _spread(path: str, spec: PodSpec) -> list[Cause]:
+def _topology_spread(path: str, spec: PodSpec) -> list[Cause]:
     wrong: list[Cause] = []
     for at, constraint in enumerate(spec.topology_spread_constraints):
         here = f"{path}[{at}]"
         if constraint.max_skew <= 0:
             wrong.append(invalid(f"{here}.maxSkew", constraint.max_skew, "must be greater than zero"))
         if not constraint.topology_key:
-            wrong.append(required(f"{here}.topologyKey", "can not be empty"))
+            wrong.append(required_value(f"{here}.topologyKey", "can not be empty"))
         choices = ("DoNotSchedule", "ScheduleAnyway")
         if constraint.when_unsatisfiable not in choices:
             wrong.append(not_supported(f"{here}.whenUnsatisfiable", constraint.when_unsatisfiable, choices))
@@ -170,7 +170,7 @@ def _gates(path: str, spec: PodSpec) -> list[Cause]:
     wrong: list[Cause] = []
     seen: set[str] = set()
     for at, gate in enumerate(spec.scheduling_gates):
-        wrong += checks.qualified(f"{path}[{at}]", gate.name)
+        wrong += checks.qualified_name(f"{path}[{at}]", gate.name)
         if gate.name in seen:
             wrong.append(duplicate(f"{path}[{at}]", gate.name))
         seen.add(gate.name)

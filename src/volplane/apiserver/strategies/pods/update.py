@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from volplane.api.core import Container, ContainerStatus, Pod, PodSpec
-from volplane.api.errors import Cause, forbidden, invalid, required
+from volplane.api.errors import Cause, forbidden, invalid, required_value
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.pods.spec import tolerations
 
@@ -50,7 +50,7 @@ def validate(old: Pod, new: Pod) -> list[Cause]:
         return wrong + late
     wrong += _tolerations(before, after)
     wrong += _gates(before, after)
-    rest = _with_mutable_parts_of(before, after)
+    rest = _restore_mutable_fields(before, after)
     if rest != before:
         told = f"pod updates may not change fields other than {','.join(MUTABLE)}"
         wrong.append(forbidden("spec", f"{told}\n{checks.difference(before, rest)}"))
@@ -61,7 +61,7 @@ def _images(path: str, containers: tuple[Container, ...]) -> list[Cause]:
     wrong: list[Cause] = []
     for at, container in enumerate(containers):
         if not container.image:
-            wrong.append(required(f"{path}[{at}].image"))
+            wrong.append(required_value(f"{path}[{at}].image"))
         elif container.image.strip() != container.image:
             told = "must not have leading or trailing whitespace"
             wrong.append(invalid(f"{path}[{at}].image", container.image, told))
@@ -103,7 +103,7 @@ def _gates(before: PodSpec, after: PodSpec) -> list[Cause]:
     ]
 
 
-def _with_mutable_parts_of(before: PodSpec, after: PodSpec) -> PodSpec:
+def _restore_mutable_fields(before: PodSpec, after: PodSpec) -> PodSpec:
     """The new spec with everything that may change put back, to see whether anything else did."""
     grace = after.termination_grace_period_seconds
     if grace == 1 and (before.termination_grace_period_seconds or 0) < 0:
@@ -111,22 +111,24 @@ def _with_mutable_parts_of(before: PodSpec, after: PodSpec) -> PodSpec:
     gated = bool(before.scheduling_gates)
     return structs.replace(
         after,
-        containers=_with_images_of(before.containers, after.containers),
-        init_containers=_with_images_of(before.init_containers, after.init_containers),
+        containers=_restore_images(before.containers, after.containers),
+        init_containers=_restore_images(before.init_containers, after.init_containers),
         active_deadline_seconds=before.active_deadline_seconds,
         scheduling_gates=before.scheduling_gates,
         tolerations=before.tolerations,
         termination_grace_period_seconds=grace,
         # A gated pod is not placed yet: where it may go can still be narrowed.
-        node_selector=before.node_selector if gated and _narrows(before, after) else after.node_selector,
+        node_selector=before.node_selector
+        if gated and _narrows_node_selector(before, after)
+        else after.node_selector,
     )
 
 
-def _narrows(before: PodSpec, after: PodSpec) -> bool:
+def _narrows_node_selector(before: PodSpec, after: PodSpec) -> bool:
     return before.node_selector.items() <= after.node_selector.items()
 
 
-def _with_images_of(held: tuple[Container, ...], given: tuple[Container, ...]) -> tuple[Container, ...]:
+def _restore_images(held: tuple[Container, ...], given: tuple[Container, ...]) -> tuple[Container, ...]:
     return tuple(structs.replace(new, image=old.image) for old, new in zip(held, given, strict=True))
 
 
@@ -148,7 +150,7 @@ def validate_ephemeral(old: Pod, new: Pod) -> list[Cause]:
 def validate_status(old: Pod, new: Pod) -> list[Cause]:
     wrong = validate_annotations(old, new)
     for at, condition in enumerate(new.status.conditions):
-        wrong += checks.qualified(f"status.conditions[{at}].Type", condition.type)
+        wrong += checks.qualified_name(f"status.conditions[{at}].Type", condition.type)
     if new.status.nominated_node_name and new.status.nominated_node_name != old.status.nominated_node_name:
         wrong += checks.subdomain("status.nominatedNodeName", new.status.nominated_node_name)
     for name, path in (("container_statuses", "containerStatuses"),):

@@ -20,7 +20,7 @@ from volplane.api.core import (
     Volume,
     VolumeProjection,
 )
-from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required
+from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks, claim_spec
 
 HOST_PATH_TYPES = (
@@ -37,7 +37,9 @@ def volumes(path: str, given: tuple[Volume, ...], pod: str) -> tuple[dict[str, V
     """The volumes that containers may mount, and what is wrong with the others."""
     usable: dict[str, Volume] = {}
     wrong: list[Cause] = []
-    made = {names.owned_claim(pod, v.name) for v in given if v.ephemeral is not None} if pod else set()
+    made = (
+        {names.ephemeral_claim_name(pod, v.name) for v in given if v.ephemeral is not None} if pod else set()
+    )
     for at, volume in enumerate(given):
         here = f"{path}[{at}]"
         found = _volume(here, volume, usable)
@@ -53,7 +55,7 @@ def volumes(path: str, given: tuple[Volume, ...], pod: str) -> tuple[dict[str, V
 
 def _volume(path: str, volume: Volume, others: Mapping[str, Volume]) -> list[Cause]:
     wrong = _source(path, volume)
-    wrong += checks.label(f"{path}.name", volume.name) if volume.name else [required(f"{path}.name")]
+    wrong += checks.label(f"{path}.name", volume.name) if volume.name else [required_value(f"{path}.name")]
     if volume.name in others:
         wrong.append(duplicate(f"{path}.name", volume.name))
     return wrong
@@ -62,15 +64,15 @@ def _volume(path: str, volume: Volume, others: Mapping[str, Volume]) -> list[Cau
 def _source(path: str, volume: Volume) -> list[Cause]:
     given = [name for name in _SOURCES if getattr(volume, name) is not None]
     if not given:
-        return [required(path, "must specify a volume type")]
-    wrong = checks.single(path, [_WIRE[name] for name in given], "volume type")
+        return [required_value(path, "must specify a volume type")]
+    wrong = checks.at_most_one(path, [_WIRE[name] for name in given], "volume type")
     check = _CHECKS.get(given[0])
     return (check(f"{path}.{_WIRE[given[0]]}", getattr(volume, given[0])) if check else []) + wrong
 
 
 def host_path(path: str, source: HostPathVolumeSource) -> list[Cause]:
     if not source.path:
-        return [required(f"{path}.path")]
+        return [required_value(f"{path}.path")]
     wrong = checks.no_backsteps(f"{path}.path", source.path)
     if source.type is not None and source.type not in HOST_PATH_TYPES:
         wrong.append(not_supported(f"{path}.type", source.type, HOST_PATH_TYPES))
@@ -78,14 +80,14 @@ def host_path(path: str, source: HostPathVolumeSource) -> list[Cause]:
 
 
 def nfs(path: str, source: NFSVolumeSource) -> list[Cause]:
-    wrong = [required(f"{path}.{name}") for name in ("server", "path") if not getattr(source, name)]
+    wrong = [required_value(f"{path}.{name}") for name in ("server", "path") if not getattr(source, name)]
     if not source.path.startswith("/"):
         wrong.append(invalid(f"{path}.path", source.path, "must be an absolute path"))
     return wrong
 
 
 def _claim(path: str, source: PersistentVolumeClaimVolumeSource) -> list[Cause]:
-    return [] if source.claim_name else [required(f"{path}.claimName")]
+    return [] if source.claim_name else [required_value(f"{path}.claimName")]
 
 
 def _empty_dir(path: str, source: Any) -> list[Cause]:
@@ -95,12 +97,12 @@ def _empty_dir(path: str, source: Any) -> list[Cause]:
 
 
 def _secret(path: str, source: Any) -> list[Cause]:
-    wrong = [] if source.secret_name else [required(f"{path}.secretName")]
+    wrong = [] if source.secret_name else [required_value(f"{path}.secretName")]
     return wrong + _files(path, source)
 
 
 def _config_map(path: str, source: Any) -> list[Cause]:
-    wrong = [] if source.name else [required(f"{path}.name")]
+    wrong = [] if source.name else [required_value(f"{path}.name")]
     return wrong + _files(path, source)
 
 
@@ -112,7 +114,7 @@ def _items(path: str, items: tuple[KeyToPath, ...]) -> list[Cause]:
     wrong: list[Cause] = []
     for at, item in enumerate(items):
         here = f"{path}.items[{at}]"
-        wrong += [required(f"{here}.{name}") for name in ("key", "path") if not getattr(item, name)]
+        wrong += [required_value(f"{here}.{name}") for name in ("key", "path") if not getattr(item, name)]
         wrong += checks.local_path(f"{here}.path", item.path)
         wrong += checks.file_mode(f"{here}.mode", item.mode)
     return wrong
@@ -127,18 +129,18 @@ def _downward_files(path: str, files: tuple[DownwardAPIVolumeFile, ...]) -> list
     for at, file in enumerate(files):
         here = f"{path}[{at}]"
         if not file.path:
-            wrong.append(required(f"{path}.path"))
+            wrong.append(required_value(f"{path}.path"))
         wrong += checks.local_path(f"{path}.path", file.path)
         if file.field_ref is not None and file.resource_field_ref is not None:
             told = "fieldRef and resourceFieldRef can not be specified simultaneously"
             wrong.append(invalid(here, "resource", told))
         elif file.field_ref is None and file.resource_field_ref is None:
-            wrong.append(required(here, "one of fieldRef and resourceFieldRef is required"))
+            wrong.append(required_value(here, "one of fieldRef and resourceFieldRef is required"))
         wrong += checks.file_mode(f"{path}.mode", file.mode)
     return wrong
 
 
-def _projected(path: str, source: ProjectedVolumeSource) -> list[Cause]:
+def _projected_volume(path: str, source: ProjectedVolumeSource) -> list[Cause]:
     wrong = checks.file_mode(f"{path}.defaultMode", source.default_mode)
     for at, part in enumerate(source.sources):
         wrong += _projection(f"{path}.sources[{at}]", part)
@@ -147,12 +149,12 @@ def _projected(path: str, source: ProjectedVolumeSource) -> list[Cause]:
 
 def _projection(path: str, part: VolumeProjection) -> list[Cause]:
     given = [f.encode_name for f in structs.fields(VolumeProjection) if getattr(part, f.name) is not None]
-    wrong = checks.single(path, given, "volume type")
+    wrong = checks.at_most_one(path, given, "volume type")
     if part.secret is not None:
-        wrong += [] if part.secret.name else [required(f"{path}.name")]
+        wrong += [] if part.secret.name else [required_value(f"{path}.name")]
         wrong += _items(f"{path}.secret", part.secret.items)
     elif part.config_map is not None:
-        wrong += [] if part.config_map.name else [required(f"{path}.name")]
+        wrong += [] if part.config_map.name else [required_value(f"{path}.name")]
         wrong += _items(f"{path}.configMap", part.config_map.items)
     elif part.downward_api is not None:
         wrong += _downward_files(f"{path}.downwardAPI", part.downward_api.items)
@@ -164,7 +166,7 @@ def _projection(path: str, part: VolumeProjection) -> list[Cause]:
 def _token(path: str, part: VolumeProjection) -> list[Cause]:
     token = part.service_account_token
     assert token is not None
-    wrong = [] if token.path else [required(f"{path}.path")]
+    wrong = [] if token.path else [required_value(f"{path}.path")]
     seconds = token.expiration_seconds or 0
     if seconds < 600:
         told = "may not specify a duration less than 10 minutes"
@@ -179,7 +181,7 @@ def _csi(path: str, source: CSIVolumeSource) -> list[Cause]:
     wrong = checks.driver_name(f"{path}.driver", source.driver)
     secret = source.node_publish_secret_ref
     if secret is not None and not secret.name:
-        wrong.append(required(f"{path}.nodePublishSecretRef.name"))
+        wrong.append(required_value(f"{path}.nodePublishSecretRef.name"))
     elif secret is not None:
         wrong += checks.subdomain(f"{path}.name", secret.name)
     return wrong
@@ -187,12 +189,12 @@ def _csi(path: str, source: CSIVolumeSource) -> list[Cause]:
 
 def _ephemeral(path: str, source: EphemeralVolumeSource) -> list[Cause]:
     if source.volume_claim_template is None:
-        return [required(f"{path}.volumeClaimTemplate")]
+        return [required_value(f"{path}.volumeClaimTemplate")]
     return claim_spec.validate(f"{path}.volumeClaimTemplate.spec", source.volume_claim_template.spec)
 
 
 def _flex(path: str, source: Any) -> list[Cause]:
-    wrong = [] if source.driver else [required(f"{path}.driver")]
+    wrong = [] if source.driver else [required_value(f"{path}.driver")]
     for key in source.options:
         domain = key.partition("/")[0]
         if domain in ("kubernetes.io", "k8s.io") or domain.endswith((".kubernetes.io", ".k8s.io")):
@@ -209,7 +211,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], list[Cause]]] = {
     "secret": _secret,
     "config_map": _config_map,
     "downward_api": _downward,
-    "projected": _projected,
+    "projected": _projected_volume,
     "csi": _csi,
     "ephemeral": _ephemeral,
     "flex_volume": _flex,

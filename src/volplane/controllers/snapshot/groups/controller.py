@@ -8,7 +8,7 @@ from typing import Any, assert_never
 from msgspec import Struct, structs
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
-from volplane.api.selectors import Labels
+from volplane.api.selectors import LabelMatcher
 from volplane.api.snapshot import (
     VolumeGroupSnapshot,
     VolumeGroupSnapshotClass,
@@ -28,7 +28,7 @@ from volplane.controllers.snapshot.groups.plan import (
     DeleteMember,
     GroupSnapshotInputs,
 )
-from volplane.controllers.snapshot.settings import Settings
+from volplane.controllers.snapshot.settings import SnapshotControllerOptions
 from volplane.controllers.snapshot.status_writer import COMPONENT, SnapshotWriter
 from volplane.controllers.snapshot.steps import (
     AnnotateBeingDeleted,
@@ -39,7 +39,7 @@ from volplane.controllers.snapshot.steps import (
     SetFinalizers,
 )
 from volplane.loops.controller import Continue, Outcome
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.loops.queue import Backoff
 from volplane.rules import binding, groups, snapshots
 from volplane.rules.steps import CommonStep
@@ -56,16 +56,16 @@ class GroupSnapshotView(Struct, frozen=True):
         return self.inputs.content
 
 
-class Groups(SnapshotWriter[GroupSnapshotView, plans.Step]):
+class VolumeGroupSnapshots(SnapshotWriter[GroupSnapshotView, plans.Step]):
     name = "group-snapshot-controller"
     component = COMPONENT
 
     def __init__(
         self,
         client: Client,
-        settings: Settings = Settings(),  # noqa: B008  (frozen)
+        settings: SnapshotControllerOptions = SnapshotControllerOptions(),  # noqa: B008  (frozen)
         *,
-        events: Recorder | None = None,
+        events: EventRecorder | None = None,
     ) -> None:
         super().__init__(
             client,
@@ -157,7 +157,7 @@ class Groups(SnapshotWriter[GroupSnapshotView, plans.Step]):
         selector = group.spec.source.selector
         if selector is None:
             return (), ""
-        wanted = Labels.of(selector)
+        wanted = LabelMatcher.of(selector)
         found = [c for c in self.claims.namespace(group.namespace) if wanted.matches(c.metadata.labels)]
         if not found:
             return (), f"label selector {wanted} for group snapshot not applied to any PVC"
@@ -230,9 +230,9 @@ class Groups(SnapshotWriter[GroupSnapshotView, plans.Step]):
     ) -> None:
         """Write the status of the snapshot last: without one, all of it is done again."""
         volume = next(iter(self.by_handle[f"{content.spec.driver}/{info.volume_handle}"]), None)
-        snapshot = await self.client.create(objects.member(group, info, volume), exists_ok=True)
+        snapshot = await self.client.create(objects.make_member(group, info, volume), exists_ok=True)
         made = await self.client.create(
-            objects.member_content(snapshot, info, content, volume), exists_ok=True
+            objects.make_member_content(snapshot, info, content, volume), exists_ok=True
         )
         assert content.status is not None
         status = {

@@ -25,17 +25,17 @@ from volplane.api.snapshot import (
 from volplane.rules import groups, snapshots
 
 
-class Unfit(ValueError):
+class InvalidGroupSource(ValueError):
     """No group snapshot can be taken of that, as it is now."""
 
 
 def driver_of(group: VolumeGroupSnapshot, volume: PersistentVolume) -> str:
     if volume.spec.csi is None:
-        raise Unfit(f"snapshotting non-CSI volumes is not supported, group snapshot:{group.key}")
+        raise InvalidGroupSource(f"snapshotting non-CSI volumes is not supported, group snapshot:{group.key}")
     return volume.spec.csi.driver
 
 
-def make(
+def make_group_content(
     group: VolumeGroupSnapshot, group_class: VolumeGroupSnapshotClass, volumes: Sequence[PersistentVolume]
 ) -> VolumeGroupSnapshotContent:
     """Raises Unfit, BadClass and BadTemplate."""
@@ -43,7 +43,7 @@ def make(
     for volume in volumes:
         driver = driver_of(group, volume)
         if driver != group_class.driver:
-            raise Unfit(
+            raise InvalidGroupSource(
                 f"Volume CSI driver ({driver}) mismatch with VolumeGroupSnapshotClass ({group_class.driver}) "
                 f"{group.key}: {volume.name}"
             )
@@ -80,7 +80,7 @@ def member_name(group: VolumeGroupSnapshot, info: VolumeSnapshotInfo) -> str:
     return f"snapshot-{_hash(group, info)}"
 
 
-def member(
+def make_member(
     group: VolumeGroupSnapshot, info: VolumeSnapshotInfo, volume: PersistentVolume | None
 ) -> VolumeSnapshot:
     kind = kinds.of(VolumeGroupSnapshot)
@@ -96,7 +96,7 @@ def member(
     return VolumeSnapshot(metadata=metadata, spec=VolumeSnapshotSpec(source=source))
 
 
-def member_content(
+def make_member_content(
     snapshot: VolumeSnapshot,
     info: VolumeSnapshotInfo,
     content: VolumeGroupSnapshotContent,

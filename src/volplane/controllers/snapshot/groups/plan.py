@@ -21,7 +21,12 @@ from volplane.api.snapshot import (
     VolumeSnapshot,
     VolumeSnapshotInfo,
 )
-from volplane.controllers.snapshot.groups.objects import Unfit, driver_of, make, member_name
+from volplane.controllers.snapshot.groups.objects import (
+    InvalidGroupSource,
+    driver_of,
+    make_group_content,
+    member_name,
+)
 from volplane.controllers.snapshot.steps import (
     AnnotateBeingDeleted,
     BindContent,
@@ -31,9 +36,9 @@ from volplane.controllers.snapshot.steps import (
     SetFinalizers,
 )
 from volplane.rules import groups
-from volplane.rules.snapshots import BadClass
+from volplane.rules.snapshots import InvalidSnapshotClass
 from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warning
-from volplane.rules.templates import BadTemplate
+from volplane.rules.templates import InvalidTemplate
 
 MISSING = "VolumeGroupSnapshotContent is missing"
 
@@ -104,7 +109,7 @@ def _take(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> Iterator[S
                 "GroupSnapshotContentMismatch", f"VolumeGroupSnapshotContent {content.name} {which}"
             )
         elif not groups.is_bound_to(content, group):
-            yield _misbound(content)
+            yield _report_misbound(content)
         else:
             yield from _set_finalizers(group, content)
             yield from _members(group, content, inputs)
@@ -117,9 +122,9 @@ def _take(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> Iterator[S
     yield from _set_finalizers(group, None, chosen.name)
     try:
         if inputs.unfit:
-            raise Unfit(inputs.unfit)
-        made = make(group, chosen, inputs.volumes)
-    except (Unfit, BadClass, BadTemplate) as error:
+            raise InvalidGroupSource(inputs.unfit)
+        made = make_group_content(group, chosen, inputs.volumes)
+    except (InvalidGroupSource, InvalidSnapshotClass, InvalidTemplate) as error:
         told = f"failed to create group snapshot content with error {error}"
         yield ReportError("GroupSnapshotContentCreationFailed", told)
         return
@@ -141,7 +146,7 @@ def _class(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> VolumeGro
     if not why:
         try:
             candidates = groups.defaults(inputs.classes.values(), driver_of(group, inputs.volumes[0]))
-        except Unfit as error:
+        except InvalidGroupSource as error:
             why = str(error)
         else:
             if len(candidates) == 1:
@@ -161,7 +166,7 @@ def _bind_existing(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> I
         which = "is dynamically provisioned while expecting a pre-provisioned one"
         yield ReportError("GroupSnapshotContentMismatch", f"VolumeGroupSnapshotContent {which}")
     elif not groups.is_for(content, group):
-        yield _misbound(content)
+        yield _report_misbound(content)
     else:
         yield from _set_finalizers(group, content)
         if not content.spec.volume_group_snapshot_ref.uid:
@@ -169,7 +174,7 @@ def _bind_existing(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> I
         yield from _copy_status(group, content)
 
 
-def _misbound(content: VolumeGroupSnapshotContent) -> ReportError:
+def _report_misbound(content: VolumeGroupSnapshotContent) -> ReportError:
     told = f"VolumeGroupSnapshotContent [{content.name}] is bound to a different group snapshot"
     return ReportError("GroupSnapshotContentMisbound", told)
 

@@ -16,8 +16,8 @@ import termios
 from contextlib import suppress
 
 from . import kernel, paths
-from .failures import DENIED_IN_PATH, NO_TERMINAL, NOT_IN_PATH, PROGRAM, TERMINAL, Failure, Progress
-from .identity import User
+from .failures import DENIED_IN_PATH, NO_TERMINAL, NOT_IN_PATH, PROGRAM, TERMINAL, SetupFailure, SetupProgress
+from .identity import ContainerProcessUser
 from .spec import Spec
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -26,40 +26,40 @@ _TIOCSPTLCK, _TIOCGPTPEER = 0x40045431, 0x5441
 _MULTIPLEXER = os.makedev(5, 2)
 
 
-def start(
+def start_command(
     spec: Spec,
     argv: list[str],
-    user: User,
-    given: list[int],
-    way_out: socket.socket | None,
-    progress: Progress,
+    user: ContainerProcessUser,
+    stdio: list[int],
+    terminal_socket: socket.socket | None,
+    progress: SetupProgress,
 ) -> int:
     """Start it in a session of its own with the streams `given`, or with a terminal, and answer its pid.
 
     Without `way_out` there is no terminal; otherwise our end of it leaves there.
     """
-    env = environment(spec, user)
+    env = build_environment(spec, user)
     slave = -1
-    if way_out is not None:
+    if terminal_socket is not None:
         progress.reach(TERMINAL)
-        slave = _open_terminal(way_out)
+        slave = _open_terminal(terminal_socket)
         env = {"TERM": "xterm", **env}
     progress.reach(PROGRAM)
-    program = _find(argv[0], env["PATH"])
+    program = _find_program(argv[0], env["PATH"])
     kernel.close_on_exec(3)  # what came over a socket may stay open otherwise
     if slave >= 0:
         return _fork_on_terminal(program, argv, env, slave)
-    actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate(given)]
+    actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate(stdio)]
     return os.posix_spawn(
         program, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=SIGNALS
     )
 
 
-def environment(spec: Spec, user: User) -> dict[str, str]:
+def build_environment(spec: Spec, user: ContainerProcessUser) -> dict[str, str]:
     return {"PATH": PATH, "HOME": user.home, "HOSTNAME": spec["hostname"], **spec["env"]}
 
 
-def _find(program: str, path: str) -> str:
+def _find_program(program: str, path: str) -> str:
     if "/" in program:
         return program
     denied = False
@@ -72,16 +72,16 @@ def _find(program: str, path: str) -> str:
         if stat.S_ISREG(info.st_mode) and os.access(candidate, os.X_OK):
             return candidate
         denied = True
-    raise Failure(DENIED_IN_PATH if denied else NOT_IN_PATH)
+    raise SetupFailure(DENIED_IN_PATH if denied else NOT_IN_PATH)
 
 
-def _open_terminal(way_out: socket.socket) -> int:
+def _open_terminal(terminal_socket: socket.socket) -> int:
     """A terminal of the container's own; our end goes to who asked for it, theirs is the answer."""
     master = _open_multiplexer()
     fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
     # The other end of this very terminal, not what a name in /dev/pts leads to.
     slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-    socket.send_fds(way_out, [b'{"terminal": true}\n'], [master])
+    socket.send_fds(terminal_socket, [b'{"terminal": true}\n'], [master])
     os.close(master)
     return slave
 
@@ -91,16 +91,16 @@ def _open_multiplexer() -> int:
     flags = os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK  # a pipe in its place must not hold us up
     for path in ("/dev/pts/ptmx", "/dev/ptmx"):
         with suppress(OSError):
-            place = paths.find(path, links=False)
+            place = paths.open_path(path, links=False)
             is_one = _is_multiplexer(place)
             os.close(place)
             if is_one:
-                master = paths.find(path, flags=flags, links=False)
+                master = paths.open_path(path, flags=flags, links=False)
                 if _is_multiplexer(master):
                     os.set_blocking(master, True)
                     return master
                 os.close(master)
-    raise Failure(NO_TERMINAL)
+    raise SetupFailure(NO_TERMINAL)
 
 
 def _is_multiplexer(descriptor: int) -> bool:

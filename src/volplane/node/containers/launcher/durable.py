@@ -15,12 +15,12 @@ from contextlib import suppress
 from . import kernel
 
 _LONGEST = 4096
-_MOMENT = 0.5  # seconds
-_MOST = 256  # directories; with more of them it does not wait
+_BATCH_DELAY = 0.5  # seconds
+_MAX_BATCH = 256  # directories; with more of them it does not wait
 _FILES = ("container.json", "exit.json", "")  # and the directory itself
 
 
-class Writer:
+class SyncProcess:
     """The way to that process; shims inherit it."""
 
     def __init__(self) -> None:
@@ -34,12 +34,12 @@ class Writer:
                 os._exit(0)
         theirs.close()
 
-    def write(self, directory: str) -> None:
+    def sync_later(self, directory: str) -> None:
         """A container's files: in a moment; at once if that process is gone or has too much to do."""
         try:
             self._socket.send(os.fsencode(directory), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except OSError:
-            make_durable(directory)
+            fsync_container_files(directory)
 
 
 def _serve(orders: socket.socket) -> None:
@@ -48,16 +48,16 @@ def _serve(orders: socket.socket) -> None:
         signal.signal(number, signal.SIG_IGN)
     while directory := orders.recv(_LONGEST):
         waiting = {directory}
-        orders.settimeout(_MOMENT)
+        orders.settimeout(_BATCH_DELAY)
         with suppress(TimeoutError):
-            while len(waiting) < _MOST and (directory := orders.recv(_LONGEST)):
+            while len(waiting) < _MAX_BATCH and (directory := orders.recv(_LONGEST)):
                 waiting.add(directory)
         orders.settimeout(None)
         for directory in waiting:
-            make_durable(os.fsdecode(directory))
+            fsync_container_files(os.fsdecode(directory))
 
 
-def make_durable(directory: str) -> None:
+def fsync_container_files(directory: str) -> None:
     """Write a container's files and their names to the disk; what is not there by now is left out."""
     for name in _FILES:
         with suppress(OSError):

@@ -22,8 +22,8 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from . import command, failures, identity, inside, kernel
-from .failures import IDENTITY, Progress
-from .shim import answer, end_children
+from .failures import IDENTITY, SetupProgress
+from .shim import answer, kill_children
 from .spec import Spec, complete
 
 _NAMESPACES = {  # in the order in which they are joined
@@ -40,7 +40,7 @@ def run(request: dict[str, Any], reply: socket.socket, stdio: list[int]) -> None
     """Runs in a fork of the launcher."""
     os.setsid()
     kernel.set_title("volplane-exec")
-    kernel.adopt_orphans()  # the command, when the entrant has ended
+    kernel.become_subreaper()  # the command, when the entrant has ended
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with open(f"{request['directory']}/container.json", "rb") as file:
         spec = complete(json.loads(file.read())["spec"])
@@ -53,10 +53,10 @@ def run(request: dict[str, Any], reply: socket.socket, stdio: list[int]) -> None
         os.close(descriptor)
     data = _await_report(report, reply)
     if data is None:
-        return end_children()
+        return kill_children()
     os.waitpid(entrant, 0)
     if len(data) != _STARTED.size:
-        end_children()
+        kill_children()
         code, message = failures.unpack(data, spec, request["command"])
         return answer(reply, {"code": code, "message": message})
     (child,) = _STARTED.unpack(data)
@@ -84,18 +84,18 @@ def _enter(
     reporting: int,
 ) -> NoReturn:
     """Join the container and become it; from the first instruction on, nothing is said but over the pipe."""
-    progress = Progress()
+    progress = SetupProgress()
     try:
-        inside.keep_only((0, 1, 2, *spaces.values(), *stdio, reply.fileno(), reporting))
-        kernel.hide_memory()
+        inside.close_all_but((0, 1, 2, *spaces.values(), *stdio, reply.fileno(), reporting))
+        kernel.make_undumpable()
         os.umask(0o022)
         for name, space in spaces.items():
             kernel.setns(space, _NAMESPACES[name])
             os.close(space)
-        inside.go_to_workdir(spec, progress)
+        inside.enter_workdir(spec, progress)
         progress.reach(IDENTITY)
-        user = identity.become(spec)
-        child = command.start(spec, argv, user, stdio, None if stdio else reply, progress)
+        user = identity.drop_privileges(spec)
+        child = command.start_command(spec, argv, user, stdio, None if stdio else reply, progress)
         os.write(reporting, _STARTED.pack(child))
     except BaseException as error:
         with suppress(OSError):

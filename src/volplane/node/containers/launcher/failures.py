@@ -26,14 +26,14 @@ NOT_SHARED, ON_PROC, NOT_NAMESPACED, NO_TERMINAL, NOT_IN_PATH, DENIED_IN_PATH, B
 _PACKED = struct.Struct("=3i")
 
 
-class Failure(Exception):
+class SetupFailure(Exception):
     """A stage failed for a reason that has no error number of the kernel's."""
 
     def __init__(self, reason: int) -> None:
         self.reason = reason
 
 
-class Progress:
+class SetupProgress:
     """How far a process inside has come: the stage, and which mount or sysctl of several."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Progress:
         self.stage, self.index = stage, index
 
     def pack(self, error: BaseException) -> bytes:
-        reason = error.reason if isinstance(error, Failure) else 0
+        reason = error.reason if isinstance(error, SetupFailure) else 0
         if isinstance(error, OSError):
             reason = error.errno or 0
         return _PACKED.pack(self.stage, self.index, reason)
@@ -61,7 +61,7 @@ def unpack(data: bytes, spec: dict[str, Any], argv: list[str]) -> tuple[int, str
     return FAILED, f"cannot {_task(stage, index, spec)}: {words}"
 
 
-def is_about_the_command(data: bytes) -> bool:
+def is_command_failure(data: bytes) -> bool:
     """Whether everything else was there, and only the program could not be run."""
     return len(data) == _PACKED.size and bool(_PACKED.unpack(data)[0] == PROGRAM)
 

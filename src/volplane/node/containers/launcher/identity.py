@@ -22,7 +22,7 @@ _NAMES = (
 )  # fmt: skip
 _BITS = {f"CAP_{name}": 1 << number for number, name in enumerate(_NAMES)}
 MKNOD = _BITS["CAP_MKNOD"]
-_SWITCH = _BITS["CAP_SETUID"] | _BITS["CAP_SETGID"]
+_USER_SWITCH_CAPABILITIES = _BITS["CAP_SETUID"] | _BITS["CAP_SETGID"]
 # containers.base has the same in words, and the reason why MKNOD is missing.
 _DEFAULT = (
     "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_NET_RAW", "CAP_SETGID", "CAP_SETUID",
@@ -35,14 +35,14 @@ _FIELDS = 7  # name, password, uid, gid, comment, home, shell
 _LARGEST_ID = (1 << 32) - 2
 
 
-class User:
+class ContainerProcessUser:
     """Who runs a container's command, as numbers, and the home directory its passwd file gives."""
 
     def __init__(self, uid: int, gid: int, groups: list[int], home: str) -> None:
         self.uid, self.gid, self.groups, self.home = uid, gid, groups, home
 
 
-def become(spec: dict[str, Any]) -> User:
+def drop_privileges(spec: dict[str, Any]) -> ContainerProcessUser:
     """Take the container's capabilities, filter and user. There is no way back: not even a saved id is left.
 
     Call it in the container's root, after everything that needs the machine's power.
@@ -54,13 +54,13 @@ def become(spec: dict[str, Any]) -> User:
             break  # the kernel knows no more of them
     if early:  # who may gain privileges again needs CAP_SYS_ADMIN to install it
         kernel.filter_calls(early)
-    kernel.set_capabilities((kept | _SWITCH) & kernel.capabilities())
+    kernel.set_capabilities((kept | _USER_SWITCH_CAPABILITIES) & kernel.capabilities())
     user = find_user(spec)
     os.setgroups(user.groups)
     os.setresgid(user.gid, user.gid, user.gid)
     os.setresuid(user.uid, user.uid, user.uid)  # from root to another user clears all capabilities
     kernel.set_capabilities(kept & kernel.capabilities())
-    kernel.hide_memory()  # changing the user has set it to what /proc/sys/fs/suid_dumpable says
+    kernel.make_undumpable()  # changing the user has set it to what /proc/sys/fs/suid_dumpable says
     if spec["no_new_privs"]:
         kernel.forbid_new_privileges()
     if late:
@@ -86,24 +86,24 @@ def _filters(spec: dict[str, Any]) -> tuple[bytes, bytes]:
     try:
         program = binascii.a2b_base64(spec["seccomp"])
     except ValueError:
-        raise failures.Failure(failures.BAD_FILTER) from None
+        raise failures.SetupFailure(failures.BAD_FILTER) from None
     if not program or len(program) % 8:
-        raise failures.Failure(failures.BAD_FILTER)
+        raise failures.SetupFailure(failures.BAD_FILTER)
     return (b"", program) if spec["no_new_privs"] else (program, b"")
 
 
-def find_user(spec: dict[str, Any]) -> User:
+def find_user(spec: dict[str, Any]) -> ContainerProcessUser:
     """Where the spec leaves it open, /etc/passwd says which group a user has and where it is at home."""
     uid, gid, groups = spec["user"] or 0, spec["group"], list(spec["groups"])
     if not uid:
-        return User(0, gid or 0, groups, "/root")
-    entry = find_entry(paths.read(_PASSWD, _LONGEST_FILE), uid)
+        return ContainerProcessUser(0, gid or 0, groups, "/root")
+    entry = find_passwd_entry(paths.read_file(_PASSWD, _LONGEST_FILE), uid)
     if entry is None:
-        return User(uid, gid or 0, groups, "/")
-    return User(uid, entry[0] if gid is None else gid, groups, entry[1])
+        return ContainerProcessUser(uid, gid or 0, groups, "/")
+    return ContainerProcessUser(uid, entry[0] if gid is None else gid, groups, entry[1])
 
 
-def find_entry(passwd: bytes, uid: int) -> tuple[int, str] | None:
+def find_passwd_entry(passwd: bytes, uid: int) -> tuple[int, str] | None:
     """Group and home of the first user with this number.
 
     Our own, because the C library's would ask /etc/nsswitch.conf, and load a library of the container's.

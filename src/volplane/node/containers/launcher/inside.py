@@ -19,42 +19,49 @@ from typing import NoReturn
 
 from . import command, identity, kernel, paths, root, streams
 from .command import SIGNALS
-from .failures import FAILED, HOSTNAME, IDENTITY, NETWORK, ROOT, WORKDIR, Progress
-from .root import Handles, Layout
+from .failures import FAILED, HOSTNAME, IDENTITY, NETWORK, ROOT, WORKDIR, SetupProgress
+from .root import MountHandles, RootLayout
 from .spec import Spec
 
 READY, GO = b"r", b"g"  # what pid 1 says before it waits for the go-ahead, and the go-ahead
 LENGTH = struct.Struct("=Q")  # of the order, before it
 
 
-def run(layout: Layout, control: socket.socket, reporting: int, *, plain: bool) -> NoReturn:
+def run(layout: RootLayout, control: socket.socket, reporting: int, *, plain: bool) -> NoReturn:
     """Become pid 1, in a fork of the shim: in the new pid namespace, and still in the machine's others."""
-    code, progress = FAILED, Progress()
+    code, progress = FAILED, SetupProgress()
     try:
         kernel.die_with_parent()
-        kernel.hide_memory()
+        kernel.make_undumpable()
         kernel.set_title("init")
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         os.umask(0o022)
-        made = _make(layout, None, progress) if plain else None
-        spec, descriptors = _await_order(control)
-        given, trees = descriptors[: streams.count(spec)], descriptors[streams.count(spec) :]
+        made = _build_root(layout, None, progress) if plain else None
+        spec, descriptors = _receive_spec(control)
+        given, trees = (
+            descriptors[: streams.count_descriptors(spec)],
+            descriptors[streams.count_descriptors(spec) :],
+        )
         if spec["network"]:
             progress.reach(NETWORK)
             kernel.setns(trees[0], kernel.CLONE_NEWNET)
             os.close(trees.pop(0))
         if made is None:
-            made = _make(layout, spec, progress)
+            made = _build_root(layout, spec, progress)
         elif spec["network"]:
-            root.renew_sys()
-        _fill(spec, trees, made, progress)
+            root.remount_sys()
+        _finish_setup(spec, trees, made, progress)
         progress.reach(IDENTITY)
-        user = identity.become(spec)
+        user = identity.drop_privileges(spec)
         kernel.die_with_parent()  # a change of user has taken that back; should it have died, no word comes
-        _await_go_ahead(control)
+        _wait_for_go_ahead(control)
         argv = [*spec["command"], *spec["args"]]
-        main = command.start(spec, argv, user, given, _way_out(spec, given), progress) if argv else 0
-        keep_only(())
+        main = (
+            command.start_command(spec, argv, user, given, _terminal_socket(spec, given), progress)
+            if argv
+            else 0
+        )
+        close_all_but(())
         code = _forward_to(main) if main else _pause()
     except BaseException as error:  # nothing may be said about it in here
         with suppress(OSError):
@@ -62,7 +69,7 @@ def run(layout: Layout, control: socket.socket, reporting: int, *, plain: bool) 
     os._exit(code)
 
 
-def _make(layout: Layout, spec: Spec | None, progress: Progress) -> Handles:
+def _build_root(layout: RootLayout, spec: Spec | None, progress: SetupProgress) -> MountHandles:
     """Namespaces and the root, for this container or, without a spec, for any plain one."""
     progress.reach(ROOT)
     privileged = spec is not None and spec["privileged"]
@@ -72,37 +79,37 @@ def _make(layout: Layout, spec: Spec | None, progress: Progress) -> Handles:
     os.close(layout.namespace)
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | (0 if shared_ipc else kernel.CLONE_NEWIPC))
     cover = layout.cover(secrets=spec is not None and not spec["cover_secrets"])
-    handles = Handles(root.build(cover, nodev=not privileged))
-    root.furnish(handles, privileged=privileged, masked=masked)
+    handles = MountHandles(root.build_root(cover, nodev=not privileged))
+    root.mount_kernel_filesystems(handles, privileged=privileged, masked=masked)
     return handles
 
 
-def _fill(spec: Spec, trees: list[int], handles: Handles, progress: Progress) -> None:
+def _finish_setup(spec: Spec, trees: list[int], handles: MountHandles, progress: SetupProgress) -> None:
     """The last that takes the machine's power. Names of the container are looked up only by `paths`."""
     root.set_sysctls(spec, progress)
     makes_devices = not spec["privileged"] and bool(identity.capabilities(spec) & identity.MKNOD)
-    root.place_volumes(spec, trees, handles, progress, private=makes_devices)
+    root.mount_volumes(spec, trees, handles, progress, private=makes_devices)
     progress.reach(HOSTNAME)
     if spec["hostname"]:
         kernel.set_hostname(spec["hostname"])
-    go_to_workdir(spec, progress)
+    enter_workdir(spec, progress)
     progress.reach(ROOT)
     if spec["readonly_root"]:
         root.make_readonly(handles)
     if makes_devices:
-        root.lock_dev(handles)
+        root.make_dev_readonly(handles)
     handles.close()
 
 
-def go_to_workdir(spec: Spec, progress: Progress) -> None:
+def enter_workdir(spec: Spec, progress: SetupProgress) -> None:
     """Make it if need be: as root, because the command's user may have no right to."""
     progress.reach(WORKDIR)
-    place = paths.make(spec["workdir"] or "/", directory=True)
+    place = paths.open_or_create(spec["workdir"] or "/", directory=True)
     os.fchdir(place)
     os.close(place)
 
 
-def _await_order(control: socket.socket) -> tuple[Spec, list[int]]:
+def _receive_spec(control: socket.socket) -> tuple[Spec, list[int]]:
     text, descriptors, _, _ = socket.recv_fds(control, 64 << 10, 253, socket.MSG_CMSG_CLOEXEC)
     if not text:
         os._exit(FAILED)  # the shim is gone
@@ -118,7 +125,7 @@ def _await_order(control: socket.socket) -> tuple[Spec, list[int]]:
     return json.loads(b"".join(parts)), descriptors
 
 
-def _await_go_ahead(control: socket.socket) -> None:
+def _wait_for_go_ahead(control: socket.socket) -> None:
     """Whoever asked for the container may have given it up while it was made."""
     control.sendall(READY)
     if control.recv(1) != GO:
@@ -126,11 +133,11 @@ def _await_go_ahead(control: socket.socket) -> None:
     control.close()
 
 
-def _way_out(spec: Spec, given: list[int]) -> socket.socket | None:
+def _terminal_socket(spec: Spec, given: list[int]) -> socket.socket | None:
     return socket.socket(fileno=given[0]) if spec["tty"] else None
 
 
-def keep_only(kept: tuple[int, ...]) -> None:
+def close_all_but(kept: tuple[int, ...]) -> None:
     """Close all descriptors but these."""
     low = 0
     for descriptor in sorted(kept):

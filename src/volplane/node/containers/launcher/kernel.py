@@ -46,7 +46,7 @@ def mount(source: str, target: str, fstype: str, flags: int = 0, data: str = "")
     _check(_libc.mount(source.encode(), path, fstype.encode() or None, ctypes.c_ulong(flags), given), target)
 
 
-def mount_apart(fstype: str) -> int:
+def mount_detached(fstype: str) -> int:
     """A file system of that kind that is mounted nowhere: nobody else can reach it by a name."""
     made = _check(_libc.syscall(_FSOPEN, fstype.encode(), ctypes.c_uint(1)), fstype)
     try:
@@ -116,7 +116,7 @@ def open_at(directory: int, path: str, flags: int, resolve: int, mode: int = 0) 
             return _check(result, path)
 
 
-def file_system(descriptor: int) -> int:
+def filesystem_magic(descriptor: int) -> int:
     """The magic number of the file system that an open file lies on."""
     space = ctypes.create_string_buffer(256)
     _check(_libc.fstatfs(descriptor, space))
@@ -134,7 +134,7 @@ def die_with_parent() -> None:
     _check(_libc.prctl(_PR_SET_PDEATHSIG, 9))
 
 
-def adopt_orphans() -> None:
+def become_subreaper() -> None:
     _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1))
 
 
@@ -198,7 +198,7 @@ def filter_calls(program: bytes) -> None:
     _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, given, 0, 0), "seccomp")
 
 
-def hide_memory() -> None:
+def make_undumpable() -> None:
     """Let nobody without CAP_SYS_PTRACE trace this process or open what /proc shows of it."""
     _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
 

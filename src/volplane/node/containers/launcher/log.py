@@ -11,7 +11,7 @@ import os
 import time
 from contextlib import suppress
 
-LONGEST = 16 << 10  # a longer line is written in parts
+MAX_LINE = 16 << 10  # a longer line is written in parts
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
@@ -60,7 +60,9 @@ class RotatingFile:
     def _write(self, lines: list[bytes]) -> None:
         head, data = b"\n" if self._torn else b"", b"".join(lines)
         if self._lost:
-            head += f"{stamp()} stderr F {self._lost} lines of this log were lost: {self._why}\n".encode()
+            head += (
+                f"{format_now()} stderr F {self._lost} lines of this log were lost: {self._why}\n".encode()
+            )
         try:
             if self._file < 0:
                 self._open()
@@ -102,18 +104,18 @@ class RotatingFile:
             self._file = -1
 
 
-class Log:
+class ContainerLog:
     def __init__(self, path: str, max_size: int = 0, max_files: int = 0) -> None:
         self._file = RotatingFile(path, max_size, max_files)
         self._rest = {"stdout": b"", "stderr": b""}
 
     def write(self, stream: str, data: bytes) -> None:
         *lines, rest = (self._rest[stream] + data).split(b"\n")
-        head = f"{stamp()} {stream} ".encode()
+        head = f"{format_now()} {stream} ".encode()
         parts = [head + mark + part + b"\n" for line in lines for mark, part in split_line(line)]
-        while len(rest) >= LONGEST:
-            parts.append(head + b"P " + rest[:LONGEST] + b"\n")
-            rest = rest[LONGEST:]
+        while len(rest) >= MAX_LINE:
+            parts.append(head + b"P " + rest[:MAX_LINE] + b"\n")
+            rest = rest[MAX_LINE:]
         self._rest[stream] = rest
         self._file.append(parts)
 
@@ -121,12 +123,12 @@ class Log:
         """A last line without its end stays without it."""
         for stream, rest in self._rest.items():
             if rest:
-                self._file.append([f"{stamp()} {stream} P ".encode() + rest + b"\n"])
+                self._file.append([f"{format_now()} {stream} P ".encode() + rest + b"\n"])
 
 
 def split_line(line: bytes) -> list[tuple[bytes, bytes]]:
     """(mark, part) of a line that may be too long for one."""
-    pieces = [line[i : i + LONGEST] for i in range(0, len(line), LONGEST)] or [b""]
+    pieces = [line[i : i + MAX_LINE] for i in range(0, len(line), MAX_LINE)] or [b""]
     return [(b"P ", piece) for piece in pieces[:-1]] + [(b"F ", pieces[-1])]
 
 
@@ -134,7 +136,7 @@ def rotated_name(path: str) -> str:
     """A name behind all others: a second one within a second is counted, whatever the clock does."""
     when, count = time.strftime("%Y%m%d-%H%M%S", time.gmtime()), 0
     if others := list_rotated(path):
-        newest, number = _age(os.path.basename(others[-1]), os.path.basename(path))
+        newest, number = _rotation_key(os.path.basename(others[-1]), os.path.basename(path))
         if newest >= when:
             when, count = newest, number + 1
     return f"{path}.{when}.{count}" if count else f"{path}.{when}"
@@ -148,7 +150,7 @@ def list_rotated(path: str) -> list[str]:
     except FileNotFoundError:
         return []
     found = [other for other in names if _is_rotated(other, name)]
-    return [os.path.join(directory, other) for other in sorted(found, key=lambda n: _age(n, name))]
+    return [os.path.join(directory, other) for other in sorted(found, key=lambda n: _rotation_key(n, name))]
 
 
 def _is_rotated(other: str, name: str) -> bool:
@@ -159,11 +161,11 @@ def _is_rotated(other: str, name: str) -> bool:
     return is_time and (not count or count.isdigit())
 
 
-def _age(other: str, name: str) -> tuple[str, int]:
+def _rotation_key(other: str, name: str) -> tuple[str, int]:
     when, _, count = other[len(name) + 1 :].partition(".")
     return when, int(count or 0)
 
 
-def stamp() -> str:
+def format_now() -> str:
     seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{nanoseconds:09d}Z"

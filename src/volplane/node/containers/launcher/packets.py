@@ -3,7 +3,7 @@
 One packet a message: its first byte says what it is, as the channels of kubectl do.
 """
 
-STDIN, STDOUT, STDERR, WELCOME, RESIZE, END = 0, 1, 2, 3, 4, 255
-LONGEST = 64 << 10
-DOOR = "attach"  # the socket, in the container's directory
-SIZE = "!HH"  # of a terminal: width and height
+STDIN, STDOUT, STDERR, ATTACHED, RESIZE, END_INPUT = 0, 1, 2, 3, 4, 255
+MAX_PACKET = 64 << 10
+SOCKET_NAME = "attach"  # the socket, in the container's directory
+SIZE_FORMAT = "!HH"  # of a terminal: width and height

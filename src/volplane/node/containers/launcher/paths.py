@@ -19,7 +19,7 @@ _IN_ROOT = kernel.RESOLVE_IN_ROOT | kernel.RESOLVE_NO_MAGICLINKS
 _NO_LINK = _IN_ROOT | kernel.RESOLVE_NO_SYMLINKS
 
 
-def find(path: str, *, flags: int = os.O_PATH, links: bool = True) -> int:
+def open_path(path: str, *, flags: int = os.O_PATH, links: bool = True) -> int:
     """Open what is at `path`: without other flags only to point at it, which does not touch it."""
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -28,14 +28,14 @@ def find(path: str, *, flags: int = os.O_PATH, links: bool = True) -> int:
         os.close(root)
 
 
-def make(path: str, *, directory: bool) -> int:
+def open_or_create(path: str, *, directory: bool) -> int:
     """As `find`; what is missing on the way is made, and at the end of it an empty file or directory."""
     with suppress(FileNotFoundError):
-        return find(path)
+        return open_path(path)
     outer, name = posixpath.split(posixpath.normpath(path))
     if name in ("", ".", ".."):
         raise OSError(errno.EINVAL, "")
-    parent = make(outer or "/", directory=True)
+    parent = open_or_create(outer or "/", directory=True)
     try:
         with suppress(FileExistsError):
             if directory:
@@ -49,16 +49,16 @@ def make(path: str, *, directory: bool) -> int:
         os.close(parent)
 
 
-def read(path: str, limit: int) -> bytes:
+def read_file(path: str, limit: int) -> bytes:
     """At most `limit` bytes of a regular file; nothing if it is missing, anything else, or behind a link."""
     try:
-        place = find(path, links=False)
+        place = open_path(path, links=False)
         try:
             if not stat.S_ISREG(os.fstat(place).st_mode):  # a pipe or a device must not even be opened
                 return b""
         finally:
             os.close(place)
-        file = find(path, flags=os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, links=False)
+        file = open_path(path, flags=os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, links=False)
     except OSError:
         return b""
     try:

@@ -21,7 +21,16 @@ import stat
 from collections.abc import Sequence
 
 from . import kernel, paths
-from .failures import MOUNT, NOT_NAMESPACED, NOT_PRIVATE, NOT_SHARED, ON_PROC, SYSCTL, Failure, Progress
+from .failures import (
+    MOUNT,
+    NOT_NAMESPACED,
+    NOT_PRIVATE,
+    NOT_SHARED,
+    ON_PROC,
+    SYSCTL,
+    SetupFailure,
+    SetupProgress,
+)
 from .spec import Spec, mounts_of
 
 # Both exist in every root, and nothing is mounted on them in the empty namespace.
@@ -52,7 +61,7 @@ _LINKS = {
     "stderr": "/proc/self/fd/2",
     "ptmx": "pts/ptmx",
 }
-_SAFE = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+_SAFE_MOUNT_FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 _READONLY_PROC = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 _IPC_SYSCTLS = tuple(
     f"kernel/{name}"
@@ -75,7 +84,7 @@ class Cover:
         self.exposed = exposed  # directories inside hidden ones that are seen nevertheless, read-only
 
 
-class Layout:
+class RootLayout:
     """What `prepare` made: the namespace to copy, and the covers with and without the machine's secrets."""
 
     def __init__(self, namespace: int, with_secrets: Cover | None, without: Cover | None) -> None:
@@ -88,7 +97,7 @@ class Layout:
         return cover
 
 
-def prepare(hidden: Sequence[str], exposed: Sequence[str]) -> Layout:
+def prepare_layout(hidden: Sequence[str], exposed: Sequence[str]) -> RootLayout:
     """Make the almost empty namespace, and come back to the machine's.
 
     `hidden` is seen by no container; `exposed` is seen although it may lie where the machine's secrets do.
@@ -103,11 +112,11 @@ def prepare(hidden: Sequence[str], exposed: Sequence[str]) -> Layout:
         for path, tree in trees.items():
             kernel.change_mount("", tree=tree, propagation=kernel.MS_PRIVATE)
             kernel.attach_tree(tree, WORK + path)
-        _enter(WORK)
+        _pivot_into(WORK)
         kernel.mount("tmpfs", COVER, "tmpfs", data="mode=755")
         empty = {**dict.fromkeys(hidden), **_EMPTY_IN_CONTAINER}
         secrets = {**{os.path.realpath(path): None for path in SECRETS}, **empty}
-        layout = Layout(
+        layout = RootLayout(
             os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me),
             _make_cover("with-secrets", system, empty, exposed),
             _make_cover("without", system, secrets, exposed),
@@ -134,7 +143,7 @@ def _make_cover(
     for path in _outermost(dict.fromkeys(exposed)):
         if _is_inside(path, outermost) and path not in outermost and os.path.isdir(path):
             _make_parents(cover, path)
-            os.makedirs(_above(cover, path), exist_ok=True)
+            os.makedirs(_path_in_cover(cover, path), exist_ok=True)
             cover.exposed.append(path)
     return cover
 
@@ -152,7 +161,7 @@ def _is_inside(path: str, others: Sequence[str]) -> bool:
     return any(path == other or path.startswith(other + "/") for other in others)
 
 
-def _above(cover: Cover, path: str) -> str:
+def _path_in_cover(cover: Cover, path: str) -> str:
     """Where in the cover the path lies."""
     layer = max((p for p in cover.layers if p == "/" or path.startswith(p + "/")), key=len)
     return f"{cover.directory}/{cover.layers.index(layer)}{path.removeprefix(layer.rstrip('/'))}"
@@ -161,7 +170,7 @@ def _above(cover: Cover, path: str) -> str:
 def _make_parents(cover: Cover, path: str) -> None:
     """The directories around it, as the machine has them."""
     outer = os.path.dirname(path)
-    place = _above(cover, outer) if outer not in cover.layers else ""
+    place = _path_in_cover(cover, outer) if outer not in cover.layers else ""
     if place and not os.path.isdir(place):
         _make_parents(cover, outer)
         os.mkdir(place)
@@ -181,7 +190,7 @@ def _hide(cover: Cover, path: str, mode: int | None) -> None:
     while not os.path.isdir(os.path.dirname(path)):
         path = os.path.dirname(path)  # if that comes, all of it stays away
     _make_parents(cover, path)
-    place = _above(cover, path)
+    place = _path_in_cover(cover, path)
     if os.path.lexists(place):
         return
     if os.path.isdir(path):
@@ -200,10 +209,10 @@ def _hide(cover: Cover, path: str, mode: int | None) -> None:
 
 def copy_sources(spec: Spec) -> list[int]:
     """Copies of all that will be mounted, in the order of `mounts_of`; taken in the machine's namespace."""
-    return [_copy(mount) for mount in mounts_of(spec)]
+    return [_copy_source(mount) for mount in mounts_of(spec)]
 
 
-def _copy(mount: Spec) -> int:
+def _copy_source(mount: Spec) -> int:
     try:
         return kernel.copy_tree(mount["source"], recursive="device" not in mount)
     except OSError as error:
@@ -211,7 +220,7 @@ def _copy(mount: Spec) -> int:
         raise OSError(error.errno, text) from error
 
 
-def build(cover: Cover, *, nodev: bool) -> list[int]:
+def build_root(cover: Cover, *, nodev: bool) -> list[int]:
     """Go from the empty namespace's copy into a root of our own: nothing of the old one remains.
 
     Answers descriptors of its mounts, by which they can be changed whatever is mounted over them.
@@ -222,14 +231,14 @@ def build(cover: Cover, *, nodev: bool) -> list[int]:
     for number, path in enumerate(cover.layers):
         _overlay(path, f"{cover.directory}/{number}", f"{WORK}/{number}", root, nodev=nodev)
     for path in cover.exposed:
-        _show(path, root + path)
-    _enter(root)
+        _expose(path, root + path)
+    _pivot_into(root)
     return [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in cover.layers]
 
 
 def _overlay(path: str, cover: str, base: str, root: str, *, nodev: bool) -> None:
     if not os.path.isdir(path):
-        return _show(path, root + path)
+        return _expose(path, root + path)
     os.mkdir(base)
     os.mkdir(f"{base}/upper")
     os.mkdir(f"{base}/work")
@@ -237,21 +246,21 @@ def _overlay(path: str, cover: str, base: str, root: str, *, nodev: bool) -> Non
     kernel.mount("overlay", root + path, "overlay", kernel.MS_NODEV if nodev else 0, data)
 
 
-def _show(path: str, target: str) -> None:
+def _expose(path: str, target: str) -> None:
     tree = kernel.copy_tree(path, recursive=False)
     kernel.change_mount("", tree=tree, readonly=True)
     kernel.attach_tree(tree, target)
     os.close(tree)
 
 
-def _enter(root: str) -> None:
+def _pivot_into(root: str) -> None:
     os.chdir(root)
     kernel.pivot_root(".", ".")  # the old root now lies on top of the new one
     kernel.umount(".")
     os.chdir("/")
 
 
-class Handles:
+class MountHandles:
     """Descriptors of mounts that every container has, taken before a volume can cover them."""
 
     def __init__(self, layers: list[int]) -> None:
@@ -263,11 +272,11 @@ class Handles:
                 os.close(descriptor)
 
 
-def furnish(handles: Handles, *, privileged: bool, masked: bool = True) -> None:
+def mount_kernel_filesystems(handles: MountHandles, *, privileged: bool, masked: bool = True) -> None:
     """What every container has. The caller is inside the container's pid namespace."""
-    kernel.mount("proc", "/proc", "proc", _SAFE)
+    kernel.mount("proc", "/proc", "proc", _SAFE_MOUNT_FLAGS)
     handles.proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    kernel.mount("sysfs", "/sys", "sysfs", _SAFE | (0 if privileged else kernel.MS_RDONLY))
+    kernel.mount("sysfs", "/sys", "sysfs", _SAFE_MOUNT_FLAGS | (0 if privileged else kernel.MS_RDONLY))
     if not privileged:  # those get the machine's /dev as a volume
         _make_dev()
         handles.dev = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -276,25 +285,25 @@ def furnish(handles: Handles, *, privileged: bool, masked: bool = True) -> None:
             _mask(_HIDDEN_SYS)
 
 
-def make_readonly(handles: Handles) -> None:
+def make_readonly(handles: MountHandles) -> None:
     """The root, but not the volumes in it."""
     for layer in handles.layers:
         kernel.change_mount("", tree=layer, readonly=True)
 
 
-def lock_dev(handles: Handles) -> None:
+def make_dev_readonly(handles: MountHandles) -> None:
     """No device node can be made where one could be used; those that are there can be used as before."""
     kernel.change_mount("", tree=handles.dev, readonly=True)
 
 
-def renew_sys() -> None:
+def remount_sys() -> None:
     """It shows the interfaces of the network in which it was mounted."""
     kernel.umount("/sys")
-    kernel.mount("sysfs", "/sys", "sysfs", _SAFE | kernel.MS_RDONLY)
+    kernel.mount("sysfs", "/sys", "sysfs", _SAFE_MOUNT_FLAGS | kernel.MS_RDONLY)
     _mask(_HIDDEN_SYS)
 
 
-def set_sysctls(spec: Spec, progress: Progress) -> None:
+def set_sysctls(spec: Spec, progress: SetupProgress) -> None:
     """Only those of the container's own namespaces: any other one would change the machine.
 
     /proc/sys may be read-only by now, but not when it is mounted once more.
@@ -302,13 +311,13 @@ def set_sysctls(spec: Spec, progress: Progress) -> None:
     if not spec["sysctls"]:
         return
     progress.reach(SYSCTL)
-    own = kernel.mount_apart("proc")
+    own = kernel.mount_detached("proc")
     try:
         for index, (name, value) in enumerate(spec["sysctls"].items()):
             progress.reach(SYSCTL, index)
             place = name if "/" in name else name.replace(".", "/")
             if not _is_namespaced(spec, place):
-                raise Failure(NOT_NAMESPACED)
+                raise SetupFailure(NOT_NAMESPACED)
             resolve = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS
             file = kernel.open_at(own, f"sys/{place}", os.O_WRONLY | os.O_NONBLOCK, resolve)
             try:
@@ -327,13 +336,13 @@ def _is_namespaced(spec: Spec, place: str) -> bool:
     return not spec["host_ipc"] and (place in _IPC_SYSCTLS or place.startswith("fs/mqueue/"))
 
 
-def place_volumes(
-    spec: Spec, trees: list[int], handles: Handles, progress: Progress, *, private: bool = False
+def mount_volumes(
+    spec: Spec, trees: list[int], handles: MountHandles, progress: SetupProgress, *, private: bool = False
 ) -> None:
     """Mount them. `private`: none of them may follow the machine's mounts."""
     for index, (mount, tree) in enumerate(zip(mounts_of(spec), trees, strict=True)):
         progress.reach(MOUNT, index)
-        _place(mount, tree, handles.proc, nodev=not spec["privileged"], private=private)
+        _mount_volume(mount, tree, handles.proc, nodev=not spec["privileged"], private=private)
         os.close(tree)
 
 
@@ -348,7 +357,7 @@ def _make_dev() -> None:
     os.mkdir("/dev/shm")
     flags = kernel.MS_NOSUID | kernel.MS_NOEXEC
     kernel.mount("devpts", "/dev/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620,gid=5")
-    kernel.mount("shm", "/dev/shm", "tmpfs", _SAFE, "mode=1777,size=64m")
+    kernel.mount("shm", "/dev/shm", "tmpfs", _SAFE_MOUNT_FLAGS, "mode=1777,size=64m")
 
 
 def _guard_proc(*, masked: bool) -> None:
@@ -366,7 +375,7 @@ def _guard_proc(*, masked: bool) -> None:
 def _mask(paths: Sequence[str]) -> None:
     for path in paths:
         if os.path.isdir(path):
-            kernel.mount("tmpfs", path, "tmpfs", _SAFE | kernel.MS_RDONLY, "size=0")
+            kernel.mount("tmpfs", path, "tmpfs", _SAFE_MOUNT_FLAGS | kernel.MS_RDONLY, "size=0")
         else:
             _bind("/dev/null", path)
 
@@ -381,7 +390,7 @@ def _bind(source: str, target: str, *, readonly: bool = False) -> None:
     os.close(tree)
 
 
-def _place(mount: Spec, tree: int, proc: int, *, nodev: bool, private: bool) -> None:
+def _mount_volume(mount: Spec, tree: int, proc: int, *, nodev: bool, private: bool) -> None:
     propagation = mount.get("propagation", "private")
     if mount.get("readonly"):
         kernel.change_mount("", tree=tree, readonly=True, recursive=bool(mount.get("recursive")))
@@ -392,25 +401,25 @@ def _place(mount: Spec, tree: int, proc: int, *, nodev: bool, private: bool) -> 
         propagation=0 if propagation == "rshared" else kernel.MS_SLAVE,
         recursive=True,
     )
-    target = paths.make(mount["target"], directory=stat.S_ISDIR(os.fstat(tree).st_mode))
+    target = paths.open_or_create(mount["target"], directory=stat.S_ISDIR(os.fstat(tree).st_mode))
     try:
-        if kernel.file_system(target) == kernel.PROC_MAGIC:
-            raise Failure(ON_PROC)
+        if kernel.filesystem_magic(target) == kernel.PROC_MAGIC:
+            raise SetupFailure(ON_PROC)
         kernel.attach_tree_at(tree, target)
     finally:
         os.close(target)
-    shared, alone = _examine(tree, proc)
+    shared, alone = _inspect_mount(tree, proc)
     if propagation == "rshared" and not shared:
-        raise Failure(NOT_SHARED)
+        raise SetupFailure(NOT_SHARED)
     # A tree that brought other mounts along stays a follower of the machine's: were it private, it would keep
     # a volume mounted, and its disk busy, after the machine has unmounted it.
     if propagation == "private" and alone:
         kernel.change_mount("", tree=tree, propagation=kernel.MS_PRIVATE)
     elif private:
-        raise Failure(NOT_PRIVATE)
+        raise SetupFailure(NOT_PRIVATE)
 
 
-def _examine(tree: int, proc: int) -> tuple[bool, bool]:
+def _inspect_mount(tree: int, proc: int) -> tuple[bool, bool]:
     """Whether a mount is shared, and whether nothing is mounted below it; as our own mount table has it."""
     facts = dict(line.split(b":", 1) for line in _read(proc, f"self/fdinfo/{tree}").splitlines())
     number = facts[b"mnt_id"].strip()

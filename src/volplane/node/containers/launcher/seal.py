@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 
-class _Sealed:
+class _BlockingFinder:
     """The only finder that is left."""
 
     @staticmethod
@@ -28,15 +28,15 @@ class _Sealed:
         pass
 
 
-def seal_imports() -> None:
+def block_imports() -> None:
     _warm_up()
     for ways in (sys.meta_path, sys.path, sys.path_hooks):
         ways.clear()
     sys.path_importer_cache.clear()
-    sys.meta_path.append(_Sealed)
+    sys.meta_path.append(_BlockingFinder)
     # The built-in ones open source files, and guess their encoding, which imports a codec by name.
-    sys.excepthook = _say_nothing
-    sys.unraisablehook = _say_nothing
+    sys.excepthook = _ignore
+    sys.unraisablehook = _ignore
 
 
 def _warm_up() -> None:
@@ -51,11 +51,11 @@ def _warm_up() -> None:
     str(OSError(2, os.strerror(2), "x"))
 
 
-def _say_nothing(*_: Any) -> None:
+def _ignore(*_: Any) -> None:
     pass
 
 
-def note(error: BaseException) -> None:
+def log_error(error: BaseException) -> None:
     """Write an error and where it came from to the launcher's log, without reading a source file.
 
     For forks that are in the machine's own namespaces.

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from . import enter, kernel, root, seal, shim
-from .durable import Writer
-from .root import Layout
+from .durable import SyncProcess
+from .root import RootLayout
 
-_LONGEST = 128 << 10
-_MOST = 4  # descriptors in one request: the reply, and the three standard streams
-_QUIET = (
+_MAX_REQUEST = 128 << 10
+_MAX_DESCRIPTORS = 4  # descriptors in one request: the reply, and the three standard streams
+_STANDBY_DELAY = (
     20  # milliseconds without a request, before a container is made ready: in a burst that only costs time
 )
 
@@ -33,49 +33,53 @@ def main(descriptor: int, hidden: list[str], exposed: list[str]) -> None:
     kernel.set_title("volplane-launcher")
     layout, problem = _prepare(hidden, exposed)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for a shim, so the kernel buries them
-    seal.seal_imports()
+    seal.block_imports()
     gc.disable()
     gc.freeze()  # forks share these pages as long as nobody writes to them
     requests = socket.socket(fileno=descriptor)
     requests.set_inheritable(False)
-    Launcher(requests, layout, problem).run()
+    LauncherServer(requests, layout, problem).run()
 
 
-def _prepare(hidden: list[str], exposed: list[str]) -> tuple[Layout, str]:
+def _prepare(hidden: list[str], exposed: list[str]) -> tuple[RootLayout, str]:
     try:
-        return root.prepare(hidden, exposed), ""
+        return root.prepare_layout(hidden, exposed), ""
     except OSError as error:
-        return Layout(-1, None, None), f"cannot set up namespaces: {error}"
+        return RootLayout(-1, None, None), f"cannot set up namespaces: {error}"
 
 
-class Launcher:
-    def __init__(self, requests: socket.socket, layout: Layout, problem: str) -> None:
+class LauncherServer:
+    def __init__(self, requests: socket.socket, layout: RootLayout, problem: str) -> None:
         self.requests, self.layout, self.problem = requests, layout, problem
-        self.writer = Writer()
-        self.ready: socket.socket | None = None  # the way to the container made in advance
+        self.writer = SyncProcess()
+        self.standby: socket.socket | None = None  # the way to the container made in advance
         self.poll = select.poll()
         self.poll.register(requests, select.POLLIN)
 
     def run(self) -> None:
         while True:
-            while self.ready is None and not self.problem and not self.poll.poll(_QUIET):
-                self._make_ready()
-            text, descriptors, _, _ = socket.recv_fds(self.requests, _LONGEST, _MOST, socket.MSG_CMSG_CLOEXEC)
+            while self.standby is None and not self.problem and not self.poll.poll(_STANDBY_DELAY):
+                self._start_standby()
+            text, descriptors, _, _ = socket.recv_fds(
+                self.requests, _MAX_REQUEST, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
             if not text:
                 return  # the node role has ended; the containers go on without us
             request = json.loads(text)
-            if not (request["plain"] and self._hand_over(text, descriptors)):
+            if not (request["plain"] and self._use_standby(text, descriptors)):
                 self._fork(lambda: self._serve(request, descriptors), descriptors[0])  # noqa: B023  # forked at once
             for number in descriptors:
                 os.close(number)
 
-    def _make_ready(self) -> None:
-        self.ready, theirs = socket.socketpair()  # set first: the fork closes it, or it would wait for itself
-        self._fork(lambda: shim.stand_by(theirs, self.layout, self.writer))
+    def _start_standby(self) -> None:
+        self.standby, theirs = (
+            socket.socketpair()
+        )  # set first: the fork closes it, or it would wait for itself
+        self._fork(lambda: shim.run_standby(theirs, self.layout, self.writer))
         theirs.close()
 
-    def _hand_over(self, text: bytes, descriptors: list[int]) -> bool:
-        ready, self.ready = self.ready, None
+    def _use_standby(self, text: bytes, descriptors: list[int]) -> bool:
+        ready, self.standby = self.standby, None
         if ready is None:
             return False
         try:
@@ -97,17 +101,17 @@ class Launcher:
     def _fork(self, work: Work, reply: int = -1) -> None:
         if os.fork() == 0:
             self.requests.close()
-            if self.ready is not None:
-                self.ready.close()
-            _end_with(work, reply)
+            if self.standby is not None:
+                self.standby.close()
+            _run_and_exit(work, reply)
 
 
-def _end_with(work: Work, reply: int) -> NoReturn:
+def _run_and_exit(work: Work, reply: int) -> NoReturn:
     """A fork never returns into the launcher's loop, whatever happens in it."""
     try:
         work()
     except BaseException as error:
-        seal.note(error)
+        seal.log_error(error)
         if reply >= 0:
-            shim.refuse(socket.socket(fileno=reply), error)
+            shim.answer_error(socket.socket(fileno=reply), error)
     os._exit(0)

@@ -21,28 +21,28 @@ from functools import partial
 from typing import Any
 
 from . import failures, inside, kernel, root, streams, visitors
-from .durable import Writer
-from .log import Log, stamp
-from .root import Layout
+from .durable import SyncProcess
+from .log import ContainerLog, format_now
+from .root import RootLayout
 from .spec import Spec
-from .streams import Streams
-from .visitors import Visitors
+from .streams import ContainerStreams
+from .visitors import AttachServer
 
 _KILLED_IN_SETUP: dict[str, Any] = {
     "stage": "setup",
     "code": failures.KILLED,
     "message": "the container's first process was killed while it made the container",
 }
-_SETTLED = 1000  # milliseconds without a word after which a container is taken for one that stays
+_SYNC_DELAY = 1000  # milliseconds without a word after which a container is taken for one that stays
 _CHUNK = 32 << 10  # fits into a packet to a visitor
 
 
-def stand_by(orders: socket.socket, layout: Layout, writer: Writer) -> None:
+def run_standby(orders: socket.socket, layout: RootLayout, writer: SyncProcess) -> None:
     """Make a container ready, and wait for the request that needs it. Runs in a fork of the launcher."""
     shim = Shim(layout, writer, host_pid=False)
     kernel.set_title("volplane-shim ready")
     json.loads(
-        json.dumps({**shim.described, "started_at": stamp()})
+        json.dumps({**shim.description, "started_at": format_now()})
     )  # a rehearsal: makes our own copy of the pages
     text, descriptors, _, _ = socket.recv_fds(orders, 128 << 10, 2, socket.MSG_CMSG_CLOEXEC)
     orders.close()
@@ -50,7 +50,7 @@ def stand_by(orders: socket.socket, layout: Layout, writer: Writer) -> None:
         _serve(shim, json.loads(text), descriptors)
 
 
-def run(request: dict[str, Any], descriptors: list[int], layout: Layout, writer: Writer) -> None:
+def run(request: dict[str, Any], descriptors: list[int], layout: RootLayout, writer: SyncProcess) -> None:
     """Make a container and run it. Runs in a fork of the launcher."""
     shim = Shim(layout, writer, plain=request["plain"], host_pid=request["host_pid"])
     _serve(shim, request, descriptors)
@@ -63,8 +63,8 @@ def _serve(shim: Shim, request: dict[str, Any], descriptors: list[int]) -> None:
     try:
         shim.serve(request["directory"], spec, reply)
     except Exception as error:
-        shim.end()  # its volumes are free before anybody hears of it
-        refuse(reply, error)
+        shim.kill_all()  # its volumes are free before anybody hears of it
+        answer_error(reply, error)
 
 
 def answer(reply: socket.socket, message: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ def answer(reply: socket.socket, message: dict[str, Any]) -> None:
         reply.sendall(json.dumps(message).encode() + b"\n")
 
 
-def refuse(reply: socket.socket, error: BaseException) -> None:
+def answer_error(reply: socket.socket, error: BaseException) -> None:
     stage = "exists" if isinstance(error, FileExistsError) else "setup"
     answer(reply, {"stage": stage, "code": 128, "message": str(error)})
 
@@ -80,7 +80,9 @@ def refuse(reply: socket.socket, error: BaseException) -> None:
 class Shim:
     """From its creation on there is a pid 1 in new namespaces, which furnishes them meanwhile."""
 
-    def __init__(self, layout: Layout, writer: Writer, *, plain: bool = True, host_pid: bool) -> None:
+    def __init__(
+        self, layout: RootLayout, writer: SyncProcess, *, plain: bool = True, host_pid: bool
+    ) -> None:
         self.writer = writer
         os.setsid()
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -88,62 +90,64 @@ class Shim:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.host_pid = host_pid
         if host_pid:
-            kernel.adopt_orphans()
+            kernel.become_subreaper()
         else:
             kernel.unshare(kernel.CLONE_NEWPID)
         self.control, theirs = socket.socketpair()
         self.report, reporting = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            inside.keep_only((0, 1, 2, theirs.fileno(), reporting, layout.namespace))
+            inside.close_all_but((0, 1, 2, theirs.fileno(), reporting, layout.namespace))
             inside.run(layout, theirs, reporting, plain=plain)
         theirs.close()
         os.close(reporting)
         os.close(layout.namespace)
-        self.described = self.describe()
+        self.description = self.describe()
 
     def serve(self, directory: str, spec: Spec, reply: socket.socket) -> None:
         kernel.set_title(f"volplane-shim {spec['id']}")
-        _take(directory)
-        put_whole(f"{directory}/start.json", self.described)
-        if _is_gone(reply):  # whoever gives up after this finds the file, and ends us whatever holds us up
+        _lock_directory(directory)
+        write_atomically(f"{directory}/start.json", self.description)
+        if _has_hung_up(
+            reply
+        ):  # whoever gives up after this finds the file, and ends us whatever holds us up
             self._give_up()
-            return _clear(directory)
-        log = Log(spec["log_path"], spec["log_max_size"], spec["log_max_files"])
-        trees = [*_network(spec), *root.copy_sources(spec)]
+            return _remove_directory(directory)
+        log = ContainerLog(spec["log_path"], spec["log_max_size"], spec["log_max_files"])
+        trees = [*_open_network(spec), *root.copy_sources(spec)]
         self._join_cgroups(spec["cgroups"])
-        door = visitors.open_door(directory) if spec["stdin"] or spec["tty"] else None
-        ends = Streams(spec)
-        self._order(spec, ends, trees)
-        state = {**self.described, "started_at": stamp()}
-        draft(f"{directory}/container.json", {**state, "spec": spec})
-        if not self._await(self.control, reply):
+        door = visitors.open_attach_socket(directory) if spec["stdin"] or spec["tty"] else None
+        ends = ContainerStreams(spec)
+        self._send_spec(spec, ends, trees)
+        state = {**self.description, "started_at": format_now()}
+        write_draft(f"{directory}/container.json", {**state, "spec": spec})
+        if not self._wait_for(self.control, reply):
             self._give_up()
-            return _clear(directory)
+            return _remove_directory(directory)
         if self._read_control() != inside.READY:  # closed: there is no container, and its report says why
             failure = self._read_report(spec) or _KILLED_IN_SETUP
             os.waitpid(self.pid, 0)  # its volumes are free before anybody hears of it
-            _clear(directory)
+            _remove_directory(directory)
             return answer(reply, failure)
         os.rename(f"{directory}/container.json.tmp", f"{directory}/container.json")
-        failure = self._let_run(spec, reply)
+        failure = self._run_command(spec, reply)
         if failure:
             log.write("stderr", failure["message"].encode() + b"\n")
         answer(reply, failure or state)
         if not failure:
             reply.close()
-            ends.take_terminal(spec)
-        keep = partial(self.writer.write, directory)
-        code = self._copy_until_exit(log, ends, Visitors(door, spec, ends) if door else None, keep)
+            ends.receive_terminal(spec)
+        keep = partial(self.writer.sync_later, directory)
+        code = self._copy_until_exit(log, ends, AttachServer(door, spec, ends) if door else None, keep)
         result = {
             "code": failure.get("code", code),
             "message": failure.get("message", ""),
-            "finished_at": stamp(),
+            "finished_at": format_now(),
         }
-        put_whole(f"{directory}/exit.json", result)
+        write_atomically(f"{directory}/exit.json", result)
         keep()
 
-    def _await(self, source: int | socket.socket, reply: socket.socket) -> bool:
+    def _wait_for(self, source: int | socket.socket, reply: socket.socket) -> bool:
         """Wait for a word of pid 1, or for its end; False if nobody wants the container any more."""
         poll = select.poll()
         poll.register(source, select.POLLIN)
@@ -161,12 +165,12 @@ class Shim:
         except ConnectionResetError:
             return b""
 
-    def _let_run(self, spec: Spec, reply: socket.socket) -> dict[str, Any]:
+    def _run_command(self, spec: Spec, reply: socket.socket) -> dict[str, Any]:
         """Give the go-ahead; empty as soon as the command runs, else what went wrong."""
         with suppress(OSError):  # it was killed; that is seen as its end
             self.control.sendall(inside.GO)
         self.control.close()
-        if self._await(self.report, reply):
+        if self._wait_for(self.report, reply):
             return self._read_report(spec)
         self._give_up()
         return {"stage": "exec", "code": failures.KILLED, "message": "the start was given up"}
@@ -177,7 +181,7 @@ class Shim:
         if not data:
             return {}
         code, message = failures.unpack(data, spec, [*spec["command"], *spec["args"]])
-        stage = "exec" if failures.is_about_the_command(data) else "setup"
+        stage = "exec" if failures.is_command_failure(data) else "setup"
         return {"stage": stage, "code": code, "message": message}
 
     def _give_up(self) -> None:
@@ -185,13 +189,13 @@ class Shim:
         os.kill(self.pid, signal.SIGKILL)
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
-    def end(self) -> None:
+    def kill_all(self) -> None:
         """Leave no process of the container, however far it has come."""
         with suppress(ChildProcessError):  # pid 1 has been reaped: its number may be somebody else's by now
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
             self._give_up()
         if self.host_pid:
-            end_children()
+            kill_children()
 
     def _join_cgroups(self, groups: list[str]) -> None:
         for group in groups:
@@ -208,19 +212,19 @@ class Shim:
             "boot": kernel.BOOT,
         }
 
-    def _order(self, spec: Spec, ends: Streams, trees: list[int]) -> None:
+    def _send_spec(self, spec: Spec, ends: ContainerStreams, trees: list[int]) -> None:
         """Tell pid 1 what to make and what to run."""
         text = json.dumps(spec).encode()
         text = inside.LENGTH.pack(len(text)) + text
         with suppress(BrokenPipeError):  # it has failed already; its report says how
-            sent = socket.send_fds(self.control, [text], [*ends.given, *trees])
+            sent = socket.send_fds(self.control, [text], [*ends.pid1_descriptors, *trees])
             self.control.sendall(text[sent:])
         for descriptor in trees:
             os.close(descriptor)
-        ends.hand_over()
+        ends.close_pid1_descriptors()
 
     def _copy_until_exit(
-        self, log: Log, ends: Streams, guests: Visitors | None, keep: Callable[[], None]
+        self, log: ContainerLog, ends: ContainerStreams, guests: AttachServer | None, keep: Callable[[], None]
     ) -> int:
         """Its exit code. `keep` is called once if it stays, when nobody waits for us any more."""
         poll = guests.poll if guests is not None else select.poll()
@@ -232,10 +236,10 @@ class Shim:
         def tell(name: str, data: bytes) -> None:
             log.write(name, data)
             if guests is not None:
-                guests.tell(name, data)
+                guests.broadcast(name, data)
 
         running = True
-        patience: int | None = _SETTLED
+        patience: int | None = _SYNC_DELAY
         while running:
             ready = poll.poll(patience)
             if not ready:
@@ -253,7 +257,7 @@ class Shim:
                     poll.unregister(descriptor)
         _, status = os.waitpid(self.pid, 0)
         if self.host_pid:
-            end_children()
+            kill_children()
         for descriptor, name in names.items():
             _drain(partial(tell, name), descriptor)
         if guests is not None:
@@ -262,12 +266,12 @@ class Shim:
         return inside.exit_code(status)
 
 
-def _network(spec: Spec) -> list[int]:
+def _open_network(spec: Spec) -> list[int]:
     """The namespace to join, opened where its path means what the node meant."""
     return [os.open(spec["network"], os.O_RDONLY | os.O_CLOEXEC)] if spec["network"] else []
 
 
-def _take(directory: str) -> None:
+def _lock_directory(directory: str) -> None:
     """The lock lasts as long as this process: of two shims for one container, the second fails here."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -279,13 +283,13 @@ def _take(directory: str) -> None:
         raise FileExistsError("the container exists already")
 
 
-def _is_gone(peer: socket.socket) -> bool:
+def _has_hung_up(peer: socket.socket) -> bool:
     poll = select.poll()
     poll.register(peer, select.POLLRDHUP)
     return bool(poll.poll(0))
 
 
-def _clear(directory: str) -> None:
+def _remove_directory(directory: str) -> None:
     with suppress(OSError):
         for entry in os.listdir(directory):
             os.unlink(f"{directory}/{entry}")
@@ -299,7 +303,7 @@ def _drain(tell: Callable[[bytes], None], descriptor: int) -> None:
             tell(data)
 
 
-def end_children() -> None:
+def kill_children() -> None:
     """Kill all of them, and those that become ours by that; without a pid namespace nobody else does."""
     me = os.getpid()
     while True:
@@ -314,17 +318,17 @@ def end_children() -> None:
             os.waitpid(-1, 0)
 
 
-def put_whole(path: str, content: dict[str, Any]) -> None:
+def write_atomically(path: str, content: dict[str, Any]) -> None:
     """So that readers see all of it or nothing; a power cut may lose it until the writer has had it."""
-    draft(path, content)
+    write_draft(path, content)
     os.rename(f"{path}.tmp", path)
 
 
-def draft(path: str, content: dict[str, Any]) -> None:
+def write_draft(path: str, content: dict[str, Any]) -> None:
     """Write it beside its place."""
-    with open(f"{path}.tmp", "wb", opener=_private) as file:
+    with open(f"{path}.tmp", "wb", opener=_open_private) as file:
         file.write(json.dumps(content).encode())
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)  # a spec holds the environment, and that holds secrets

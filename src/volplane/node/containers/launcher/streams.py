@@ -9,44 +9,44 @@ import socket
 from .spec import Spec
 
 
-class Streams:
+class ContainerStreams:
     """Made by the shim. A terminal is opened by pid 1, where the container has its own, and sent back."""
 
     def __init__(self, spec: Spec) -> None:
         self.outputs: dict[str, int] = {}
-        self.way_in = self.terminal = -1
-        self._returning: socket.socket | None = None
+        self.stdin = self.terminal = -1
+        self._terminal_socket: socket.socket | None = None
         if spec["tty"]:
-            self._returning, theirs = socket.socketpair()
-            self.given = [theirs.detach()]
+            self._terminal_socket, theirs = socket.socketpair()
+            self.pid1_descriptors = [theirs.detach()]
             return
         stdout, stderr = os.pipe(), os.pipe()
         self.outputs = {"stdout": stdout[0], "stderr": stderr[0]}
-        self.given = [stdout[1], stderr[1]]
+        self.pid1_descriptors = [stdout[1], stderr[1]]
         if spec["stdin"]:
-            stdin, self.way_in = os.pipe()
+            stdin, self.stdin = os.pipe()
         else:  # the machine's own: what the container has at that place is the container's
             stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self.given.insert(0, stdin)
+        self.pid1_descriptors.insert(0, stdin)
 
-    def hand_over(self) -> None:
+    def close_pid1_descriptors(self) -> None:
         """Let go of what pid 1 has by now."""
-        for descriptor in self.given:
+        for descriptor in self.pid1_descriptors:
             os.close(descriptor)
 
-    def take_terminal(self, spec: Spec) -> None:
+    def receive_terminal(self, spec: Spec) -> None:
         """Pid 1 has opened it, or has failed."""
-        if self._returning is None:
+        if self._terminal_socket is None:
             return
-        _, terminals, _, _ = socket.recv_fds(self._returning, 64, 1, socket.MSG_CMSG_CLOEXEC)
-        self._returning.close()
+        _, terminals, _, _ = socket.recv_fds(self._terminal_socket, 64, 1, socket.MSG_CMSG_CLOEXEC)
+        self._terminal_socket.close()
         if terminals:  # otherwise it failed, and says how elsewhere
             (self.terminal,) = terminals
             self.outputs = {"stdout": self.terminal}
-            self.way_in = os.dup(self.terminal) if spec["stdin"] else -1
+            self.stdin = os.dup(self.terminal) if spec["stdin"] else -1
 
 
-def count(spec: Spec) -> int:
+def count_descriptors(spec: Spec) -> int:
     """How many descriptors pid 1 is given for them."""
     return 1 if spec["tty"] else 3
 

@@ -23,15 +23,15 @@ from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError
 from volplane.loops.controller import Controller, RetryableError
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.loops.queue import Backoff
 from volplane.rules import classes
 from volplane.rules.steps import CommonStep, Wait
 from volplane.rules.workloads import owner_reference
-from volplane.sidecars import Driver
+from volplane.sidecars import DriverClient
 from volplane.sidecars.provisioner import capacity
-from volplane.sidecars.provisioner.capacity import DRIVER, MANAGED_BY, Slot
-from volplane.sidecars.provisioner.settings import Settings
+from volplane.sidecars.provisioner.capacity import DRIVER, MANAGED_BY, CapacitySlot
+from volplane.sidecars.provisioner.settings import ProvisionerOptions
 from volplane.sidecars.provisioner.topology import Term
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ _OWNERS: Mapping[str, type[Resource]] = {
 }
 
 
-async def owner(client: Client, pod: str, namespace: str, level: int) -> OwnerReference | None:
+async def find_owner(client: Client, pod: str, namespace: str, level: int) -> OwnerReference | None:
     """The owner of the objects: our pod (level 0) or its owner, so that they are deleted with the driver."""
     if level < 0:
         return None
@@ -65,7 +65,7 @@ async def owner(client: Client, pod: str, namespace: str, level: int) -> OwnerRe
 
 
 class CapacityView(Struct, frozen=True):
-    slot: Slot | None  # None: no object is wanted
+    slot: CapacitySlot | None  # None: no object is wanted
     found: Sequence[CSIStorageCapacity]  # the oldest is the one that is kept
 
 
@@ -76,7 +76,7 @@ class DeleteCapacity(Struct, frozen=True):
 class PublishCapacity(Struct, frozen=True):
     """Ask the driver, and write what it answers."""
 
-    slot: Slot
+    slot: CapacitySlot
     existing: CSIStorageCapacity | None
 
 
@@ -88,16 +88,16 @@ class CapacityMemory:
         self.written: dict[str, tuple[str | None, str | None]] = {}  # key → capacity, largest volume
 
 
-class Capacities(Controller[str, CapacityView, Step]):
+class CapacityPublisher(Controller[str, CapacityView, Step]):
     name = "csi-provisioner-capacity"
 
     def __init__(
         self,
         client: Client,
-        driver: Driver,
-        settings: Settings,
+        driver: DriverClient,
+        settings: ProvisionerOptions,
         *,
-        events: Recorder,
+        events: EventRecorder,
         namespace: str,
         owner: OwnerReference | None = None,
         node: str = "",
@@ -112,7 +112,7 @@ class Capacities(Controller[str, CapacityView, Step]):
         self.driver, self.settings, self.namespace, self.owner = driver, settings, namespace, owner
         self.places = places
         self.topological = "VOLUME_ACCESSIBILITY_CONSTRAINTS" in driver.plugin
-        self.labels = {DRIVER: driver.name, MANAGED_BY: capacity.manager(node)}
+        self.labels = {DRIVER: driver.name, MANAGED_BY: capacity.manager_label(node)}
 
     def setup(self) -> None:
         self.memory = CapacityMemory()
@@ -135,12 +135,12 @@ class Capacities(Controller[str, CapacityView, Step]):
 
     def keys_of_class(self, old: StorageClass | None, new: StorageClass | None) -> Iterator[str]:
         changed = new or old
-        if changed is not None and classes.driver(changed.provisioner) == self.driver.name:
-            yield from self._differing()
+        if changed is not None and classes.driver_name(changed.provisioner) == self.driver.name:
+            yield from self._changed_keys()
 
     def keys_of_place(self, old: Node | CSINode | None, new: Node | CSINode | None) -> Iterable[str]:
-        if _place(old) != _place(new):
-            yield from self._differing()
+        if _topology_fields(old) != _topology_fields(new):
+            yield from self._changed_keys()
 
     def keys_of_published(
         self, old: CSIStorageCapacity | None, new: CSIStorageCapacity | None
@@ -148,10 +148,10 @@ class Capacities(Controller[str, CapacityView, Step]):
         changed = new or old
         assert changed is not None
         key = capacity.slot_of(changed).key
-        if new is None or not self._is_as_written(key, new):
+        if new is None or not self._is_as_published(key, new):
             yield key
 
-    def _is_as_written(self, key: str, found: CSIStorageCapacity) -> bool:
+    def _is_as_published(self, key: str, found: CSIStorageCapacity) -> bool:
         return self.memory.written.get(key) == (found.capacity, found.maximum_volume_size) and self._is_owned(
             found
         )
@@ -159,7 +159,7 @@ class Capacities(Controller[str, CapacityView, Step]):
     def _is_owned(self, found: CSIStorageCapacity) -> bool:
         return self.owner is None or any(r.uid == self.owner.uid for r in found.metadata.owner_references)
 
-    def _differing(self) -> set[str]:
+    def _changed_keys(self) -> set[str]:
         """Keys without an object, and objects without a key."""
         return set(self._slots()) ^ {capacity.slot_of(c).key for c in self.published.all()}
 
@@ -168,12 +168,12 @@ class Capacities(Controller[str, CapacityView, Step]):
     def _terms(self) -> Iterable[Term]:
         if self.places is not None:
             return [tuple(sorted(self.places.items()))]
-        return capacity.places(
+        return capacity.list_terms(
             self.nodes.names(), self.registrations.names(), self.driver.name, topological=self.topological
         )
 
-    def _slots(self) -> dict[str, Slot]:
-        return capacity.slots(
+    def _slots(self) -> dict[str, CapacitySlot]:
+        return capacity.build_slots(
             self.classes.all(),
             self._terms(),
             self.driver.name,
@@ -210,8 +210,8 @@ class Capacities(Controller[str, CapacityView, Step]):
             case _:
                 assert_never(step)
 
-    async def _publish(self, key: str, slot: Slot, found: CSIStorageCapacity | None) -> None:
-        room = await self._ask(slot)
+    async def _publish(self, key: str, slot: CapacitySlot, found: CSIStorageCapacity | None) -> None:
+        room = await self._get_capacity(slot)
         largest = (
             quantity.from_bytes(room.maximum_volume_size.value) if room.maximum_volume_size.value else None
         )
@@ -226,22 +226,22 @@ class Capacities(Controller[str, CapacityView, Step]):
                         labels=self.labels,
                         owner_references=(self.owner,) if self.owner is not None else (),
                     ),
-                    node_topology=capacity.selector(slot.term),
+                    node_topology=capacity.topology_selector(slot.term),
                     storage_class_name=slot.storage_class,
                     capacity=written[0],
                     maximum_volume_size=written[1],
                 )
             )
-        elif not self._is_as_written(key, found):
+        elif not self._is_as_published(key, found):
             patch: dict[str, object] = {"capacity": written[0], "maximumVolumeSize": written[1]}
             if self.owner is not None and not self._is_owned(found):
                 owners = [*found.metadata.owner_references, self.owner]
-                patch["metadata"] = {"ownerReferences": [_plain(o) for o in owners]}
+                patch["metadata"] = {"ownerReferences": [_owner_patch(o) for o in owners]}
             await self.client.patch(
                 CSIStorageCapacity, found.name, found.namespace, merge=patch, uid=found.uid, missing_ok=True
             )
 
-    async def _ask(self, slot: Slot) -> v1.GetCapacityResponse:
+    async def _get_capacity(self, slot: CapacitySlot) -> v1.GetCapacityResponse:
         storage_class = self.classes.get(slot.storage_class)
         request = v1.GetCapacityRequest(
             parameters=dict(storage_class.parameters) if storage_class is not None else {}
@@ -256,7 +256,7 @@ class Capacities(Controller[str, CapacityView, Step]):
             raise RetryableError(str(error)) from error
         return reply
 
-    def _count(self, slots: Mapping[str, Slot]) -> None:
+    def _count(self, slots: Mapping[str, CapacitySlot]) -> None:
         keys = [capacity.slot_of(c).key for c in self.published.all()]
         current = {key for key in keys if key in slots}
         GOAL.set(len(slots))
@@ -264,7 +264,7 @@ class Capacities(Controller[str, CapacityView, Step]):
         OBSOLETE.set(len(keys) - len(current))
 
 
-def _plain(reference: OwnerReference) -> dict[str, object]:
+def _owner_patch(reference: OwnerReference) -> dict[str, object]:
     return {
         "apiVersion": reference.api_version,
         "kind": reference.kind,
@@ -273,7 +273,7 @@ def _plain(reference: OwnerReference) -> dict[str, object]:
     }
 
 
-def _place(obj: Node | CSINode | None) -> object:
+def _topology_fields(obj: Node | CSINode | None) -> object:
     if isinstance(obj, Node):
         return obj.metadata.labels
     return obj.spec if obj is not None else None

@@ -21,55 +21,55 @@ from volplane.api.storage import CSINode, CSINodeDriver, CSINodeSpec, StorageCla
 from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.csi import convert
-from volplane.csi.outcome import CallError, Provisioning, classify_provisioning
+from volplane.csi.outcome import CallError, ProvisioningOutcome, classify_provisioning
 from volplane.loops.controller import Controller, Outcome, Replan, RetryableError
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.loops.queue import Backoff
 from volplane.rules import binding, classes
 from volplane.rules.steps import TICK, CommonStep, Requeue
-from volplane.sidecars import Driver
-from volplane.sidecars.provisioner import order as orders
+from volplane.sidecars import DriverClient
 from volplane.sidecars.provisioner import plan as plans
+from volplane.sidecars.provisioner import provision_request as orders
 from volplane.sidecars.provisioner import sources
-from volplane.sidecars.provisioner.controller import counts, making
+from volplane.sidecars.provisioner.controller import create_volume, provision_metrics
 from volplane.sidecars.provisioner.controller import sources as holding
-from volplane.sidecars.provisioner.controller.attempts import Attempt, Attempts
-from volplane.sidecars.provisioner.controller.facts import facts
-from volplane.sidecars.provisioner.controller.making import Unfit
-from volplane.sidecars.provisioner.controller.turns import Turns
-from volplane.sidecars.provisioner.order import INTENT, Order
+from volplane.sidecars.provisioner.controller.create_volume import UnexpectedVolume
+from volplane.sidecars.provisioner.controller.driver_info import build_driver_info
+from volplane.sidecars.provisioner.controller.in_flight import InFlightCall, InFlightCalls
+from volplane.sidecars.provisioner.controller.node_claim_race import NodeClaimRace
 from volplane.sidecars.provisioner.plan import (
     ClaimForNode,
-    Create,
-    Fail,
+    CreateVolume,
     ProvisionInputs,
     RemoveIntent,
+    ReportProvisionError,
     Reschedule,
 )
-from volplane.sidecars.provisioner.settings import Settings
+from volplane.sidecars.provisioner.provision_request import INTENT, ProvisionRequest
+from volplane.sidecars.provisioner.settings import ProvisionerOptions
 
 log = logging.getLogger(__name__)
 
 COMPONENT = "csi-provisioner"
-SAVING = Backoff(0.005, 1000.0)  # the volume exists: only its object has to be saved
-PATIENCE = 5.0  # seconds by which removing an order is delayed while others are created
-REMOVING = "the volume is made, and the order is to come off"
-BINDING = 0.5  # seconds that the binder has the claim to itself: it writes over the version it has read
+SAVE_BACKOFF = Backoff(0.005, 1000.0)  # the volume exists: only its object has to be saved
+REMOVE_INTENT_DELAY = 5.0  # seconds by which removing an order is delayed while others are created
+REMOVE_INTENT_REASON = "the volume is made, and the order is to come off"
+BIND_GRACE = 0.5  # seconds that the binder has the claim to itself: it writes over the version it has read
 
 
 def _class_of(claim: PersistentVolumeClaim) -> list[str]:
     return [] if claim.spec.volume_name else [binding.claim_class(claim) or ""]
 
 
-class ClaimInputs(Struct, frozen=True):
+class ClaimProvisionView(Struct, frozen=True):
     """A claim, what the caches show around it, and what this process knows of calls for it."""
 
     key: str
     claim: PersistentVolumeClaim | None
-    abandoned: Sequence[Attempt] = ()  # open calls for an earlier claim of that name
+    abandoned: Sequence[InFlightCall] = ()  # open calls for an earlier claim of that name
     unsaved: PersistentVolume | None = None  # the volume exists, and its object does not
     inputs: ProvisionInputs = ProvisionInputs()
-    order: Order | None = None
+    order: ProvisionRequest | None = None
     outdated: bool = False  # the volume was saved for this claim and deleted again
     is_read: bool = True  # the live objects that the claim needs were read
 
@@ -77,7 +77,7 @@ class ClaimInputs(Struct, frozen=True):
 class ResumeCreate(Struct, frozen=True):
     """Repeat the call for a claim that was deleted by force."""
 
-    attempt: Attempt
+    attempt: InFlightCall
 
 
 class SaveVolume(Struct, frozen=True):
@@ -100,8 +100,8 @@ Step = plans.Step | ResumeCreate | SaveVolume | ForgetVolume | ReadLive
 class ProvisionerMemory:
     """What only this process knows of claims: calls, saved volumes, refusals."""
 
-    def __init__(self, turns: Turns | None = None) -> None:
-        self.attempts = Attempts()
+    def __init__(self, turns: NodeClaimRace | None = None) -> None:
+        self.attempts = InFlightCalls()
         self.unsaved: dict[str, PersistentVolume] = {}  # by the claim's uid
         self.binding: dict[str, float] = {}  # uid → until when the binder has the claim to itself
         self.resting: dict[str, float] = {}  # keys of claims whose order stays while others are created
@@ -118,11 +118,11 @@ class ProvisionerMemory:
             if self.turns is not None:
                 self.turns.forget(old.uid)
 
-    def abandoned_attempts(self, key: str, claim: PersistentVolumeClaim | None) -> list[Attempt]:
+    def abandoned_attempts(self, key: str, claim: PersistentVolumeClaim | None) -> list[InFlightCall]:
         """Calls that are open for a claim that is gone, whose finalizer was removed by force."""
         if claim is not None and claim.uid in self.attempts:
             return []  # of one name there is only one in work
-        return self.attempts.named(key)
+        return self.attempts.list_by_key(key)
 
     def infeasible_class(self, claim: PersistentVolumeClaim) -> tuple[str, float] | None:
         """The class that the driver refused for this claim, and the seconds before it is asked again."""
@@ -131,19 +131,19 @@ class ProvisionerMemory:
         return (storage_class, left) if left > TICK else None
 
 
-class Claims(Controller[str, ClaimInputs, Step]):
+class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
     name = "csi-provisioner"
     resync = 900.0
 
     def __init__(
         self,
         client: Client,
-        driver: Driver,
-        settings: Settings,
+        driver: DriverClient,
+        settings: ProvisionerOptions,
         *,
-        events: Recorder,
+        events: EventRecorder,
         identity: str,
-        turns: Turns | None = None,
+        turns: NodeClaimRace | None = None,
         changed: Callable[[str], None] = lambda storage_class: None,
     ) -> None:
         super().__init__(
@@ -154,7 +154,7 @@ class Claims(Controller[str, ClaimInputs, Step]):
         )
         self.driver, self.settings, self.identity = driver, settings, identity
         self.turns, self.changed = turns, changed
-        self.facts = facts(
+        self.facts = build_driver_info(
             driver, settings, turns.node if turns else "", dict(turns.places) if turns else None
         )
 
@@ -164,7 +164,7 @@ class Claims(Controller[str, ClaimInputs, Step]):
         self.volumes = self.watch(PersistentVolume)
         self.classes = self.watch(StorageClass, self.keys_of_class)
         self.by_class = self.claims.index("unbound class", _class_of)
-        self.by_source = self.claims.index("source", sources.keys_of)
+        self.by_source = self.claims.index("source", sources.source_keys)
         if self.facts.has_topology and self.turns is None:
             self.nodes = self.watch(Node, self.keys_of_place)
             self.registrations = self.watch(CSINode, self.keys_of_place)
@@ -177,7 +177,9 @@ class Claims(Controller[str, ClaimInputs, Step]):
         claim = new or old
         if claim is not None and old is not new:
             yield from (clone.key for clone in self.by_source[f"{sources.CLAIM}/{claim.key}"])
-        if not (new is not None and self._concerns(new)) and not (old is not None and self._concerns(old)):
+        if not (new is not None and self._is_relevant(new)) and not (
+            old is not None and self._is_relevant(old)
+        ):
             return
         if new is not None and new.uid in self.memory.binding and self._is_as_planned(new):
             return  # the binder is binding what we created; a timer removes the order
@@ -190,7 +192,7 @@ class Claims(Controller[str, ClaimInputs, Step]):
         wanted = plans.volume_name(claim, self.facts)
         return not claim.is_deleting and claim.spec.volume_name in ("", wanted)
 
-    def _concerns(self, claim: PersistentVolumeClaim) -> bool:
+    def _is_relevant(self, claim: PersistentVolumeClaim) -> bool:
         """Most claims are bound, or are for another driver."""
         if (
             claim.uid in self.memory.attempts
@@ -198,9 +200,9 @@ class Claims(Controller[str, ClaimInputs, Step]):
             or claim.uid in self.memory.binding
         ):
             return True
-        return orders.is_noted(claim) or plans.wants_volume(claim, self.driver.name)
+        return orders.has_intent(claim) or plans.wants_volume(claim, self.driver.name)
 
-    async def follow_snapshots(self) -> None:
+    async def watch_snapshots(self) -> None:
         """Watch snapshots, if the cluster has them by now."""
         memory = self.memory
         if memory.follows_snapshots or not await holding.serves_snapshots(self.client):
@@ -214,36 +216,36 @@ class Claims(Controller[str, ClaimInputs, Step]):
             yield from (claim.key for claim in self.by_source[f"{sources.SNAPSHOT}/{new.key}"])
 
     def keys_of_class(self, old: StorageClass | None, new: StorageClass | None) -> Iterator[str]:
-        if new is not None and old is None and classes.driver(new.provisioner) == self.driver.name:
+        if new is not None and old is None and classes.driver_name(new.provisioner) == self.driver.name:
             yield from (claim.key for claim in self.by_class[new.name])
 
     def keys_of_place(self, old: Node | CSINode | None, new: Node | CSINode | None) -> Iterable[str]:
-        if new is None or _places(old) == _places(new):
+        if new is None or _topology_fields(old) == _topology_fields(new):
             return ()
         return list(self.memory.placeless)
 
     # --- what the caches show
 
-    def view(self, key: str) -> ClaimInputs | None:
+    def view(self, key: str) -> ClaimProvisionView | None:
         claim = self.claims.at(key)
         abandoned = self.memory.abandoned_attempts(key, claim)
         if claim is None:
-            return ClaimInputs(key, None, abandoned) if abandoned else None
+            return ClaimProvisionView(key, None, abandoned) if abandoned else None
         inputs = self._inputs(claim)
-        return ClaimInputs(
+        return ClaimProvisionView(
             key,
             claim,
             abandoned,
             unsaved=self.memory.unsaved.get(claim.uid),
             inputs=inputs,
-            order=self._order(claim),
+            order=self._read_request(claim),
             outdated=inputs.volume is None and claim.uid in self.memory.binding,
-            is_read=not _needs_live(claim),
+            is_read=not _needs_live_read(claim),
         )
 
-    def _order(self, claim: PersistentVolumeClaim) -> Order | None:
+    def _read_request(self, claim: PersistentVolumeClaim) -> ProvisionRequest | None:
         attempt = self.memory.attempts.get(claim.uid)
-        return orders.noted_on(claim, self.driver.name) or (attempt.order if attempt else None)
+        return orders.read_request(claim, self.driver.name) or (attempt.request if attempt else None)
 
     def _inputs(self, claim: PersistentVolumeClaim) -> ProvisionInputs:
         name = plans.volume_name(claim, self.facts)
@@ -268,7 +270,7 @@ class Claims(Controller[str, ClaimInputs, Step]):
 
     # --- what to do
 
-    def plan(self, view: ClaimInputs) -> Iterator[Step | CommonStep]:
+    def plan(self, view: ClaimProvisionView) -> Iterator[Step | CommonStep]:
         yield from (ResumeCreate(attempt) for attempt in view.abandoned)
         if view.claim is None:
             return
@@ -282,9 +284,11 @@ class Claims(Controller[str, ClaimInputs, Step]):
         else:
             yield from plans.plan(view.claim, view.inputs, view.order, self.facts)
 
-    def update_memory(self, key: str, view: ClaimInputs | None, steps: Sequence[Step | CommonStep]) -> None:
+    def update_memory(
+        self, key: str, view: ClaimProvisionView | None, steps: Sequence[Step | CommonStep]
+    ) -> None:
         # Noted with the plan, not with the act: a node that appears in between must wake the claim.
-        if any(isinstance(step, Fail) and step.placeless for step in steps):
+        if any(isinstance(step, ReportProvisionError) and step.needs_nodes for step in steps):
             self.memory.placeless.add(key)
         else:
             self.memory.placeless.discard(key)
@@ -293,13 +297,13 @@ class Claims(Controller[str, ClaimInputs, Step]):
 
     # --- doing it
 
-    def subject(self, view: ClaimInputs) -> PersistentVolumeClaim:
+    def subject(self, view: ClaimProvisionView) -> PersistentVolumeClaim:
         assert view.claim is not None
         return view.claim
 
-    async def act(self, key: str, view: ClaimInputs, step: Step) -> Outcome[ClaimInputs]:
+    async def act(self, key: str, view: ClaimProvisionView, step: Step) -> Outcome[ClaimProvisionView]:
         if isinstance(step, ResumeCreate):
-            await self._create(step.attempt.claim, step.attempt.order)
+            await self._create(step.attempt.claim, step.attempt.request)
             return None
         claim = self.subject(view)
         match step:
@@ -311,11 +315,11 @@ class Claims(Controller[str, ClaimInputs, Step]):
             case ForgetVolume():
                 self.memory.binding.pop(claim.uid, None)
                 await self._remove_intent(claim)
-            case Create(order):
+            case CreateVolume(order):
                 await self._create(claim, order)
             case RemoveIntent():
                 await self._remove_intent_in_turn(claim)
-            case Fail(why, quiet):
+            case ReportProvisionError(why, quiet):
                 if not quiet:
                     self._record_failure(claim, binding.claim_class(claim) or "", why)
                 raise RetryableError(why)
@@ -330,7 +334,7 @@ class Claims(Controller[str, ClaimInputs, Step]):
     async def _read_live(self, claim: PersistentVolumeClaim) -> ProvisionInputs:
         source = await holding.read_source(self.client, claim, self.claims, self.volumes)
         if source.snapshot is not None:
-            await self.follow_snapshots()
+            await self.watch_snapshots()
         attributes = None
         if wanted := claim.spec.volume_attributes_class_name:
             attributes = await self.client.find(VolumeAttributesClass, wanted)
@@ -341,49 +345,51 @@ class Claims(Controller[str, ClaimInputs, Step]):
         storage_class = self.classes.get(binding.claim_class(claim) or "")
         if self.turns is None or storage_class is None or not self.settings.node_deployment_immediate_binding:
             return
-        left = self.turns.left(claim)
-        if left <= TICK and await self.turns.take(claim, storage_class):
+        left = self.turns.seconds_left(claim)
+        if left <= TICK and await self.turns.try_claim(claim, storage_class):
             return
         self.queue.later(
-            claim.key, max(self.turns.left(claim), 0.0), "another node may make the volume first"
+            claim.key, max(self.turns.seconds_left(claim), 0.0), "another node may make the volume first"
         )
 
-    async def _create(self, claim: PersistentVolumeClaim, order: Order) -> None:
+    async def _create(self, claim: PersistentVolumeClaim, order: ProvisionRequest) -> None:
         about = {"PVC": claim.key, "StorageClass": order.storage_class, "PV": order.name}
         log.info("Started provisioning", extra=about)
         self.events.normal(
             claim, "Provisioning", f'External provisioner is provisioning volume for claim "{claim.key}"'
         )
         try:
-            request = await making.request(self.client, self.driver, order)
+            request = await create_volume.build_create_request(self.client, self.driver, order)
         except (
             RetryableError,
             convert.UnsupportedModes,
         ) as error:  # nothing was called: what was open stays open
             self._record_failure(claim, order.storage_class, str(error))
             raise RetryableError(str(error)) from error
-        if orders.noted_on(claim, self.driver.name) is None and claim.uid not in self.memory.attempts:
+        if orders.read_request(claim, self.driver.name) is None and claim.uid not in self.memory.attempts:
             if order.content is not None:
                 source = await holding.read_source(self.client, claim, self.claims, self.volumes)
                 await holding.protect(self.client, order.content, source)
-            await self._note(claim, order)
+            await self._write_intent(claim, order)
         self.memory.attempts.begin(claim, order)
         begun = clock.now()
         try:
             reply = await self.driver.call(
                 "CreateVolume", request, timeout=self.settings.timeout, subject=f"pvc/{claim.key}"
             )
-            made = await making.checked(self.client, self.driver, order, reply, timeout=self.settings.timeout)
-        except (CallError, Unfit) as error:
-            counts.provision_failed(order)
-            return await self._judge(claim, order, error)
-        counts.provisioned(order, clock.now() - begun)
+            made = await create_volume.check_reply(
+                self.client, self.driver, order, reply, timeout=self.settings.timeout
+            )
+        except (CallError, UnexpectedVolume) as error:
+            provision_metrics.count_provision_failure(order)
+            return await self._handle_failure(claim, order, error)
+        provision_metrics.count_provisioned(order, clock.now() - begun)
         log.info("Volume is provisioned", extra={**about, "volumeHandle": made.handle})
-        await self._save(claim, orders.volume(claim, order, made, self.identity))
+        await self._save(claim, orders.build_volume(claim, order, made, self.identity))
 
-    async def _note(self, claim: PersistentVolumeClaim, order: Order) -> None:
+    async def _write_intent(self, claim: PersistentVolumeClaim, order: ProvisionRequest) -> None:
         """Write the intent before the call. A claim that is being deleted takes no finalizer: no volume."""
-        patch = {"metadata": {"finalizers": [INTENT], "annotations": {INTENT: orders.written(order)}}}
+        patch = {"metadata": {"finalizers": [INTENT], "annotations": {INTENT: orders.encode_request(order)}}}
         try:
             with trace.span(COMPONENT, "write order", f"pvc/{claim.key}"):
                 there = await self._patch_claim(claim, patch)
@@ -394,16 +400,18 @@ class Claims(Controller[str, ClaimInputs, Step]):
             log.warning("the order for %s cannot be written down: %s", claim.key, error)
             self.memory.unnoted.add(claim.uid)
 
-    async def _judge(self, claim: PersistentVolumeClaim, order: Order, error: Exception) -> None:
+    async def _handle_failure(
+        self, claim: PersistentVolumeClaim, order: ProvisionRequest, error: Exception
+    ) -> None:
         """What a failed call means for the claim."""
         kind = classify_provisioning(error)
-        if kind is Provisioning.BACKGROUND:
+        if kind is ProvisioningOutcome.BACKGROUND:
             self._record_failure(claim, order.storage_class, str(error))
             raise RetryableError(str(error)) from error
         self.memory.attempts.end(claim.uid)
-        if kind is Provisioning.EXHAUSTED and order.topological and order.node:
+        if kind is ProvisioningOutcome.EXHAUSTED and order.topological and order.node:
             return await self._reschedule(claim, order.node, str(error))
-        if kind is Provisioning.INFEASIBLE:
+        if kind is ProvisioningOutcome.INFEASIBLE:
             delayed = "Volume provisioning failed with infeasible error. Retries will be delayed."
             self.events.warning(claim, "ProvisioningFailed", f"{delayed} {error}")
             until = clock.now() + self.settings.infeasible_retry_interval
@@ -413,7 +421,7 @@ class Claims(Controller[str, ClaimInputs, Step]):
         await self._remove_intent(claim)
         if not self._is_wanted(claim):
             self.memory.infeasible.pop(claim.uid, None)
-        elif kind is Provisioning.INFEASIBLE:
+        elif kind is ProvisioningOutcome.INFEASIBLE:
             self.queue.later(claim.key, self.settings.infeasible_retry_interval, str(error))
         else:
             raise RetryableError(str(error)) from error
@@ -452,7 +460,9 @@ class Claims(Controller[str, ClaimInputs, Step]):
             log.debug("volume %s was saved before", volume.name)
         except APIError as error:
             self.memory.unsaved[claim.uid] = volume
-            raise RetryableError(f"volume {volume.name} cannot be saved: {error}", backoff=SAVING) from error
+            raise RetryableError(
+                f"volume {volume.name} cannot be saved: {error}", backoff=SAVE_BACKOFF
+            ) from error
         self.memory.unsaved.pop(claim.uid, None)
         self.events.normal(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {volume.name}")
         log.info("Succeeded in saving volume", extra={"PVC": claim.key, "PV": volume.name})
@@ -460,24 +470,24 @@ class Claims(Controller[str, ClaimInputs, Step]):
         if not self.memory.attempts:
             self._wake_resting()
         self.changed(volume.spec.storage_class_name)
-        self.memory.binding[claim.uid] = clock.now() + BINDING
+        self.memory.binding[claim.uid] = clock.now() + BIND_GRACE
         await self._remove_intent_in_turn(claim)
 
     async def _remove_intent_in_turn(self, claim: PersistentVolumeClaim) -> None:
         """Remove the order when the binder is done with the claim, or the claim is not wanted any more."""
         until = self.memory.binding.get(claim.uid, 0.0)
         left = until - clock.now()
-        if self.memory.attempts and left > -PATIENCE:
-            left += PATIENCE  # others wait for their volumes; nobody waits for this write
+        if self.memory.attempts and left > -REMOVE_INTENT_DELAY:
+            left += REMOVE_INTENT_DELAY  # others wait for their volumes; nobody waits for this write
             self.memory.resting[claim.key] = until
         if left > TICK and claim.uid not in self.memory.unnoted and self._is_wanted(claim):
-            return self.queue.later(claim.key, left, REMOVING)
+            return self.queue.later(claim.key, left, REMOVE_INTENT_REASON)
         self.memory.binding.pop(claim.uid, None)
         await self._remove_intent(claim)
 
     def _wake_resting(self) -> None:
         for key, until in self.memory.resting.items():
-            self.queue.later(key, until - clock.now(), REMOVING)
+            self.queue.later(key, until - clock.now(), REMOVE_INTENT_REASON)
         self.memory.resting.clear()
 
     async def _remove_intent(self, claim: PersistentVolumeClaim) -> None:
@@ -510,10 +520,10 @@ class Claims(Controller[str, ClaimInputs, Step]):
         self.events.warning(claim, "ProvisioningFailed", text)
 
 
-def _needs_live(claim: PersistentVolumeClaim) -> bool:
+def _needs_live_read(claim: PersistentVolumeClaim) -> bool:
     """The plan depends on objects that are not watched."""
-    return sources.wanted(claim) is not None or bool(claim.spec.volume_attributes_class_name)
+    return sources.source_reference(claim) is not None or bool(claim.spec.volume_attributes_class_name)
 
 
-def _places(obj: Node | CSINode | None) -> object:
+def _topology_fields(obj: Node | CSINode | None) -> object:
     return obj.metadata.labels if isinstance(obj, Node) else obj.spec if obj is not None else None

@@ -21,12 +21,19 @@ from volplane.client.cache import Cache
 from volplane.client.client import Client
 from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.crd_wait import wait_until_established
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.rules.steps import UNTIL_CHANGED, Wait
-from volplane.sidecars import Driver
+from volplane.sidecars import DriverClient
 from volplane.sidecars.provisioner import sources
-from volplane.sidecars.provisioner.settings import Settings
-from volplane.sidecars.provisioner.sources import CLAIM, CLONING, RESTORING, SNAPSHOT, Content, Source
+from volplane.sidecars.provisioner.settings import ProvisionerOptions
+from volplane.sidecars.provisioner.sources import (
+    CLAIM,
+    CLONING,
+    RESTORING,
+    SNAPSHOT,
+    SourceContent,
+    SourceObjects,
+)
 
 log = logging.getLogger(__name__)
 
@@ -53,21 +60,21 @@ async def read_source(
     claim: PersistentVolumeClaim,
     claims: Cache[PersistentVolumeClaim],
     volumes: Cache[PersistentVolume],
-) -> Source:
-    wanted = sources.wanted(claim)
+) -> SourceObjects:
+    wanted = sources.source_reference(claim)
     if wanted is None or not wanted.is_known:
-        return Source()
+        return SourceObjects()
     if wanted.kind == CLAIM:
         origin = claims.get(wanted.name, wanted.namespace)
         named = origin.spec.volume_name if origin is not None else ""
-        return Source(claim=origin, volume=volumes.get(named) if named else None)
+        return SourceObjects(claim=origin, volume=volumes.get(named) if named else None)
     snapshot = await client.find(VolumeSnapshot, wanted.name, wanted.namespace)
     bound = snapshot.status.bound_volume_snapshot_content_name if snapshot and snapshot.status else ""
     content = await client.find(VolumeSnapshotContent, bound) if bound else None
-    return Source(snapshot=snapshot, content=content)
+    return SourceObjects(snapshot=snapshot, content=content)
 
 
-async def protect(client: Client, content: Content, source: Source) -> None:
+async def protect(client: Client, content: SourceContent, source: SourceObjects) -> None:
     """Add our finalizer to the source. Raises RetryableError where it is being deleted."""
     held = source.snapshot if content.snapshot else source.claim
     finalizer = RESTORING if content.snapshot else CLONING
@@ -114,28 +121,30 @@ class ReleaseSnapshot(Struct, frozen=True):
 
 
 class SourceProtection(Controller[str, SourceView, ReleaseClaim | ReleaseSnapshot]):
-    """Removes the finalizers from sources; its keys are those of `sources.Reference`."""
+    """Removes the finalizers from sources; its keys are those of `sources.SourceReference`."""
 
     name = "csi-provisioner-sources"
 
-    def __init__(self, client: Client, driver: Driver, settings: Settings, *, events: Recorder) -> None:
+    def __init__(
+        self, client: Client, driver: DriverClient, settings: ProvisionerOptions, *, events: EventRecorder
+    ) -> None:
         super().__init__(client, events=events, workers=max(1, settings.cloning_protection_threads))
         self.restores = "CREATE_DELETE_SNAPSHOT" in driver.controller
         self.sweep = settings.snapshot_orphan_sweep_interval if self.restores else 0.0
 
     def setup(self) -> None:
         self.claims = self.watch(PersistentVolumeClaim, self.keys_of_claim)
-        self.waiting = self.claims.index("source", sources.keys_of)
+        self.waiting = self.claims.index("source", sources.source_keys)
 
     def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
         if new is not None and new.is_deleting and CLONING in new.metadata.finalizers:
             yield f"{CLAIM}/{new.key}"
-        before = sources.keys_of(old) if old is not None else []
-        after = sources.keys_of(new) if new is not None else []
+        before = sources.source_keys(old) if old is not None else []
+        after = sources.source_keys(new) if new is not None else []
         if old is None and new is not None and not after:
-            wanted = sources.wanted(new)
+            wanted = sources.source_reference(new)
             after = [wanted.key] if wanted is not None else []  # it may have been bound while we were away
             yield from after
         yield from (key for key in before if key not in after)
@@ -189,7 +198,7 @@ class SourceProtection(Controller[str, SourceView, ReleaseClaim | ReleaseSnapsho
 
     async def _sweep(self) -> None:
         """Wake snapshots whose claims were bound or deleted while no provisioner was running."""
-        await self.client.cache(PersistentVolumeClaim).synced()
+        await self.client.cache(PersistentVolumeClaim).wait_synced()
         while True:
             try:
                 for snapshot in await self.client.list(VolumeSnapshot):

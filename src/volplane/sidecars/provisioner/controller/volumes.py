@@ -17,19 +17,26 @@ from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.outcome import CallError
 from volplane.loops.controller import Controller, RetryableError
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.loops.queue import Backoff
 from volplane.rules import binding
 from volplane.rules.steps import CommonStep
-from volplane.sidecars import Driver, secrets
+from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.provisioner import parameters
 from volplane.sidecars.provisioner import plan as plans
-from volplane.sidecars.provisioner.controller import counts
+from volplane.sidecars.provisioner.controller import provision_metrics
 from volplane.sidecars.provisioner.controller.claims import COMPONENT
-from volplane.sidecars.provisioner.controller.facts import facts
-from volplane.sidecars.provisioner.controller.turns import Turns
-from volplane.sidecars.provisioner.plan import Delete, Hold, ReclaimStep, ReclaimView, Refuse, Release
-from volplane.sidecars.provisioner.settings import Settings
+from volplane.sidecars.provisioner.controller.driver_info import build_driver_info
+from volplane.sidecars.provisioner.controller.node_claim_race import NodeClaimRace
+from volplane.sidecars.provisioner.plan import (
+    AddReclaimFinalizer,
+    DeleteVolume,
+    ReclaimStep,
+    ReclaimView,
+    RefuseDeletion,
+    RemoveReclaimFinalizer,
+)
+from volplane.sidecars.provisioner.settings import ProvisionerOptions
 
 log = logging.getLogger(__name__)
 
@@ -44,18 +51,18 @@ class ReclaimMemory:
         self.failed: set[str] = set()  # volumes whose last attempt failed: every change wakes them
 
 
-class Volumes(Controller[str, ReclaimView, ReclaimStep]):
+class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
     name = "csi-provisioner-volumes"
     resync = 900.0
 
     def __init__(
         self,
         client: Client,
-        driver: Driver,
-        settings: Settings,
+        driver: DriverClient,
+        settings: ProvisionerOptions,
         *,
-        events: Recorder,
-        turns: Turns | None = None,
+        events: EventRecorder,
+        turns: NodeClaimRace | None = None,
         changed: Callable[[str], None] = lambda storage_class: None,
     ) -> None:
         super().__init__(
@@ -65,7 +72,7 @@ class Volumes(Controller[str, ReclaimView, ReclaimStep]):
             backoff=Backoff(settings.retry_interval_start, settings.retry_interval_max),
         )
         self.driver, self.settings, self.changed = driver, settings, changed
-        self.facts = facts(
+        self.facts = build_driver_info(
             driver, settings, turns.node if turns else "", dict(turns.places) if turns else None
         )
 
@@ -82,7 +89,7 @@ class Volumes(Controller[str, ReclaimView, ReclaimStep]):
             return
         if old is not new and plans.relevant_volume_fields(old) == plans.relevant_volume_fields(new):
             return
-        if new.name in self.memory.failed or any(True for _ in plans.reclaim(new, (), self.facts)):
+        if new.name in self.memory.failed or any(True for _ in plans.plan_reclaim(new, (), self.facts)):
             yield new.name
 
     def keys_of_attachment(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:
@@ -95,7 +102,7 @@ class Volumes(Controller[str, ReclaimView, ReclaimStep]):
         return ReclaimView(volume, self.by_volume[key] if self.facts.attaches else [])
 
     def plan(self, view: ReclaimView) -> Iterator[ReclaimStep]:
-        return plans.reclaim(view.volume, view.attachments, self.facts)
+        return plans.plan_reclaim(view.volume, view.attachments, self.facts)
 
     def update_memory(
         self, key: str, view: ReclaimView | None, steps: Sequence[ReclaimStep | CommonStep]
@@ -105,20 +112,20 @@ class Volumes(Controller[str, ReclaimView, ReclaimStep]):
     async def act(self, key: str, view: ReclaimView, step: ReclaimStep) -> None:
         volume = view.volume
         match step:
-            case Hold():
+            case AddReclaimFinalizer():
                 await self._set_finalizer(volume, present=True)
-            case Release():
+            case RemoveReclaimFinalizer():
                 await self._set_finalizer(volume, present=False)
-            case Delete():
+            case DeleteVolume():
                 await self._delete(volume, step)
-            case Refuse(why):
+            case RefuseDeletion(why):
                 self._refuse(volume, why)
             case _:
                 assert_never(step)
 
-    async def _delete(self, volume: PersistentVolume, step: Delete) -> None:
+    async def _delete(self, volume: PersistentVolume, step: DeleteVolume) -> None:
         request = v1.DeleteVolumeRequest(
-            volume_id=step.handle, secrets=await self._secrets(self._reference(volume, step))
+            volume_id=step.handle, secrets=await self._read_secrets(self._secret_reference(volume, step))
         )
         storage_class, begun = binding.volume_class(volume), clock.now()
         try:
@@ -126,9 +133,9 @@ class Volumes(Controller[str, ReclaimView, ReclaimStep]):
                 "DeleteVolume", request, timeout=self.settings.timeout, subject=f"pv/{volume.name}"
             )
         except CallError as error:
-            counts.delete_failed(storage_class)
+            provision_metrics.count_delete_failure(storage_class)
             self._refuse(volume, str(error))
-        counts.deleted(storage_class, clock.now() - begun)
+        provision_metrics.count_deleted(storage_class, clock.now() - begun)
         self.changed(storage_class)
         log.info("Volume deleted", extra={"PV": volume.name, "volumeHandle": step.handle})
         with trace.span(COMPONENT, "delete volume object", f"pv/{volume.name}"):
@@ -136,22 +143,24 @@ class Volumes(Controller[str, ReclaimView, ReclaimStep]):
             await self._set_finalizer(volume, present=False)
         log.info("PersistentVolume deleted", extra={"PV": volume.name})
 
-    def _reference(self, volume: PersistentVolume, step: Delete) -> SecretReference | None:
+    def _secret_reference(self, volume: PersistentVolume, step: DeleteVolume) -> SecretReference | None:
         if step.secret_known:
             return step.secret
         storage_class = self.classes.get(binding.volume_class(volume))
         if storage_class is None:
             return None
         try:
-            return parameters.secret(parameters.PROVISIONER, storage_class.parameters, volume.name, None)
-        except (parameters.BadParameters, parameters.BadTemplate) as error:
+            return parameters.secret_reference(
+                parameters.PROVISIONER, storage_class.parameters, volume.name, None
+            )
+        except (parameters.BadParameters, parameters.InvalidTemplate) as error:
             log.warning("no secret to delete volume %s with: %s", volume.name, error)
             return None
 
-    async def _secrets(self, reference: SecretReference | None) -> dict[str, str]:
+    async def _read_secrets(self, reference: SecretReference | None) -> dict[str, str]:
         """A secret that was deleted must not keep the disk for ever: the driver may do without."""
         try:
-            return await secrets(self.client, reference)
+            return await read_secrets(self.client, reference)
         except RetryableError as error:
             log.warning("deleting without a secret: %s", error)
             return {}

@@ -15,20 +15,26 @@ from msgspec import Struct, structs
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.base import clock, trace
-from volplane.client.cache import Index
+from volplane.client.cache import CacheIndex
 from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError, classify, is_infeasible, is_refused_in_use
 from volplane.loops.controller import Continue, Outcome, Replan, RetryableError
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.rules import binding, pods, resizing, sizes
-from volplane.rules.resizing import State
+from volplane.rules.resizing import ResizeState
 from volplane.rules.steps import CommonStep
-from volplane.sidecars import Driver, secrets
+from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.resizer.expand import plan as plans
-from volplane.sidecars.resizer.expand.plan import Begin, Expand, LastAttempt, Tidy, WatchPods
+from volplane.sidecars.resizer.expand.plan import (
+    ControllerExpand,
+    LastExpansion,
+    RecordTargetSize,
+    RemovePreResizeCapacity,
+    WatchPodsOfVolume,
+)
 from volplane.sidecars.resizer.rpc_base import COMPONENT, ResizeMemory, ResizeRpcController
-from volplane.sidecars.resizer.settings import Settings
+from volplane.sidecars.resizer.settings import ResizerOptions
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +42,7 @@ log = logging.getLogger(__name__)
 class ExpansionView(Struct, frozen=True):
     claim: PersistentVolumeClaim
     volume: PersistentVolume | None
-    last: LastAttempt
+    last: LastExpansion
     in_use: bool | None = False  # None: not known yet
 
 
@@ -44,22 +50,24 @@ class ExpansionMemory(ResizeMemory):
     def __init__(self) -> None:
         super().__init__()
         self.offline: set[str] = set()  # claims whose volume the driver did not expand while it was in use
-        self.users: Index[Pod] | None = None  # watched once a driver has refused that
+        self.users: CacheIndex[Pod] | None = None  # watched once a driver has refused that
 
     def forget(self, claim: PersistentVolumeClaim) -> None:
         super().forget(claim)
         self.offline.discard(claim.uid)
 
 
-class Expansions(ResizeRpcController[ExpansionView, plans.Step]):
+class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
     name = COMPONENT
 
-    def __init__(self, client: Client, driver: Driver, settings: Settings, *, events: Recorder) -> None:
+    def __init__(
+        self, client: Client, driver: DriverClient, settings: ResizerOptions, *, events: EventRecorder
+    ) -> None:
         super().__init__(client, driver, settings, events=events)
-        self.facts = plans.Driver(
+        self.facts = plans.ResizerDriverInfo(
             driver.name,
-            expands="EXPAND_VOLUME" in driver.controller,
-            annotates=settings.gate("AnnotateFsResize", default=False),
+            has_controller_expand="EXPAND_VOLUME" in driver.controller,
+            annotates_capacity=settings.is_feature_enabled("AnnotateFsResize", default=False),
         )
 
     def setup(self) -> None:
@@ -72,24 +80,24 @@ class Expansions(ResizeRpcController[ExpansionView, plans.Step]):
     def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
-        if new is None or (not self._concerns(new) and (old is None or not self._concerns(old))):
+        if new is None or (not self._is_relevant(new) and (old is None or not self._is_relevant(old))):
             return
         if old is new or plans.relevant_fields(old) != plans.relevant_fields(new):
             yield new.key
 
-    def _concerns(self, claim: PersistentVolumeClaim) -> bool:
-        return plans.is_wanted(claim) or self.facts.annotates
+    def _is_relevant(self, claim: PersistentVolumeClaim) -> bool:
+        return plans.needs_expansion(claim) or self.facts.annotates_capacity
 
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
         if new is None or new.spec.claim_ref is None:
             return
         if old is None or old.spec.claim_ref != new.spec.claim_ref:
             claim = self.claims.at(binding.claim_key(new))
-            if claim is not None and self._concerns(claim):
+            if claim is not None and self._is_relevant(claim):
                 yield claim.key
 
     def keys_of_pod(self, old: Pod | None, new: Pod | None) -> Iterator[str]:
-        if old is not None and old is not new and (new is None or pods.has_let_go(new)):
+        if old is not None and old is not new and (new is None or pods.has_released_volumes(new)):
             for key in pods.claim_keys(old):
                 claim = self.claims.at(key)
                 if claim is not None and claim.uid in self.memory.offline:
@@ -102,13 +110,13 @@ class Expansions(ResizeRpcController[ExpansionView, plans.Step]):
         if claim is None:
             return None
         memory, uid = self.memory, claim.uid
-        last = LastAttempt(uid in memory.settled, uid in memory.offline, memory.retry_in(claim))
+        last = LastExpansion(uid in memory.settled, uid in memory.offline, memory.retry_in(claim))
         in_use = self._is_used(key) if uid in memory.offline else False
         return ExpansionView(claim, self.volumes.get(claim.spec.volume_name), last, in_use)
 
     def _is_used(self, key: str) -> bool | None:
         users = self.memory.users
-        return any(not pods.has_let_go(pod) for pod in users[key]) if users is not None else None
+        return any(not pods.has_released_volumes(pod) for pod in users[key]) if users is not None else None
 
     def plan(self, view: ExpansionView) -> Iterator[plans.Step | CommonStep]:
         return plans.plan(view.claim, view.volume, self.facts, view.last, in_use=view.in_use)
@@ -121,16 +129,16 @@ class Expansions(ResizeRpcController[ExpansionView, plans.Step]):
     async def act(self, key: str, view: ExpansionView, step: plans.Step) -> Outcome[ExpansionView]:
         volume = view.volume
         match step:
-            case WatchPods():
+            case WatchPodsOfVolume():
                 await self._watch_pods()
                 return Replan(structs.replace(view, in_use=self._is_used(key)))
-            case Begin(size, fresh):
+            case RecordTargetSize(size, fresh):
                 claim = await self._begin(view.claim, size, fresh=fresh)
                 return Continue(structs.replace(view, claim=claim))
-            case Expand(size):
+            case ControllerExpand(size):
                 assert volume is not None
                 await self._expand(view.claim, volume, size)
-            case Tidy():
+            case RemovePreResizeCapacity():
                 assert volume is not None
                 annotations = {binding.PRE_RESIZE_CAPACITY: None}
                 await self.patch_volume(volume, {"metadata": {"annotations": annotations}})
@@ -141,7 +149,7 @@ class Expansions(ResizeRpcController[ExpansionView, plans.Step]):
     async def _watch_pods(self) -> None:
         cache = self.client.cache(Pod)
         users = cache.index("claims", pods.claim_keys)
-        await cache.synced()
+        await cache.wait_synced()
         if self.memory.users is None:
             self.memory.users = users
             self.follow(cache, self.keys_of_pod)
@@ -150,22 +158,22 @@ class Expansions(ResizeRpcController[ExpansionView, plans.Step]):
         self.memory.offline.discard(claim.uid)
         log.info("Resizing volume", extra={"PVC": claim.key, "PV": volume.name, "size": size})
         try:
-            reached, node_needed = await self._call(volume, size)
+            reached, node_needed = await self._call_driver(volume, size)
         except (CallError, RetryableError, convert.UnsupportedModes) as error:
-            return await self._judge(claim, volume, error)
+            return await self._handle_failure(claim, volume, error)
         self.memory.settled.discard(claim.uid)
         self.memory.retry_soon(claim)
         # A driver answers in bytes; without a driver's answer the size stays as the user wrote it.
-        text = sizes.text(reached) if self.facts.expands else _size_text(claim, reached)
-        await self._grow(claim, volume, text, node_needed=node_needed)
+        text = sizes.format_size(reached) if self.facts.has_controller_expand else _size_text(claim, reached)
+        await self._set_volume_capacity(claim, volume, text, node_needed=node_needed)
         if node_needed:
             await self._require_node_expansion(claim)
         else:
             await self._finish(claim, text)
 
-    async def _call(self, volume: PersistentVolume, size: int) -> tuple[int, bool]:
+    async def _call_driver(self, volume: PersistentVolume, size: int) -> tuple[int, bool]:
         """The size that the driver reached, and whether the node has to expand the file system."""
-        if not self.facts.expands:
+        if not self.facts.has_controller_expand:
             return size, True
         source = volume.spec.csi
         if source is None:
@@ -174,7 +182,7 @@ class Expansions(ResizeRpcController[ExpansionView, plans.Step]):
         request = v1.ControllerExpandVolumeRequest(
             volume_id=source.volume_handle,
             capacity_range=v1.CapacityRange(required_bytes=size),
-            secrets=await secrets(self.client, source.controller_expand_secret_ref),
+            secrets=await read_secrets(self.client, source.controller_expand_secret_ref),
             volume_capability=convert.capability(
                 convert.attach_access_mode(volume.spec.access_modes, multi_writer=multi_writer),
                 block=volume.spec.volume_mode == "Block",
@@ -185,13 +193,15 @@ class Expansions(ResizeRpcController[ExpansionView, plans.Step]):
         reply = await self.call("ControllerExpandVolume", request, volume)
         return reply.capacity_bytes or size, reply.node_expansion_required
 
-    async def _judge(self, claim: PersistentVolumeClaim, volume: PersistentVolume, error: Exception) -> None:
+    async def _handle_failure(
+        self, claim: PersistentVolumeClaim, volume: PersistentVolume, error: Exception
+    ) -> None:
         """What a failed call means for the claim."""
         why = f'resize volume "{volume.name}" by resizer "{self.driver.name}" failed: {error}'
         if is_refused_in_use(error) and self.settings.handle_volume_inuse_error:
             self.memory.offline.add(claim.uid)
         infeasible = is_infeasible(error)
-        if classify(error).settled:
+        if classify(error).is_final:
             self.memory.settled.add(claim.uid)
             await self._mark_failed(claim, error, infeasible=infeasible)
         else:
@@ -211,15 +221,15 @@ class Expansions(ResizeRpcController[ExpansionView, plans.Step]):
             status["conditions"] = changes
         if fresh:
             status["allocatedResources"] = {"storage": _size_text(claim, size)}
-            status["allocatedResourceStatuses"] = {"storage": State.CONTROLLER_IN_PROGRESS}
-        patch = _without_mark(claim, status)
+            status["allocatedResourceStatuses"] = {"storage": ResizeState.CONTROLLER_IN_PROGRESS}
+        patch = _status_patch(claim, status)
         return await self.advance_claim(claim, patch) if patch else claim
 
-    async def _grow(
+    async def _set_volume_capacity(
         self, claim: PersistentVolumeClaim, volume: PersistentVolume, text: str, *, node_needed: bool
     ) -> None:
         patch: dict[str, Any] = {"spec": {"capacity": {"storage": text}}}
-        if self.facts.annotates and node_needed:
+        if self.facts.annotates_capacity and node_needed:
             before = claim.status.capacity.get("storage", "0")
             if binding.PRE_RESIZE_CAPACITY not in volume.metadata.annotations:
                 patch["metadata"] = {"annotations": {binding.PRE_RESIZE_CAPACITY: before}}
@@ -231,10 +241,10 @@ class Expansions(ResizeRpcController[ExpansionView, plans.Step]):
         pending = _condition(resizing.FILE_SYSTEM_PENDING, resizing.WAITING)
         status = {
             "conditions": resizing.conditions(claim, [pending]),
-            "allocatedResourceStatuses": {"storage": State.NODE_PENDING},
+            "allocatedResourceStatuses": {"storage": ResizeState.NODE_PENDING},
         }
         with trace.span(COMPONENT, "node expansion required", f"pvc/{claim.key}"):
-            await self.patch_claim(claim, _without_mark(claim, status))
+            await self.patch_claim(claim, _status_patch(claim, status))
         self.events.normal(claim, "FileSystemResizeRequired", "Require file system resize of volume on node")
 
     async def _finish(self, claim: PersistentVolumeClaim, text: str) -> None:
@@ -252,7 +262,7 @@ class Expansions(ResizeRpcController[ExpansionView, plans.Step]):
         told = _condition(resizing.CONTROLLER_ERROR, f"failed to expand pvc with {error}")
         status: dict[str, Any] = {"conditions": resizing.conditions(claim, [told])}
         if infeasible:
-            status["allocatedResourceStatuses"] = {"storage": State.CONTROLLER_INFEASIBLE}
+            status["allocatedResourceStatuses"] = {"storage": ResizeState.CONTROLLER_INFEASIBLE}
         await self.patch_claim(claim, {"status": status})
 
 
@@ -261,7 +271,7 @@ def _condition(type: str, message: str = "") -> dict[str, Any]:
     return {key: value for key, value in told.items() if value}
 
 
-def _without_mark(claim: PersistentVolumeClaim, status: Mapping[str, Any]) -> dict[str, Any]:
+def _status_patch(claim: PersistentVolumeClaim, status: Mapping[str, Any]) -> dict[str, Any]:
     """A status patch that also removes the annotation of an earlier expansion that needed no node."""
     patch: dict[str, Any] = {"status": status} if status else {}
     if resizing.NODE_NOT_REQUIRED in claim.metadata.annotations:
@@ -271,4 +281,8 @@ def _without_mark(claim: PersistentVolumeClaim, status: Mapping[str, Any]) -> di
 
 def _size_text(claim: PersistentVolumeClaim, size: int) -> str:
     """A size as the user wrote it, where it is the one they asked for."""
-    return claim.spec.resources.requests["storage"] if size == sizes.requested(claim) else sizes.text(size)
+    return (
+        claim.spec.resources.requests["storage"]
+        if size == sizes.requested_size(claim)
+        else sizes.format_size(size)
+    )

@@ -14,91 +14,91 @@ from msgspec import Struct
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.rules import binding, classes, resizing, sizes
-from volplane.rules.resizing import State
+from volplane.rules.resizing import ResizeState
 from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warning
 
 
-class Driver(Struct, frozen=True):
+class ResizerDriverInfo(Struct, frozen=True):
     """What the plan must know of the driver."""
 
     name: str
-    expands: bool = True  # ControllerExpandVolume; without it the node alone does the work
-    annotates: bool = False  # gate AnnotateFsResize
+    has_controller_expand: bool = True  # ControllerExpandVolume; without it the node alone does the work
+    annotates_capacity: bool = False  # gate AnnotateFsResize
 
 
-class LastAttempt(Struct, frozen=True):
+class LastExpansion(Struct, frozen=True):
     """What this process remembers of the claim's last attempt."""
 
-    final: bool = False  # it failed for good, and nothing of it goes on
+    is_final: bool = False  # it failed for good, and nothing of it goes on
     refused_in_use: bool = False  # the driver expands only volumes that nobody uses
-    slow: float = 0.0  # seconds before the next attempt, after the driver said that it cannot be done
+    retry_after: float = 0.0  # seconds before the next attempt, after the driver said that it cannot be done
 
 
-class Begin(Struct, frozen=True):
+class RecordTargetSize(Struct, frozen=True):
     """Write down what is about to be asked for."""
 
     size: int
-    fresh: bool  # another size than before: what was said of that one goes
+    is_new_size: bool  # another size than before: what was said of that one goes
 
 
-class Expand(Struct, frozen=True):
+class ControllerExpand(Struct, frozen=True):
     size: int
 
 
-class Tidy(Struct, frozen=True):
+class RemovePreResizeCapacity(Struct, frozen=True):
     """The node has finished: the note of the size before it goes."""
 
 
-class WatchPods(Struct, frozen=True):
+class WatchPodsOfVolume(Struct, frozen=True):
     """Find out whether pods use the volume: the driver expands only volumes that are not in use."""
 
 
-Step = Begin | Expand | Tidy | WatchPods
+Step = RecordTargetSize | ControllerExpand | RemovePreResizeCapacity | WatchPodsOfVolume
 
 
 def plan(
     claim: PersistentVolumeClaim,
     volume: PersistentVolume | None,
-    driver: Driver,
-    last: LastAttempt,
+    driver: ResizerDriverInfo,
+    last: LastExpansion,
     *,
     in_use: bool | None = False,  # None: not known yet
 ) -> Iterator[Step | CommonStep]:
     if not claim.spec.volume_name:
         return
     if volume is None:
-        if is_wanted(claim):
+        if needs_expansion(claim):
             yield Wait(UNTIL_CHANGED, f'PV "{claim.spec.volume_name}" bound to pvc "{claim.key}" not found')
         return
-    if driver.annotates and _is_complete(claim, volume):
-        yield Tidy()
-    if is_wanted(claim) and is_ours(claim, volume, driver.name):
+    if driver.annotates_capacity and _is_complete(claim, volume):
+        yield RemovePreResizeCapacity()
+    if needs_expansion(claim) and is_ours(claim, volume, driver.name):
         yield from _expand(claim, volume, driver, last, in_use=in_use)
 
 
 def _expand(
     claim: PersistentVolumeClaim,
     volume: PersistentVolume,
-    driver: Driver,
-    last: LastAttempt,
+    driver: ResizerDriverInfo,
+    last: LastExpansion,
     *,
     in_use: bool | None,
 ) -> Iterator[Step | CommonStep]:
-    size = target(claim, volume, driver, last)
+    size = target_size(claim, volume, driver, last)
     if size is None:
         return
-    fresh = resizing.allocated(claim) != size
-    if not fresh and last.slow > 0:
+    fresh = resizing.allocated_size(claim) != size
+    if not fresh and last.retry_after > 0:
         why = (
             f"skipping volume expansion for pvc {claim.key}, because expansion previously failed with "
             "infeasible error"
         )
-        yield Wait(last.slow, why)
+        yield Wait(last.retry_after, why)
         return
     if last.refused_in_use and in_use is None:
-        yield WatchPods()
+        yield WatchPodsOfVolume()
         return
-    yield Begin(size, fresh)
+    yield RecordTargetSize(size, fresh)
     if last.refused_in_use and in_use:
         why = (
             f"Unable to expand {claim.key} because CSI driver {driver.name} only supports offline expansion "
@@ -108,12 +108,12 @@ def _expand(
         yield Wait(UNTIL_CHANGED, why)
         return
     yield normal("Resizing", f"External resizer is resizing volume {volume.name}")
-    yield Expand(size)
+    yield ControllerExpand(size)
 
 
-def is_wanted(claim: PersistentVolumeClaim) -> bool:
+def needs_expansion(claim: PersistentVolumeClaim) -> bool:
     """Bound, and asks for more than its user sees."""
-    return claim.status.phase == "Bound" and sizes.requested(claim) > resizing.actual(claim)
+    return claim.status.phase == "Bound" and sizes.requested_size(claim) > resizing.actual_size(claim)
 
 
 def is_ours(claim: PersistentVolumeClaim, volume: PersistentVolume, driver: str) -> bool:
@@ -125,35 +125,39 @@ def is_ours(claim: PersistentVolumeClaim, volume: PersistentVolume, driver: str)
         return False
     if volume.spec.csi is not None:
         return volume.spec.csi.driver == driver
-    return driver in classes.STAND_INS and claim.metadata.annotations.get(resizing.RESIZER) == driver
+    return driver in classes.MIGRATION_DRIVERS and claim.metadata.annotations.get(resizing.RESIZER) == driver
 
 
-def target(
-    claim: PersistentVolumeClaim, volume: PersistentVolume, driver: Driver, last: LastAttempt
+def target_size(
+    claim: PersistentVolumeClaim, volume: PersistentVolume, driver: ResizerDriverInfo, last: LastExpansion
 ) -> int | None:
     """The size to ask for; None while it is the node's turn."""
-    requested, state, allocated = sizes.requested(claim), resizing.state(claim), resizing.allocated(claim)
+    requested, state, allocated = (
+        sizes.requested_size(claim),
+        resizing.state(claim),
+        resizing.allocated_size(claim),
+    )
     noted = requested if allocated is None else allocated
     if sizes.capacity(volume) < requested:
         match state:
             # The node works towards the noted size, or was told that it cannot: that is settled first.
-            case State.NODE_PENDING | State.NODE_IN_PROGRESS:
+            case ResizeState.NODE_PENDING | ResizeState.NODE_IN_PROGRESS:
                 return None if sizes.capacity(volume) >= noted else noted
-            case State.NODE_INFEASIBLE:
+            case ResizeState.NODE_INFEASIBLE:
                 return noted
             # Open, unless we saw it fail for good: an open one is finished before another begins.
-            case State.CONTROLLER_IN_PROGRESS:
-                return requested if last.final else noted
+            case ResizeState.CONTROLLER_IN_PROGRESS:
+                return requested if last.is_final else noted
             case _:
                 return requested
     match state:
-        case State.NODE_PENDING | State.NODE_IN_PROGRESS:
+        case ResizeState.NODE_PENDING | ResizeState.NODE_IN_PROGRESS:
             return None
         # The volume has grown and the node cannot follow: asking again makes it safe for the node to retry.
-        case State.NODE_INFEASIBLE:
-            return noted if driver.expands else requested
+        case ResizeState.NODE_INFEASIBLE:
+            return noted if driver.has_controller_expand else requested
         # The volume has grown, and that is all we know: the claim was not told, or was made smaller since.
-        case State.CONTROLLER_IN_PROGRESS | State.CONTROLLER_INFEASIBLE:
+        case ResizeState.CONTROLLER_IN_PROGRESS | ResizeState.CONTROLLER_INFEASIBLE:
             return noted
         case _:
             if allocated is None and resizing.has_condition(claim, resizing.FILE_SYSTEM_PENDING):
@@ -164,7 +168,7 @@ def target(
 def _is_complete(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool:
     if binding.PRE_RESIZE_CAPACITY not in volume.metadata.annotations:
         return False
-    return resizing.actual(claim) >= sizes.capacity(volume)
+    return resizing.actual_size(claim) >= sizes.capacity(volume)
 
 
 def relevant_fields(claim: PersistentVolumeClaim | None) -> object:
@@ -176,8 +180,8 @@ def relevant_fields(claim: PersistentVolumeClaim | None) -> object:
         claim.uid,
         claim.status.phase,
         claim.spec.volume_name,
-        sizes.requested(claim),
-        resizing.actual(claim),
+        sizes.requested_size(claim),
+        resizing.actual_size(claim),
         claim.metadata.annotations.get(resizing.RESIZER),
         state if state.startswith("Node") else "",
     )

@@ -19,17 +19,17 @@ from volplane.csi.outcome import CallError, Code, classify
 from volplane.loops.controller import Continue, Outcome, RetryableError
 from volplane.rules import binding, resizing
 from volplane.rules.steps import CommonStep
-from volplane.sidecars import secrets
+from volplane.sidecars import read_secrets
 from volplane.sidecars.resizer.modify import plan as plans
 from volplane.sidecars.resizer.modify.plan import (
     MODIFY_ERROR,
     MODIFYING,
-    Cancel,
-    LastAttempt,
-    MarkPending,
-    Modify,
-    Start,
-    Status,
+    CancelModification,
+    LastModification,
+    MarkModifyPending,
+    ModifyVolume,
+    ModifyVolumeState,
+    RecordTargetClass,
 )
 from volplane.sidecars.resizer.rpc_base import COMPONENT, ResizeMemory, ResizeRpcController
 
@@ -37,10 +37,10 @@ from volplane.sidecars.resizer.rpc_base import COMPONENT, ResizeMemory, ResizeRp
 class ModificationView(Struct, frozen=True):
     claim: PersistentVolumeClaim
     volume: PersistentVolume | None
-    last: LastAttempt
+    last: LastModification
 
 
-class Modifications(ResizeRpcController[ModificationView, plans.Step]):
+class VolumeModifier(ResizeRpcController[ModificationView, plans.Step]):
     name = f"{COMPONENT}-modify"
 
     def setup(self) -> None:
@@ -48,14 +48,16 @@ class Modifications(ResizeRpcController[ModificationView, plans.Step]):
         self.claims = self.watch(PersistentVolumeClaim, self.keys_of_claim, observe=self.memory.observe_claim)
         self.volumes = self.watch(PersistentVolume, self.keys_of_volume)
         self.classes = self.watch(VolumeAttributesClass, self.keys_of_class)
-        self.by_class = self.claims.index("attributes classes", plans.claims_classes)
+        self.by_class = self.claims.index("attributes classes", plans.attributes_classes)
 
     # --- which keys a change wakes
 
     def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
-        if new is None or (not plans.is_wanted(new) and (old is None or not plans.is_wanted(old))):
+        if new is None or (
+            not plans.needs_modification(new) and (old is None or not plans.needs_modification(old))
+        ):
             return
         if old is new or plans.relevant_fields(old) != plans.relevant_fields(new):
             yield new.key
@@ -63,7 +65,7 @@ class Modifications(ResizeRpcController[ModificationView, plans.Step]):
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
         if old is None and new is not None and new.spec.claim_ref is not None:
             claim = self.claims.at(binding.claim_key(new))
-            if claim is not None and plans.is_wanted(claim):
+            if claim is not None and plans.needs_modification(claim):
                 yield claim.key
 
     def keys_of_class(
@@ -79,7 +81,7 @@ class Modifications(ResizeRpcController[ModificationView, plans.Step]):
         if claim is None:
             return None
         slow = self.memory.retry_in(claim) if plans.is_same_target(claim) else 0.0
-        last = LastAttempt(claim.uid in self.memory.settled, slow)
+        last = LastModification(claim.uid in self.memory.settled, slow)
         return ModificationView(claim, self.volumes.get(claim.spec.volume_name), last)
 
     def plan(self, view: ModificationView) -> Iterator[plans.Step | CommonStep]:
@@ -88,7 +90,7 @@ class Modifications(ResizeRpcController[ModificationView, plans.Step]):
     def update_memory(
         self, key: str, view: ModificationView | None, steps: Sequence[plans.Step | CommonStep]
     ) -> None:
-        if view is not None and not view.last.slow:
+        if view is not None and not view.last.retry_after:
             self.memory.retry_soon(view.claim)  # another class may be feasible
 
     # --- doing it
@@ -99,15 +101,15 @@ class Modifications(ResizeRpcController[ModificationView, plans.Step]):
     async def act(self, key: str, view: ModificationView, step: plans.Step) -> Outcome[ModificationView]:
         claim = view.claim
         match step:
-            case MarkPending():
-                claim = await self._mark(claim, {"status": Status.PENDING})
+            case MarkModifyPending():
+                claim = await self._mark(claim, {"status": ModifyVolumeState.PENDING})
                 return Continue(structs.replace(view, claim=claim))
-            case Start(target):
+            case RecordTargetClass(target):
                 return Continue(structs.replace(view, claim=await self._start(claim, target)))
-            case Modify(target):
+            case ModifyVolume(target):
                 assert view.volume is not None
                 await self._modify(claim, view.volume, target)
-            case Cancel():
+            case CancelModification():
                 conditions = resizing.conditions(claim, drop=(MODIFYING,))
                 await self.patch_claim(claim, {"status": {"conditions": conditions}})
             case _:
@@ -116,7 +118,7 @@ class Modifications(ResizeRpcController[ModificationView, plans.Step]):
 
     async def _start(self, claim: PersistentVolumeClaim, target: str) -> PersistentVolumeClaim:
         conditions = [_condition(MODIFYING, f'Modifying volume to "{target}" is in progress.')]
-        status = {"status": Status.IN_PROGRESS, "targetVolumeAttributesClassName": target}
+        status = {"status": ModifyVolumeState.IN_PROGRESS, "targetVolumeAttributesClassName": target}
         claim = await self._mark(claim, status, conditions)
         self.memory.settled.discard(claim.uid)  # from here on it is open
         return claim
@@ -140,12 +142,12 @@ class Modifications(ResizeRpcController[ModificationView, plans.Step]):
         try:
             request = v1.ControllerModifyVolumeRequest(
                 volume_id=volume.spec.csi.volume_handle,
-                secrets=await secrets(self.client, plans.secret(volume)),
-                mutable_parameters=plans.parameters(claim, volume, target, extra=extra),
+                secrets=await read_secrets(self.client, plans.secret_reference(volume)),
+                mutable_parameters=plans.mutable_parameters(claim, volume, target, extra=extra),
             )
             await self.call("ControllerModifyVolume", request, volume)
         except CallError as error:
-            return await self._judge(claim, target.name, error)
+            return await self._handle_failure(claim, target.name, error)
         await self._complete(claim, volume, target.name)
 
     async def _complete(self, claim: PersistentVolumeClaim, volume: PersistentVolume, target: str) -> None:
@@ -166,10 +168,10 @@ class Modifications(ResizeRpcController[ModificationView, plans.Step]):
         )
         self.queue.add(claim.key)  # the claim may have named another class meanwhile
 
-    async def _judge(self, claim: PersistentVolumeClaim, target: str, error: CallError) -> None:
+    async def _handle_failure(self, claim: PersistentVolumeClaim, target: str, error: CallError) -> None:
         why, progress = str(error), f'Modifying volume to "{target}" failed. Waiting for retry.'
         infeasible = error.code is Code.INVALID_ARGUMENT
-        if classify(error).settled:
+        if classify(error).is_final:
             self.memory.settled.add(claim.uid)
         else:
             self.memory.settled.discard(claim.uid)
@@ -177,9 +179,9 @@ class Modifications(ResizeRpcController[ModificationView, plans.Step]):
             why += f". Still modifying to VAC {target}"
         conditions = [
             _condition(MODIFYING, progress),
-            _condition(MODIFY_ERROR, error.message, error.code.spoken),
+            _condition(MODIFY_ERROR, error.message, error.code.go_name),
         ]
-        reached = {"status": Status.INFEASIBLE if infeasible else Status.IN_PROGRESS}
+        reached = {"status": ModifyVolumeState.INFEASIBLE if infeasible else ModifyVolumeState.IN_PROGRESS}
         status = {"modifyVolumeStatus": reached, "conditions": resizing.conditions(claim, conditions)}
         await self.patch_claim(claim, {"status": status})
         self.events.warning(claim, "VolumeModifyFailed", why)

@@ -22,68 +22,68 @@ SECRET_NAME = "volume.kubernetes.io/controller-modify-secret-name"
 SECRET_NAMESPACE = "volume.kubernetes.io/controller-modify-secret-namespace"
 
 
-class Status(StrEnum):
+class ModifyVolumeState(StrEnum):
     PENDING = "Pending"
     IN_PROGRESS = "InProgress"
     INFEASIBLE = "Infeasible"
 
 
-class LastAttempt(Struct, frozen=True):
+class LastModification(Struct, frozen=True):
     """What this process remembers of the claim's last attempt."""
 
-    settled: bool = False  # it failed for good, and nothing of it goes on
-    slow: float = 0.0  # seconds before the next attempt, after the driver said that it cannot be done
+    is_final: bool = False  # it failed for good, and nothing of it goes on
+    retry_after: float = 0.0  # seconds before the next attempt, after the driver said that it cannot be done
 
 
-class MarkPending(Struct, frozen=True):
+class MarkModifyPending(Struct, frozen=True):
     """There is no such class yet."""
 
 
-class Start(Struct, frozen=True):
+class RecordTargetClass(Struct, frozen=True):
     """Write down the class that is about to be asked for."""
 
     target: str
 
 
-class Modify(Struct, frozen=True):
+class ModifyVolume(Struct, frozen=True):
     target: VolumeAttributesClass
 
 
-class Cancel(Struct, frozen=True):
+class CancelModification(Struct, frozen=True):
     """Nothing is asked for any more."""
 
 
-Step = MarkPending | Start | Modify | Cancel
+Step = MarkModifyPending | RecordTargetClass | ModifyVolume | CancelModification
 
 
 def plan(
     claim: PersistentVolumeClaim,
     volume: PersistentVolume | None,
     driver: str,
-    last: LastAttempt,
+    last: LastModification,
     classes: Callable[[str], VolumeAttributesClass | None],
 ) -> Iterator[Step | CommonStep]:
-    if not is_wanted(claim) or not is_ours(volume, driver):
+    if not needs_modification(claim) or not is_ours(volume, driver):
         return
     wanted = claim.spec.volume_attributes_class_name or ""
     status = claim.status.modify_volume_status
-    if last.slow > 0 and status is not None and status.target_volume_attributes_class_name == wanted:
+    if last.retry_after > 0 and status is not None and status.target_volume_attributes_class_name == wanted:
         why = (
             f"skipping volume modification for pvc {claim.key}, because modification previously failed with "
             "infeasible error"
         )
-        yield Wait(last.slow, why)
+        yield Wait(last.retry_after, why)
         return
-    under_way = status is not None and status.status == Status.IN_PROGRESS
+    under_way = status is not None and status.status == ModifyVolumeState.IN_PROGRESS
     if not wanted and not under_way:
         yield from _cancel(claim)
-    elif status is not None and under_way and (not last.settled or not wanted):
-        yield from _go_on(status.target_volume_attributes_class_name, classes)
+    elif status is not None and under_way and (not last.is_final or not wanted):
+        yield from _resume_modification(status.target_volume_attributes_class_name, classes)
     else:
-        yield from _begin(claim, wanted, classes)
+        yield from _start_modification(claim, wanted, classes)
 
 
-def is_wanted(claim: PersistentVolumeClaim) -> bool:
+def needs_modification(claim: PersistentVolumeClaim) -> bool:
     """Bound, and its class is another than it has, or on its way."""
     if claim.status.phase != "Bound":
         return False
@@ -103,37 +103,37 @@ def _cancel(claim: PersistentVolumeClaim) -> Iterator[Step | CommonStep]:
     # What was reached stays as it is: only the last result is recorded, not what came before.
     if any(c.type == MODIFYING for c in claim.status.conditions):
         yield normal("VolumeModifyCanceled", "Cancelled modify.")
-        yield Cancel()
+        yield CancelModification()
 
 
-def _go_on(
+def _resume_modification(
     target: str, classes: Callable[[str], VolumeAttributesClass | None]
 ) -> Iterator[Step | CommonStep]:
     found = classes(target)
     if found is None:
-        yield warning("VolumeModifyFailed", _missing(target))
-        yield Wait(UNTIL_CHANGED, _missing(target))
+        yield warning("VolumeModifyFailed", _missing_class_message(target))
+        yield Wait(UNTIL_CHANGED, _missing_class_message(target))
     else:
-        yield Modify(found)
+        yield ModifyVolume(found)
 
 
-def _begin(
+def _start_modification(
     claim: PersistentVolumeClaim, wanted: str, classes: Callable[[str], VolumeAttributesClass | None]
 ) -> Iterator[Step | CommonStep]:
     found = classes(wanted)
     if found is None:
         status = claim.status.modify_volume_status
-        if status is None or status.status != Status.PENDING:
-            yield warning("VolumeModifyFailed", _missing(wanted))
-            yield MarkPending()
-        yield Wait(UNTIL_CHANGED, _missing(wanted))
+        if status is None or status.status != ModifyVolumeState.PENDING:
+            yield warning("VolumeModifyFailed", _missing_class_message(wanted))
+            yield MarkModifyPending()
+        yield Wait(UNTIL_CHANGED, _missing_class_message(wanted))
         return
-    yield Start(wanted)
+    yield RecordTargetClass(wanted)
     yield normal("VolumeModify", f"external resizer is modifying volume {claim.name} with vac {wanted}")
-    yield Modify(found)
+    yield ModifyVolume(found)
 
 
-def _missing(name: str) -> str:
+def _missing_class_message(name: str) -> str:
     return f'VAC "{name}" does not exist.'
 
 
@@ -141,7 +141,7 @@ def is_ours(volume: PersistentVolume | None, driver: str) -> bool:
     return volume is not None and volume.spec.csi is not None and volume.spec.csi.driver == driver
 
 
-def secret(volume: PersistentVolume) -> SecretReference | None:
+def secret_reference(volume: PersistentVolume) -> SecretReference | None:
     """The one that was noted for modifications, else the one for expansions."""
     notes = volume.metadata.annotations
     name, namespace = notes.get(SECRET_NAME), notes.get(SECRET_NAMESPACE)
@@ -150,7 +150,7 @@ def secret(volume: PersistentVolume) -> SecretReference | None:
     return volume.spec.csi.controller_expand_secret_ref if volume.spec.csi is not None else None
 
 
-def parameters(
+def mutable_parameters(
     claim: PersistentVolumeClaim, volume: PersistentVolume, target: VolumeAttributesClass, *, extra: bool
 ) -> dict[str, str]:
     found = dict(target.parameters)
@@ -161,7 +161,7 @@ def parameters(
     return found
 
 
-def claims_classes(claim: PersistentVolumeClaim) -> list[str]:
+def attributes_classes(claim: PersistentVolumeClaim) -> list[str]:
     """The classes that the claim waits for or is on its way to; an index function."""
     status = claim.status.modify_volume_status
     names = {claim.spec.volume_attributes_class_name or ""}

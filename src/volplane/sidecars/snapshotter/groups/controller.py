@@ -12,30 +12,39 @@ from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, classify
 from volplane.loops.controller import Continue, RetryableError
-from volplane.loops.events import Recorder
+from volplane.loops.events import EventRecorder
 from volplane.rules import groups, snapshots
-from volplane.sidecars import Driver, secrets
+from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.snapshotter.groups import plan as plans
-from volplane.sidecars.snapshotter.groups.plan import Delete, Fail, Look, Release, Take, Unmark
-from volplane.sidecars.snapshotter.rpc_base import SnapshotRpcController, nanoseconds, quote
-from volplane.sidecars.snapshotter.settings import Settings
+from volplane.sidecars.snapshotter.groups.plan import (
+    DeleteDriverSnapshot,
+    PollSnapshotStatus,
+    RemoveContentFinalizer,
+    RemoveCreationMark,
+    ReportSnapshotError,
+    TakeSnapshot,
+)
+from volplane.sidecars.snapshotter.rpc_base import SnapshotRpcController, quote, to_nanoseconds
+from volplane.sidecars.snapshotter.settings import SnapshotterOptions
 
-FIRST, LATER = "GroupSnapshotCreationFailed", "GroupSnapshotContentCheckandUpdateFailed"
+CREATION_FAILED, UPDATE_FAILED = "GroupSnapshotCreationFailed", "GroupSnapshotContentCheckandUpdateFailed"
 
 
-class GroupContentView(Struct, frozen=True):
+class GroupSnapshotContentView(Struct, frozen=True):
     content: VolumeGroupSnapshotContent
     snapshot_class: VolumeGroupSnapshotClass | None
 
 
-class GroupContents(SnapshotRpcController[GroupContentView, plans.Step]):
+class GroupSnapshotContentController(SnapshotRpcController[GroupSnapshotContentView, plans.Step]):
     name = "csi-snapshotter-groups"
-    mark_as = groups.BEING_CREATED
+    creation_mark = groups.BEING_CREATED
     finalizer = groups.CONTENT_BOUND
 
-    def __init__(self, client: Client, driver: Driver, settings: Settings, *, events: Recorder) -> None:
+    def __init__(
+        self, client: Client, driver: DriverClient, settings: SnapshotterOptions, *, events: EventRecorder
+    ) -> None:
         super().__init__(client, driver, settings, events=events)
-        self.facts = plans.Driver(
+        self.facts = plans.SnapshotterDriverInfo(
             driver.name,
             prefix=settings.groupsnapshot_name_prefix,
             uuid_length=settings.groupsnapshot_name_uuid_length,
@@ -58,45 +67,45 @@ class GroupContents(SnapshotRpcController[GroupContentView, plans.Step]):
         if new is not None and old is None:
             yield from (c.name for c in self.contents.all() if not groups.is_ready(c))
 
-    def view(self, key: str) -> GroupContentView | None:
+    def view(self, key: str) -> GroupSnapshotContentView | None:
         content = self.contents.get(key)
         if content is None:
             return None
-        return GroupContentView(
+        return GroupSnapshotContentView(
             content, self.classes.get(content.spec.volume_group_snapshot_class_name or "")
         )
 
-    def plan(self, view: GroupContentView) -> Iterator[plans.Step]:
+    def plan(self, view: GroupSnapshotContentView) -> Iterator[plans.Step]:
         return plans.plan(view.content, view.snapshot_class, self.facts)
 
     async def act(
-        self, key: str, view: GroupContentView, step: plans.Step
-    ) -> Continue[GroupContentView] | None:
+        self, key: str, view: GroupSnapshotContentView, step: plans.Step
+    ) -> Continue[GroupSnapshotContentView] | None:
         content = view.content
         match step:
-            case Take():
+            case TakeSnapshot():
                 await self._take(content, step)
-            case Look():
+            case PollSnapshotStatus():
                 await self._look(content, step)
-            case Delete():
+            case DeleteDriverSnapshot():
                 return Continue(structs.replace(view, content=await self._delete(content, step)))
-            case Unmark():
-                await self.mark(content, present=False)
-            case Release():
+            case RemoveCreationMark():
+                await self.set_creation_mark(content, present=False)
+            case RemoveContentFinalizer():
                 await self.remove_finalizer(content)
-            case Fail(why, first):
+            case ReportSnapshotError(why, first):
                 await self._fail(content, why, first=first)
             case _:
                 assert_never(step)
         return None
 
-    async def _take(self, content: VolumeGroupSnapshotContent, step: Take) -> None:
+    async def _take(self, content: VolumeGroupSnapshotContent, step: TakeSnapshot) -> None:
         try:
-            credentials = await self.secrets(content, step.secret)
+            credentials = await self.read_credentials(content, step.secret)
         except RetryableError as error:
             why = f"failed to get input parameters to create group snapshot for {content.name}: "
             return await self._fail(content, why + quote(error), first=step.first)
-        await self.mark(content, present=True)
+        await self.set_creation_mark(content, present=True)
         request = v1.CreateVolumeGroupSnapshotRequest(
             name=step.name,
             source_volume_ids=step.volumes,
@@ -106,25 +115,25 @@ class GroupContents(SnapshotRpcController[GroupContentView, plans.Step]):
         try:
             reply = await self.call("CreateVolumeGroupSnapshot", request, content)
         except CallError as error:
-            if classify(error).settled:
-                await self.mark(content, present=False)
+            if classify(error).is_final:
+                await self.set_creation_mark(content, present=False)
             volumes = f"[{' '.join(step.volumes)}]"
             why = f"failed to take group snapshot of the volumes {volumes}: {quote(error)}"
             return await self._fail(content, why, first=step.first)
         await self._write_status(content, reply.group_snapshot)
-        await self.mark(content, present=False)
+        await self.set_creation_mark(content, present=False)
         self.plan_again(
             self.contents.get(content.name),
             f"group snapshot of content {content.name}",
             ready=reply.group_snapshot.ready_to_use,
         )
 
-    async def _look(self, content: VolumeGroupSnapshotContent, step: Look) -> None:
+    async def _look(self, content: VolumeGroupSnapshotContent, step: PollSnapshotStatus) -> None:
         try:
             request = v1.GetVolumeGroupSnapshotRequest(
                 group_snapshot_id=step.handle,
                 snapshot_ids=step.members,
-                secrets=await secrets(self.client, step.secret),
+                secrets=await read_secrets(self.client, step.secret),
             )
             reply = await self.call("GetVolumeGroupSnapshot", request, content)
         except (CallError, RetryableError) as error:
@@ -142,7 +151,7 @@ class GroupContents(SnapshotRpcController[GroupContentView, plans.Step]):
         if now is None or now.volume_group_snapshot_handle is None:
             status["volumeGroupSnapshotHandle"] = group.group_snapshot_id
         if now is None or now.creation_time is None:
-            status["creationTime"] = snapshots.stamp(nanoseconds(group.creation_time))
+            status["creationTime"] = snapshots.stamp(to_nanoseconds(group.creation_time))
         if content.spec.source.volume_handles:
             status["volumeSnapshotInfoList"] = [_info(snapshot) for snapshot in group.snapshots]
         if group.ready_to_use and now is not None and now.error is not None:
@@ -152,14 +161,18 @@ class GroupContents(SnapshotRpcController[GroupContentView, plans.Step]):
     async def _fail(self, content: VolumeGroupSnapshotContent, why: str, *, first: bool) -> None:
         error = content.status.error if content.status is not None else None
         if first:
-            await self.report_error(content, error, FIRST, f"Failed to create group snapshot: {why}")
+            await self.report_error(
+                content, error, CREATION_FAILED, f"Failed to create group snapshot: {why}"
+            )
         await self.report_error(
-            content, error, LATER, f"Failed to check and update group snapshot content: {why}"
+            content, error, UPDATE_FAILED, f"Failed to check and update group snapshot content: {why}"
         )
 
-    async def _delete(self, content: VolumeGroupSnapshotContent, step: Delete) -> VolumeGroupSnapshotContent:
+    async def _delete(
+        self, content: VolumeGroupSnapshotContent, step: DeleteDriverSnapshot
+    ) -> VolumeGroupSnapshotContent:
         try:
-            credentials = await self.secrets(content, step.secret)
+            credentials = await self.read_credentials(content, step.secret)
         except RetryableError:
             self.events.warning(content, "GroupSnapshotDeleteError", "Failed to get snapshot credentials")
             raise
@@ -179,7 +192,7 @@ def _info(snapshot: v1.Snapshot) -> dict[str, Any]:
     return {
         "volumeHandle": snapshot.source_volume_id,
         "snapshotHandle": snapshot.snapshot_id,
-        "creationTime": nanoseconds(snapshot.creation_time),
+        "creationTime": to_nanoseconds(snapshot.creation_time),
         "readyToUse": snapshot.ready_to_use,
         "restoreSize": snapshot.size_bytes,
     }

@@ -9,18 +9,18 @@ from msgspec import Struct
 from volplane.api.core import SecretReference
 from volplane.api.snapshot import VolumeGroupSnapshotClass, VolumeGroupSnapshotContent
 from volplane.rules import groups, snapshots
-from volplane.rules.snapshots import BadClass
-from volplane.rules.templates import BadTemplate
+from volplane.rules.snapshots import InvalidSnapshotClass
+from volplane.rules.templates import InvalidTemplate
 
 
-class Driver(Struct, frozen=True):
+class SnapshotterDriverInfo(Struct, frozen=True):
     name: str
     prefix: str = "groupsnapshot"
     uuid_length: int = -1
     extra_metadata: bool = False
 
 
-class Take(Struct, frozen=True):
+class TakeSnapshot(Struct, frozen=True):
     name: str
     volumes: tuple[str, ...]
     parameters: Mapping[str, str]
@@ -28,7 +28,7 @@ class Take(Struct, frozen=True):
     first: bool  # nothing was ever answered
 
 
-class Look(Struct, frozen=True):
+class PollSnapshotStatus(Struct, frozen=True):
     """Ask how a group is that was there before."""
 
     handle: str
@@ -36,46 +36,55 @@ class Look(Struct, frozen=True):
     secret: SecretReference | None
 
 
-class Delete(Struct, frozen=True):
+class DeleteDriverSnapshot(Struct, frozen=True):
     handle: str
     members: tuple[str, ...]
     secret: SecretReference | None
 
 
-class Unmark(Struct, frozen=True):
+class RemoveCreationMark(Struct, frozen=True):
     pass
 
 
-class Release(Struct, frozen=True):
+class RemoveContentFinalizer(Struct, frozen=True):
     pass
 
 
-class Fail(Struct, frozen=True):
+class ReportSnapshotError(Struct, frozen=True):
     why: str
     first: bool = True
 
 
-Step = Take | Look | Delete | Unmark | Release | Fail
+Step = (
+    TakeSnapshot
+    | PollSnapshotStatus
+    | DeleteDriverSnapshot
+    | RemoveCreationMark
+    | RemoveContentFinalizer
+    | ReportSnapshotError
+)
 
 
 def plan(
-    content: VolumeGroupSnapshotContent, group_class: VolumeGroupSnapshotClass | None, driver: Driver
+    content: VolumeGroupSnapshotContent,
+    group_class: VolumeGroupSnapshotClass | None,
+    driver: SnapshotterDriverInfo,
 ) -> Iterator[Step]:
     if content.spec.driver != driver.name:
         return
-    if is_to_go(content):
-        yield from _go(content)
+    if may_delete(content):
+        yield from _plan_deletion(content)
     elif groups.is_ready(content):
         if groups.BEING_CREATED in content.metadata.annotations:
-            yield Unmark()
+            yield RemoveCreationMark()
     elif (given := content.spec.source.group_snapshot_handles) is not None:
         handle, members = given.volume_group_snapshot_handle, given.volume_snapshot_handles
-        yield _look(content, handle, members, group_class)
+        yield _plan_poll(content, handle, members, group_class)
     else:
-        yield _take(content, group_class, driver)
+        yield _plan_creation(content, group_class, driver)
 
 
-def is_to_go(content: VolumeGroupSnapshotContent) -> bool:
+def may_delete(content: VolumeGroupSnapshotContent) -> bool:
     if not content.is_deleting:
         return False
     given = content.spec.source.group_snapshot_handles is not None
@@ -85,15 +94,15 @@ def is_to_go(content: VolumeGroupSnapshotContent) -> bool:
     return groups.BEING_CREATED not in notes and groups.BEING_DELETED in notes
 
 
-def _go(content: VolumeGroupSnapshotContent) -> Iterator[Step]:
+def _plan_deletion(content: VolumeGroupSnapshotContent) -> Iterator[Step]:
     handle = content.status.volume_group_snapshot_handle if content.status is not None else None
     if content.spec.deletion_policy == snapshots.DELETE and handle is not None:
-        yield Delete(handle, members(content), noted_secret(content))
+        yield DeleteDriverSnapshot(handle, member_handles(content), secret_reference(content))
     if groups.CONTENT_BOUND in content.metadata.finalizers:
-        yield Release()
+        yield RemoveContentFinalizer()
 
 
-def members(content: VolumeGroupSnapshotContent) -> tuple[str, ...]:
+def member_handles(content: VolumeGroupSnapshotContent) -> tuple[str, ...]:
     """The driver's names for the snapshots in the group."""
     told = content.status.volume_snapshot_info_list if content.status is not None else ()
     if told:
@@ -102,26 +111,28 @@ def members(content: VolumeGroupSnapshotContent) -> tuple[str, ...]:
     return given.volume_snapshot_handles if given is not None else ()
 
 
-def _take(
-    content: VolumeGroupSnapshotContent, found: VolumeGroupSnapshotClass | None, driver: Driver
-) -> Take | Fail:
+def _plan_creation(
+    content: VolumeGroupSnapshotContent, found: VolumeGroupSnapshotClass | None, driver: SnapshotterDriverInfo
+) -> TakeSnapshot | ReportSnapshotError:
     first = content.status is None
     if found is None:
-        return Fail(_no_class(content), first)
+        return ReportSnapshotError(_missing_class_message(content), first)
     try:
         parameters = snapshots.for_driver(found.parameters)
-    except BadClass as error:
-        return Fail(f"failed to remove CSI Parameters of prefixed keys: {error}", first)
+    except InvalidSnapshotClass as error:
+        return ReportSnapshotError(f"failed to remove CSI Parameters of prefixed keys: {error}", first)
     ref = content.spec.volume_group_snapshot_ref
     if driver.extra_metadata:
         parameters[f"{snapshots.PREFIX}volumegroupsnapshot/name"] = ref.name
         parameters[f"{snapshots.PREFIX}volumegroupsnapshot/namespace"] = ref.namespace
         parameters[f"{snapshots.PREFIX}volumegroupsnapshotcontent/name"] = content.name
-    name = snapshots.named(driver.prefix, driver.uuid_length, ref.uid)
-    return Take(name, content.spec.source.volume_handles, parameters, noted_secret(content), first)
+    name = snapshots.snapshot_name_for_driver(driver.prefix, driver.uuid_length, ref.uid)
+    return TakeSnapshot(
+        name, content.spec.source.volume_handles, parameters, secret_reference(content), first
+    )
 
 
-def _no_class(content: VolumeGroupSnapshotContent) -> str:
+def _missing_class_message(content: VolumeGroupSnapshotContent) -> str:
     name = content.spec.volume_group_snapshot_class_name
     why = (
         f"failed to take group snapshot {content.name} without a group snapshot class"
@@ -132,26 +143,32 @@ def _no_class(content: VolumeGroupSnapshotContent) -> str:
     return f'{asked} {content.name}: "{why}"'
 
 
-def _look(
+def _plan_poll(
     content: VolumeGroupSnapshotContent,
     handle: str,
     known: tuple[str, ...],
     found: VolumeGroupSnapshotClass | None,
-) -> Look | Fail:
+) -> PollSnapshotStatus | ReportSnapshotError:
     name = content.spec.volume_group_snapshot_class_name
     if name is None:
-        return Look(handle, known, None)
+        return PollSnapshotStatus(handle, known, None)
     if found is None:
         why = f'volumegroupsnapshotclass.groupsnapshot.storage.k8s.io "{name}" not found'
-        return Fail(f"failed to get group snapshot class {name} for content {content.name}: {why}", False)
+        return ReportSnapshotError(
+            f"failed to get group snapshot class {name} for content {content.name}: {why}", False
+        )
     try:
         tokens = {"volumegroupsnapshotcontent.name": content.name}
-        return Look(handle, known, snapshots.secret(snapshots.GROUP_GET, found.parameters, tokens))
-    except (BadClass, BadTemplate) as error:
-        return Fail(f"failed to get secret reference for content {content.name}: {error}", False)
+        return PollSnapshotStatus(
+            handle, known, snapshots.secret(snapshots.GROUP_GET, found.parameters, tokens)
+        )
+    except (InvalidSnapshotClass, InvalidTemplate) as error:
+        return ReportSnapshotError(
+            f"failed to get secret reference for content {content.name}: {error}", False
+        )
 
 
-def noted_secret(content: VolumeGroupSnapshotContent) -> SecretReference | None:
+def secret_reference(content: VolumeGroupSnapshotContent) -> SecretReference | None:
     notes = content.metadata.annotations
     name, namespace = notes.get(groups.SECRET_NAME), notes.get(groups.SECRET_NAMESPACE)
     if name is None or namespace is None:

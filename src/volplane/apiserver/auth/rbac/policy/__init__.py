@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, Role, RoleBinding
-from volplane.apiserver.auth.rbac.aggregation import aggregated
+from volplane.apiserver.auth.rbac.aggregation import aggregate_roles
 from volplane.apiserver.auth.rbac.policy import components, controllers, people, spaces
 
 
@@ -22,7 +22,7 @@ def cluster_roles() -> tuple[ClusterRole, ...]:
         *components.certificate_roles(),
         *controllers.cluster_roles(),
     ]
-    return aggregated(plain)
+    return aggregate_roles(plain)
 
 
 @cache

@@ -20,7 +20,7 @@ from volplane.apiserver.auth.rbac.policy.words import (
     paths,
     rule,
 )
-from volplane.apiserver.auth.users import ACCOUNTS, AUTHENTICATED, MASTERS, UNAUTHENTICATED
+from volplane.apiserver.auth.well_known_users import ACCOUNTS, AUTHENTICATED, MASTERS, UNAUTHENTICATED
 
 _PODS_OF = "pods/attach pods/proxy pods/exec pods/portforward"
 _VERSION = ("/version", "/version/")

@@ -6,10 +6,10 @@ from copy import deepcopy
 from typing import Any
 
 from volplane.api.errors import Cause, invalid
-from volplane.apiserver.crd.rules import BadRule, Check, compile_rules
-from volplane.apiserver.crd.schema import EMBEDDED, TYPE_META, Schema, embedded, items_of, same
+from volplane.apiserver.crd.cel_rules import InvalidRule, RuleCheck, compile_rules
+from volplane.apiserver.crd.schema import EMBEDDED, TYPE_META, Schema, embedded, items_of, json_equal
 from volplane.apiserver.crd.schema.prune import prune
-from volplane.apiserver.crd.schema.values import NOWHERE
+from volplane.apiserver.crd.schema.values import ROOT_PATH
 from volplane.apiserver.crd.schema.values import validate as validate_value
 from volplane.apiserver.decode import Undecodable
 
@@ -34,31 +34,31 @@ def _default(default: Any, schema: Schema, path: str) -> list[Cause]:
     pruned = deepcopy(default)
     resource = bool(schema.get(EMBEDDED))
     prune(pruned, schema, root=resource)
-    if not same(pruned, default):
+    if not json_equal(pruned, default):
         return [invalid(path, default, "must not have unknown fields")]
     try:
         embedded.coerce(deepcopy(default), schema, path)
     except Undecodable as error:
         return [invalid(path, default, str(error))]
     found = embedded.validate(default, schema, path, root=False)
-    found = found or [_placed(cause, path) for cause in validate_value(default, schema, base=path)]
-    return found or _ruled(default, schema, path, resource)
+    found = found or [_with_path(cause, path) for cause in validate_value(default, schema, base=path)]
+    return found or _rule_causes(default, schema, path, resource)
 
 
-def _ruled(default: Any, schema: Schema, path: str, resource: bool) -> list[Cause]:
+def _rule_causes(default: Any, schema: Schema, path: str, resource: bool) -> list[Cause]:
     try:
         node = compile_rules(schema, resource=resource)
-    except BadRule:
+    except InvalidRule:
         return []  # told where the rule stands
-    found = Check().run(node, default, default) or Check().run(node, default)
-    return [_placed(Cause(c.reason, c.message, _below(path, c.field)), path) for c in found]
+    found = RuleCheck().run(node, default, default) or RuleCheck().run(node, default)
+    return [_with_path(Cause(c.reason, c.message, _below(path, c.field)), path) for c in found]
 
 
 def _below(path: str, field: str) -> str:
-    if field == NOWHERE:
+    if field == ROOT_PATH:
         return path
     return f"{path}{field}" if field.startswith("[") else f"{path}.{field}"
 
 
-def _placed(cause: Cause, path: str) -> Cause:
-    return Cause(cause.reason, cause.message, path) if cause.field == NOWHERE else cause
+def _with_path(cause: Cause, path: str) -> Cause:
+    return Cause(cause.reason, cause.message, path) if cause.field == ROOT_PATH else cause

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from volplane.api.errors import Cause, forbidden, invalid, not_supported, required
-from volplane.apiserver.crd.rules import BadRule, compile_rule
+from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
+from volplane.apiserver.crd.cel_rules import InvalidRule, compile_rule
 from volplane.apiserver.crd.schema import (
     EMBEDDED,
     LIST_KEYS,
@@ -21,14 +21,14 @@ from volplane.apiserver.crd.schema import (
     additional_of,
     items_of,
 )
-from volplane.apiserver.crd.schema.paths import BadPath, follow
+from volplane.apiserver.crd.schema.paths import InvalidSchemaPath, follow
 
 TYPES = ("array", "boolean", "integer", "number", "object", "string")
 REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
 _UNSUPPORTED = ("id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref")
 
 
-class Place(Struct, frozen=True):
+class SchemaPosition(Struct, frozen=True):
     """Where in a definition a schema stands, and what that means for it."""
 
     path: str
@@ -38,11 +38,11 @@ class Place(Struct, frozen=True):
     no_default: str = ""  # why there may be none here
     apart: str = ""  # the list above whose items have no old value to compare with
 
-    def at(self, step: str, **changes: Any) -> Place:
+    def at(self, step: str, **changes: Any) -> SchemaPosition:
         return structs.replace(self, path=f"{self.path}.{step}", root=False, **changes)
 
 
-def validate(schema: Schema, place: Place) -> list[Cause]:
+def validate(schema: Schema, place: SchemaPosition) -> list[Cause]:
     """Mistakes in schemas first, then in rules: those of a broken schema would only confuse."""
     broken: list[Cause] = []
     rules: list[Cause] = []
@@ -50,7 +50,7 @@ def validate(schema: Schema, place: Place) -> list[Cause]:
     return broken + rules
 
 
-def _node(schema: Schema, place: Place, broken: list[Cause], rules: list[Cause]) -> None:
+def _node(schema: Schema, place: SchemaPosition, broken: list[Cause], rules: list[Cause]) -> None:
     before = len(broken)
     broken += _limits(schema, place)
     if schema.get("uniqueItems"):
@@ -65,7 +65,7 @@ def _node(schema: Schema, place: Place, broken: list[Cause], rules: list[Cause])
         rules += _rules(schema, place)
 
 
-def _below(schema: Schema, place: Place, broken: list[Cause], rules: list[Cause]) -> None:
+def _below(schema: Schema, place: SchemaPosition, broken: list[Cause], rules: list[Cause]) -> None:
     others = schema.get("additionalProperties")
     properties = schema.get("properties", {})
     if others is not None:
@@ -92,7 +92,7 @@ def _below(schema: Schema, place: Place, broken: list[Cause], rules: list[Cause]
         _node(item, place.at("items", apart=apart), broken, rules)
 
 
-def _member(schema: Schema, place: Place, name: str) -> Place:
+def _member(schema: Schema, place: SchemaPosition, name: str) -> SchemaPosition:
     step = f"properties[{name}]"
     if not (place.root or schema.get(EMBEDDED)) or name not in TYPE_META:
         return place.at(step)
@@ -100,7 +100,7 @@ def _member(schema: Schema, place: Place, name: str) -> Place:
     return place.at(step, meta=True, no_default=why)
 
 
-def _limits(schema: Schema, place: Place) -> list[Cause]:
+def _limits(schema: Schema, place: SchemaPosition) -> list[Cause]:
     path, wrong = place.path, []
     type = schema.get("type", "")
     if type and type not in TYPES:
@@ -129,18 +129,18 @@ def _map_type(schema: Schema, path: str) -> list[Cause]:
     given = schema.get(MAP_TYPE)
     if given is None:
         return []
-    wrong = _typed(schema, path, "object", MAP_TYPE)
+    wrong = _type_causes(schema, path, "object", MAP_TYPE)
     if given not in ("atomic", "granular"):
         wrong.append(not_supported(f"{path}.{MAP_TYPE}", given, ("atomic", "granular")))
     return wrong
 
 
-def _typed(schema: Schema, path: str, wanted: str, extension: str) -> list[Cause]:
+def _type_causes(schema: Schema, path: str, wanted: str, extension: str) -> list[Cause]:
     type, here = schema.get("type", ""), f"{path}.type"
     told = f"must be {wanted} if {extension} is specified"
     if type == wanted:
         return []
-    return [invalid(here, type, told)] if type else [required(here, told)]
+    return [invalid(here, type, told)] if type else [required_value(here, told)]
 
 
 # Lists
@@ -150,18 +150,18 @@ def _list_type(schema: Schema, path: str) -> list[Cause]:
     kind, keys, item = schema.get(LIST_TYPE), schema.get(LIST_KEYS, ()), items_of(schema)
     wrong = []
     if kind is not None:
-        wrong += _typed(schema, path, "array", LIST_TYPE)
+        wrong += _type_causes(schema, path, "array", LIST_TYPE)
         if kind == "set" and item is not None and not wrong:
             wrong += _atomic_item(item, path)
         if kind not in ("atomic", "set", "map"):
             wrong.append(not_supported(f"{path}.{LIST_TYPE}", kind, ("atomic", "set", "map")))
     if keys and kind != "map":
         here, told = f"{path}.{LIST_TYPE}", f"must be map if {LIST_KEYS} is non-empty"
-        wrong.append(required(here, told) if kind is None else invalid(here, kind, told))
+        wrong.append(required_value(here, told) if kind is None else invalid(here, kind, told))
     if kind == "map":
         wrong += _map_list(schema, keys, item, path)
     if kind in ("set", "map") and item is not None:
-        wrong += _identified(kind, keys, item, path)
+        wrong += _item_key_causes(kind, keys, item, path)
     return wrong
 
 
@@ -177,9 +177,9 @@ def _atomic_item(item: Schema, path: str) -> list[Cause]:
 def _map_list(schema: Schema, keys: Any, item: Schema | None, path: str) -> list[Cause]:
     wrong = []
     if not keys:
-        wrong.append(required(f"{path}.{LIST_KEYS}", f"must not be empty if {LIST_TYPE} is map"))
+        wrong.append(required_value(f"{path}.{LIST_KEYS}", f"must not be empty if {LIST_TYPE} is map"))
     if item is None:
-        wrong.append(required(f"{path}.items", f"must have a schema if {LIST_TYPE} is map"))
+        wrong.append(required_value(f"{path}.items", f"must have a schema if {LIST_TYPE} is map"))
         return wrong
     if item.get("type") != "object":
         told = f"must be object if parent array's {LIST_TYPE} is map"
@@ -197,7 +197,7 @@ def _map_list(schema: Schema, keys: Any, item: Schema | None, path: str) -> list
     return wrong
 
 
-def _identified(kind: str, keys: Any, item: Schema, path: str) -> list[Cause]:
+def _item_key_causes(kind: str, keys: Any, item: Schema, path: str) -> list[Cause]:
     """What identifies an item is always there."""
     wrong = []
     if item.get("nullable"):
@@ -209,7 +209,9 @@ def _identified(kind: str, keys: Any, item: Schema, path: str) -> list[Cause]:
             continue
         here, told = f"{path}.items.properties[{key}]", f"this property is in {LIST_KEYS}, so it"
         if key not in item.get("required", ()) and known.get("default") is None:
-            wrong.append(required(f"{here}.default", f"{told} must have a default or be a required property"))
+            wrong.append(
+                required_value(f"{here}.default", f"{told} must have a default or be a required property")
+            )
         if known.get("nullable"):
             wrong.append(forbidden(f"{here}.nullable", f"{told} cannot be nullable"))
     return wrong
@@ -229,18 +231,18 @@ def _one_rule(rule: Mapping[str, Any], schema: Schema, path: str) -> list[Cause]
     wrong = []
     text, message = rule.get("rule", "").strip(), rule.get("message", "")
     if not text:
-        wrong.append(required(f"{path}.rule", "rule is not specified"))
+        wrong.append(required_value(f"{path}.rule", "rule is not specified"))
     elif message and not message.strip():
         wrong.append(invalid(f"{path}.message", message, "must be non-empty if specified"))
     elif _lines(message.strip()):
         wrong.append(invalid(f"{path}.message", message, "must not contain line breaks"))
     elif _lines(text) and not message.strip():
         told = "message must be specified if rule contains line breaks"
-        wrong.append(required(f"{path}.message", told))
+        wrong.append(required_value(f"{path}.message", told))
     made = rule.get("messageExpression", "")
     if made and not made.strip():
         told = "messageExpression must be non-empty if specified"
-        wrong.append(required(f"{path}.messageExpression", told))
+        wrong.append(required_value(f"{path}.messageExpression", told))
     reason = rule.get("reason")
     if reason is not None and reason not in REASONS:
         wrong.append(not_supported(f"{path}.reason", reason, REASONS))
@@ -261,31 +263,31 @@ def _field_path(given: str, schema: Schema, path: str) -> list[Cause]:
         wrong.append(invalid(path, given, "must not contain line breaks"))
     try:
         follow(given, schema)
-    except BadPath:
+    except InvalidSchemaPath:
         wrong.append(invalid(path, given, "must be a valid path"))
     return wrong
 
 
-def _rules(schema: Schema, place: Place) -> list[Cause]:
+def _rules(schema: Schema, place: SchemaPosition) -> list[Cause]:
     wrong = []
     resource = place.root or bool(schema.get(EMBEDDED))
     for at, source in enumerate(schema.get(VALIDATIONS, ())):
         here = f"{place.path}.{VALIDATIONS}[{at}]"
         try:
             rule = compile_rule(source, schema, resource=resource)
-        except BadRule as bad:
-            wrong.append(invalid(f"{here}.{bad.part}", _shown(source), bad.words))
+        except InvalidRule as bad:
+            wrong.append(invalid(f"{here}.{bad.part}", _format_rule(source), bad.words))
             continue
-        if rule.compares and place.apart:
+        if rule.uses_old_self and place.apart:
             told = f"oldSelf cannot be used on the uncorrelatable portion of the schema within {place.apart}"
             wrong.append(invalid(f"{here}.rule", source["rule"], told))
-        elif not rule.compares and source.get("optionalOldSelf") is not None:
+        elif not rule.uses_old_self and source.get("optionalOldSelf") is not None:
             told = "may not be set if oldSelf is not used in rule"
             wrong.append(invalid(f"{here}.optionalOldSelf", source["optionalOldSelf"], told))
     return wrong
 
 
-def _shown(rule: Mapping[str, Any]) -> dict[str, Any]:
+def _format_rule(rule: Mapping[str, Any]) -> dict[str, Any]:
     """A rule as upstream prints one."""
     return {
         "Rule": rule.get("rule", ""),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from volplane.api import name_validation
 from volplane.api.apiextensions import CustomResourceColumnDefinition as Column
 from volplane.api.apiextensions import CustomResourceConversion as Conversion
 from volplane.api.apiextensions import CustomResourceDefinition as Definition
@@ -22,14 +23,13 @@ from volplane.api.errors import (
     forbidden,
     invalid,
     not_supported,
-    required,
+    required_value,
     too_many,
 )
-from volplane.apiserver import naming
 from volplane.apiserver.crd.definition.checks import defaults, openapi, structure
-from volplane.apiserver.crd.definition.schemas import placed, schema_of, shared
+from volplane.apiserver.crd.definition.schemas import is_same_in_all_versions, schema_of, schemas_with_paths
 from volplane.apiserver.crd.schema import Schema
-from volplane.apiserver.crd.schema.paths import BadPath, follow
+from volplane.apiserver.crd.schema.paths import InvalidSchemaPath, follow
 
 COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 COLUMN_FORMATS = ("byte", "date", "date-time", "double", "float", "int32", "int64", "password")
@@ -64,8 +64,8 @@ def validate(definition: Definition) -> list[Cause]:
         ("listKind", spec.names.list_kind),
     ):
         if not given:
-            wrong.append(required(f"spec.names.{word}"))
-    wrong += names("spec.names", spec.names)
+            wrong.append(required_value(f"spec.names.{word}"))
+    wrong += validate_names("spec.names", spec.names)
     wrong += _conversion(spec.conversion)
     if spec.preserve_unknown_fields:
         instead = "set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
@@ -110,8 +110,8 @@ def stored_versions(definition: Definition) -> list[Cause]:
 
 def _group(group: str) -> list[Cause]:
     if not group:
-        return [required("spec.group")]
-    if told := naming.subdomain(group, False):
+        return [required_value("spec.group")]
+    if told := name_validation.subdomain_problems(group, False):
         return [invalid("spec.group", group, ",".join(told))]
     if "." not in group:
         return [invalid("spec.group", group, "should be a domain with at least one dot")]
@@ -120,24 +120,24 @@ def _group(group: str) -> list[Cause]:
 
 def _one_of(path: str, value: str, allowed: Iterable[str]) -> list[Cause]:
     if not value:
-        return [required(path)]
+        return [required_value(path)]
     return [] if value in allowed else [not_supported(path, value, allowed)]
 
 
-def names(path: str, given: Names) -> list[Cause]:
+def validate_names(path: str, given: Names) -> list[Cause]:
     wrong = []
     for word, name in (("plural", given.plural), ("singular", given.singular)):
-        if name and (told := naming.dns_1035(name)):
+        if name and (told := name_validation.dns_1035_problems(name)):
             wrong.append(invalid(f"{path}.{word}", name, ",".join(told)))
     for word, name in (("kind", given.kind), ("listKind", given.list_kind)):
-        if name and (told := naming.dns_1035(name.lower())):
+        if name and (told := name_validation.dns_1035_problems(name.lower())):
             words = f"may have mixed case, but should otherwise match: {','.join(told)}"
             wrong.append(invalid(f"{path}.{word}", name, words))
     if given.kind and given.kind == given.list_kind:
         wrong.append(invalid(f"{path}.listKind", given.list_kind, "kind and listKind may not be the same"))
     for word, several in (("shortNames", given.short_names), ("categories", given.categories)):
         for at, name in enumerate(several):
-            if told := naming.dns_1035(name):
+            if told := name_validation.dns_1035_problems(name):
                 wrong.append(invalid(f"{path}.{word}[{at}]", name, ",".join(told)))
     return wrong
 
@@ -148,12 +148,13 @@ def names(path: str, given: Names) -> list[Cause]:
 def _versions(definition: Definition) -> list[Cause]:
     versions = definition.spec.versions
     once = {
-        f: shared(definition, f) for f in ("subresources", "additional_printer_columns", "selectable_fields")
+        f: is_same_in_all_versions(definition, f)
+        for f in ("subresources", "additional_printer_columns", "selectable_fields")
     }
     wrong = []
     for at, version in enumerate(versions):
         here = f"spec.versions[{at}]"
-        if told := naming.dns_1035(version.name):
+        if told := name_validation.dns_1035_problems(version.name):
             wrong.append(invalid(f"{here}.name", version.name, ",".join(told)))
         wrong += _deprecation(f"{here}.deprecationWarning", version)
         for field, check in _PARTS.items():
@@ -162,7 +163,7 @@ def _versions(definition: Definition) -> list[Cause]:
     for field, check in _PARTS.items():
         if once[field]:
             wrong += check("spec", versions[0])
-    shown = _shown(versions)
+    shown = _summarize_versions(versions)
     if len({v.name for v in versions}) != len(versions):
         wrong.append(invalid("spec.versions", shown, "must contain unique version names"))
     if sum(v.storage for v in versions) != 1:
@@ -171,7 +172,7 @@ def _versions(definition: Definition) -> list[Cause]:
     return wrong
 
 
-def _shown(versions: tuple[Version, ...]) -> Any:
+def _summarize_versions(versions: tuple[Version, ...]) -> Any:
     return [{"name": v.name, "served": v.served, "storage": v.storage} for v in versions]
 
 
@@ -207,7 +208,7 @@ def _subresources(path: str, version: Version) -> list[Cause]:
 
 def _json_path(path: str, given: str, below: tuple[str, ...]) -> list[Cause]:
     if not given:
-        return [required(path)]
+        return [required_value(path)]
     if not given.startswith("."):
         return [invalid(path, given, "must be a simple json path starting with .")]
     if given.startswith(below):
@@ -225,10 +226,10 @@ def _columns(path: str, version: Version) -> list[Cause]:
 
 
 def _column(path: str, column: Column) -> list[Cause]:
-    wrong = [] if column.name else [required(f"{path}.name")]
+    wrong = [] if column.name else [required_value(f"{path}.name")]
     told = f"must be one of {','.join(COLUMN_TYPES)}"
     if not column.type:
-        wrong.append(required(f"{path}.type", told))
+        wrong.append(required_value(f"{path}.type", told))
     elif column.type not in COLUMN_TYPES:
         wrong.append(invalid(f"{path}.type", column.type, told))
     if column.format and column.format not in COLUMN_FORMATS:
@@ -236,7 +237,7 @@ def _column(path: str, column: Column) -> list[Cause]:
         wrong.append(invalid(f"{path}.format", column.format, words))
     here = f"{path}.JSONPath"
     if not column.json_path:
-        wrong.append(required(here))
+        wrong.append(required_value(here))
     elif not column.json_path.startswith("."):
         wrong.append(invalid(here, column.json_path, "must be a simple json path starting with ."))
     return wrong
@@ -258,10 +259,10 @@ def _selectable(path: str, version: Version) -> list[Cause]:
 def _selectable_field(path: str, field: SelectableField, schema: Schema, seen: set[str]) -> list[Cause]:
     given = field.json_path
     if not given:
-        return [required(path)]
+        return [required_value(path)]
     try:
         shown, found = follow(given, schema, brackets=False)
-    except BadPath as error:
+    except InvalidSchemaPath as error:
         return [invalid(path, given, f"is an invalid path: {error}")]
     wrong = []
     if shown.split(".")[0] == "metadata":
@@ -290,11 +291,11 @@ _PARTS: Mapping[str, Any] = {
 
 def _schemas(definition: Definition) -> list[Cause]:
     wrong = [
-        required(f"spec.versions[{at}].schema.openAPIV3Schema")
+        required_value(f"spec.versions[{at}].schema.openAPIV3Schema")
         for at, version in enumerate(definition.spec.versions)
         if version.schema is None or version.schema.open_apiv3_schema is None
     ]
-    for path, version, schema in placed(definition):
+    for path, version, schema in schemas_with_paths(definition):
         if schema is not None:
             wrong += validate_schema(f"{path}.openAPIV3Schema", schema, status=_has_status(version))
     return wrong
@@ -310,7 +311,7 @@ def validate_schema(path: str, schema: Schema, *, status: bool = False) -> list[
         wrong.append(forbidden(f"{path}.nullable", "nullable cannot be true at the root"))
     broken = structure.validate(schema, path) or defaults.validate(schema, path)
     wrong += broken
-    return wrong + openapi.validate(schema, openapi.Place(path, root=True, rules=not broken))
+    return wrong + openapi.validate(schema, openapi.SchemaPosition(path, root=True, rules=not broken))
 
 
 def _root(path: str, schema: Schema) -> list[Cause]:
@@ -339,13 +340,13 @@ def _conversion(conversion: Conversion | None) -> list[Cause]:
         return wrong
     client = webhook.client_config if webhook is not None else None
     if client is None:
-        wrong.append(required(here, "required when strategy is set to Webhook"))
+        wrong.append(required_value(here, "required when strategy is set to Webhook"))
     elif (client.url is None) == (client.service is None):
-        wrong.append(required(here, "exactly one of url or service is required"))
+        wrong.append(required_value(here, "exactly one of url or service is required"))
     versions = webhook.conversion_review_versions if webhook is not None else ()
     path = "spec.conversion.conversionReviewVersions"
     if not versions:
-        wrong.append(required(path))
+        wrong.append(required_value(path))
     elif not set(versions) & set(_WEBHOOK_VERSIONS):
         wrong.append(
             invalid(path, list(versions), f"must include at least one of {', '.join(_WEBHOOK_VERSIONS)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from volplane.api.errors import Cause, forbidden, invalid, required
+from volplane.api.errors import Cause, forbidden, invalid, required_value
 from volplane.apiserver.crd.schema import (
     EMBEDDED,
     INT_OR_STRING,
@@ -51,7 +51,7 @@ def validate(schema: Schema, path: str) -> list[Cause]:
 def _node(schema: Schema, level: str, path: str) -> list[Cause]:
     wrong = []
     if schema.get("type") == "array" and items_of(schema) is None:
-        wrong.append(required(f"{path}.items", "must be specified"))
+        wrong.append(required_value(f"{path}.items", "must be specified"))
     item, others = items_of(schema), additional_of(schema)
     if item is not None:
         wrong += _node(item, "item", f"{path}.items")
@@ -81,16 +81,16 @@ def _type(schema: Schema, level: str, path: str) -> list[Cause]:
     wrong = []
     if schema.get(EMBEDDED) and type != "object":
         told = f"must be object if {EMBEDDED} is true"
-        wrong.append(invalid(here, type, told) if type else required(here, told))
+        wrong.append(invalid(here, type, told) if type else required_value(here, told))
     elif not type and not schema.get(INT_OR_STRING) and not schema.get(PRESERVE):
-        wrong.append(required(here, _EMPTY[level]))
+        wrong.append(required_value(here, _EMPTY[level]))
     if schema.get(EMBEDDED) and schema.get("additionalProperties") is not None:
         wrong.append(forbidden(f"{path}.additionalProperties", f"must not be used if {EMBEDDED} is set"))
     if level == "root" and type and type != "object":
         wrong.append(invalid(here, type, "must be object at the root"))
     if schema.get(EMBEDDED) and not schema.get(PRESERVE) and not schema.get("properties"):
         told = f"must not be empty if {EMBEDDED} is true without {PRESERVE}"
-        wrong.append(required(f"{path}.properties", told))
+        wrong.append(required_value(f"{path}.properties", told))
     return wrong
 
 
@@ -126,38 +126,38 @@ def _values(schema: Schema, path: str, skip_any: bool, skip_first: bool) -> list
     wrong = []
     if not skip_any:
         for at, inner in enumerate(schema.get("anyOf", ())):
-            wrong += _nested(inner, f"{path}.anyOf[{at}]")
+            wrong += _nested_causes(inner, f"{path}.anyOf[{at}]")
     for at, inner in enumerate(schema.get("allOf", ())):
-        wrong += _nested(inner, f"{path}.allOf[{at}]", skip_any=skip_first and at == 0)
+        wrong += _nested_causes(inner, f"{path}.allOf[{at}]", skip_any=skip_first and at == 0)
     for at, inner in enumerate(schema.get("oneOf", ())):
-        wrong += _nested(inner, f"{path}.oneOf[{at}]")
+        wrong += _nested_causes(inner, f"{path}.oneOf[{at}]")
     if schema.get("not") is not None:
-        wrong += _nested(schema["not"], f"{path}.not")
+        wrong += _nested_causes(schema["not"], f"{path}.not")
     pattern = schema.get("pattern")
     if pattern:
         try:
             patterns.compile(pattern)
-        except patterns.BadPattern as error:
+        except patterns.InvalidPattern as error:
             told = f"must be a valid regular expression, but isn't: {error}"
             wrong.append(invalid(f"{path}.pattern", pattern, told))
     return wrong
 
 
-def _nested(schema: Schema, path: str, *, skip_any: bool = False) -> list[Cause]:
+def _nested_causes(schema: Schema, path: str, *, skip_any: bool = False) -> list[Cause]:
     wrong = _values(schema, path, skip_any, False)
     item = items_of(schema)
     if item is not None:
-        wrong += _nested(item, f"{path}.items")
+        wrong += _nested_causes(item, f"{path}.items")
     for name, inner in schema.get("properties", {}).items():
-        wrong += _nested(inner, f"{path}.properties[{name}]")
-    wrong += [forbidden(f"{path}.{key}", told) for key, told in _STRUCTURAL.items() if _given(schema, key)]
+        wrong += _nested_causes(inner, f"{path}.properties[{name}]")
+    wrong += [forbidden(f"{path}.{key}", told) for key, told in _STRUCTURAL.items() if _is_given(schema, key)]
     if "metadata" in schema.get("properties", {}):
         told = "must not be specified in a nested context"
         wrong.append(forbidden(f"{path}.properties[metadata]", told))
     return wrong
 
 
-def _given(schema: Schema, key: str) -> bool:
+def _is_given(schema: Schema, key: str) -> bool:
     value: Any = schema.get(key)
     return value is not None if key in ("default", "additionalProperties") else bool(value)
 
@@ -167,18 +167,18 @@ def _complete(values: Schema, schema: Schema, path: str, where: str) -> list[Cau
     nested = [(values["not"], f"{where}.not")] if values.get("not") is not None else []
     for key in ("allOf", "anyOf", "oneOf"):
         nested += [(inner, f"{where}.{key}[{at}]") for at, inner in enumerate(values.get(key, ()))]
-    return [cause for inner, there in nested for cause in _described(inner, schema, path, there)]
+    return [cause for inner, there in nested for cause in _missing_structure(inner, schema, path, there)]
 
 
-def _described(values: Schema, schema: Schema | None, path: str, where: str) -> list[Cause]:
+def _missing_structure(values: Schema, schema: Schema | None, path: str, where: str) -> list[Cause]:
     if schema is None:
-        return [required(path, f"because it is defined in {where}")]
+        return [required_value(path, f"because it is defined in {where}")]
     wrong = _complete(values, schema, path, where)
     item = items_of(values)
     if item is not None:
-        wrong += _described(item, items_of(schema), f"{path}.items", f"{where}.items")
+        wrong += _missing_structure(item, items_of(schema), f"{path}.items", f"{where}.items")
     for name, inner in values.get("properties", {}).items():
         step = f"properties[{name}]"
         known = schema.get("properties", {}).get(name)
-        wrong += _described(inner, known, f"{path}.{step}", f"{where}.{step}")
+        wrong += _missing_structure(inner, known, f"{path}.{step}", f"{where}.{step}")
     return wrong

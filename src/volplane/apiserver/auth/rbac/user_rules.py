@@ -1,0 +1,235 @@
+"""All roles and bindings, found by subject, and each user's rules worked out once.
+
+What a user may do in a namespace is a `View`, made when it is first asked for and forgotten when any role or
+binding changes; inside it every answer is remembered too. So the usual question costs two look-ups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from volplane.api.rbac import (
+    ClusterRole,
+    ClusterRoleBinding,
+    PolicyRule,
+    Role,
+    RoleBinding,
+    RoleRef,
+    Subject,
+)
+from volplane.apiserver.auth.authorize import (
+    NO_OPINION,
+    AuthorizationAttributes,
+    AuthorizationDecision,
+    ResolvedRules,
+)
+from volplane.apiserver.auth.go_format import aggregate_errors
+from volplane.apiserver.auth.rbac.rules import allows_path, allows_resource
+from volplane.apiserver.auth.well_known_users import ACCOUNT_PREFIX
+from volplane.apiserver.strategy import RequestUser
+
+CACHED = 4096  # views, and answers in each: beyond that all are worked out anew
+
+Binding = RoleBinding | ClusterRoleBinding
+SubjectKey = tuple[str, str]  # "User" or "Group", and the name
+
+
+class Grant(NamedTuple):
+    rule: PolicyRule
+    verdict: AuthorizationDecision  # the answer when this rule is the one that allows
+
+
+class UserRules:
+    """The rules of one user in one namespace."""
+
+    def __init__(self, grants: list[Grant], errors: list[str]) -> None:
+        self.grants = grants
+        self.errors = errors
+        told = f"RBAC: {aggregate_errors(errors)}" if errors else ""
+        self._no = AuthorizationDecision(False, told) if told else NO_OPINION
+        self._answers: dict[tuple[str, ...], tuple[AuthorizationDecision, list[Grant]]] = {}
+
+    def authorize(self, act: AuthorizationAttributes) -> AuthorizationDecision:
+        plural = act.plural
+        key = (act.verb, act.group, plural, act.subresource) if plural else (act.verb, act.path)
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._cache_answer(key, self._resource(act) if plural else self._path(act))
+        verdict, named = answer
+        if named and not verdict.allowed:
+            name = act.name
+            for grant in named:
+                if name in grant.rule.resource_names:
+                    return grant.verdict
+        return verdict
+
+    def _resource(self, act: AuthorizationAttributes) -> tuple[AuthorizationDecision, list[Grant]]:
+        """The answer for any name, and the rules that may still allow some."""
+        fitting = [
+            grant
+            for grant in self.grants
+            if allows_resource(grant.rule, act.verb, act.group, act.plural, act.subresource)
+        ]
+        for grant in fitting:
+            if not grant.rule.resource_names:
+                return grant.verdict, []
+        return self._no, fitting
+
+    def _path(self, act: AuthorizationAttributes) -> tuple[AuthorizationDecision, list[Grant]]:
+        for grant in self.grants:
+            if allows_path(grant.rule, act.verb, act.path):
+                return grant.verdict, []
+        return self._no, []
+
+    def _cache_answer(
+        self, key: tuple[str, ...], answer: tuple[AuthorizationDecision, list[Grant]]
+    ) -> tuple[AuthorizationDecision, list[Grant]]:
+        if len(self._answers) >= CACHED:
+            self._answers.clear()
+        self._answers[key] = answer
+        return answer
+
+
+class Rbac:
+    """The authorizer of roles; `put` and `drop` keep it as the store is."""
+
+    def __init__(self) -> None:
+        self.roles: dict[str, Role] = {}  # by namespace/name
+        self.cluster_roles: dict[str, ClusterRole] = {}
+        self._bindings: dict[str, dict[str, Binding]] = {}  # by namespace ("": everywhere), then by name
+        self._by_subject: dict[str, dict[SubjectKey, set[str]]] = {}  # names of bindings, likewise
+        self._views: dict[tuple[str, tuple[str, ...], str], UserRules] = {}
+        self.on_change: set[Callable[[], None]] = set()  # called after each change of a role or a binding
+
+    # --- asking
+
+    def authorize(self, user: RequestUser, act: AuthorizationAttributes) -> AuthorizationDecision:
+        view = self._views.get((user.name, user.groups, act.namespace))
+        if view is None:
+            view = self.user_rules(user, act.namespace)
+        return view.authorize(act)
+
+    def rules_for(self, user: RequestUser, namespace: str) -> ResolvedRules:
+        view = self.user_rules(user, namespace)
+        return ResolvedRules([grant.rule for grant in view.grants], errors=view.errors)
+
+    def user_rules(self, user: RequestUser, namespace: str) -> UserRules:
+        key = (user.name, user.groups, namespace)
+        found = self._views.get(key)
+        if found is None:
+            if len(self._views) >= CACHED:
+                self._views.clear()
+            found = self._views[key] = self._resolve_rules(user, namespace)
+        return found
+
+    def rules_of(self, reference: RoleRef, namespace: str) -> tuple[PolicyRule, ...] | None:
+        """What a binding in this namespace gives; None when there is no such role."""
+        role: Role | ClusterRole | None = (
+            self.cluster_roles.get(reference.name)
+            if reference.kind == "ClusterRole"
+            else self.roles.get(f"{namespace}/{reference.name}")
+        )
+        return None if role is None else role.rules
+
+    def _resolve_rules(self, user: RequestUser, namespace: str) -> UserRules:
+        grants: list[Grant] = []
+        errors: list[str] = []
+        for scope in ("", namespace) if namespace else ("",):
+            for binding in self._bindings_of(user, scope):
+                rules = self.rules_of(binding.role_ref, scope)
+                if rules is None:
+                    errors.append(_missing_role_message(binding.role_ref))
+                    continue
+                verdict = AuthorizationDecision(
+                    True, f"RBAC: allowed by {_describe_binding(binding, user, scope)}"
+                )
+                grants += [Grant(rule, verdict) for rule in rules]
+        return UserRules(grants, errors)
+
+    def _bindings_of(self, user: RequestUser, scope: str) -> Iterator[Binding]:
+        by_subject = self._by_subject.get(scope)
+        if not by_subject:
+            return
+        whos = [("User", user.name), *(("Group", group) for group in user.groups)]
+        names = {name for who in whos for name in by_subject.get(who, ())}
+        bindings = self._bindings[scope]
+        yield from (bindings[name] for name in sorted(names))
+
+    # --- being fed
+
+    def put(self, key: str, obj: Any) -> None:
+        match obj:
+            case ClusterRole():
+                self.cluster_roles[key] = obj
+            case Role():
+                self.roles[key] = obj
+            case RoleBinding() | ClusterRoleBinding():
+                self._unbind(key)
+                self._bind(key, obj)
+        self._forget()
+
+    def drop(self, type: type[Any], key: str) -> None:
+        if type is ClusterRole:
+            self.cluster_roles.pop(key, None)
+        elif type is Role:
+            self.roles.pop(key, None)
+        else:
+            self._unbind(key)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._views.clear()
+        for tell in tuple(self.on_change):
+            tell()
+
+    def _bind(self, key: str, binding: Binding) -> None:
+        scope, _, name = key.rpartition("/")
+        self._bindings.setdefault(scope, {})[name] = binding
+        by_subject = self._by_subject.setdefault(scope, {})
+        for who in _subject_keys(binding.subjects, scope):
+            by_subject.setdefault(who, set()).add(name)
+
+    def _unbind(self, key: str) -> None:
+        scope, _, name = key.rpartition("/")
+        old = self._bindings.get(scope, {}).pop(name, None)
+        if old is None:
+            return
+        by_subject = self._by_subject[scope]
+        for who in set(_subject_keys(old.subjects, scope)):
+            by_subject[who].discard(name)
+            if not by_subject[who]:
+                del by_subject[who]
+
+
+def _subject_keys(subjects: Iterable[Subject], scope: str) -> Iterator[SubjectKey]:
+    return (who for who in (_subject_key(subject, scope) for subject in subjects) if who is not None)
+
+
+def _subject_key(subject: Subject, scope: str) -> SubjectKey | None:
+    """A service account is the user of that name; in a RoleBinding its namespace may be left out."""
+    if subject.kind != "ServiceAccount":
+        return (subject.kind, subject.name) if subject.kind in ("User", "Group") else None
+    namespace = subject.namespace or scope
+    return ("User", f"{ACCOUNT_PREFIX}{namespace}:{subject.name}") if namespace else None
+
+
+def _describe_binding(binding: Binding, user: RequestUser, scope: str) -> str:
+    reference = binding.role_ref
+    kind, name = ("RoleBinding", f"{binding.name}/{scope}") if scope else ("ClusterRoleBinding", binding.name)
+    subject = next(s for s in binding.subjects if _applies(_subject_key(s, scope), user))
+    to = f"{subject.name}/{subject.namespace or scope}" if subject.kind == "ServiceAccount" else subject.name
+    return f'{kind} "{name}" of {reference.kind} "{reference.name}" to {subject.kind} "{to}"'
+
+
+def _applies(who: SubjectKey | None, user: RequestUser) -> bool:
+    match who:
+        case ("User", name):
+            return name == user.name
+        case ("Group", name):
+            return name in user.groups
+    return False
+
+
+def _missing_role_message(reference: RoleRef) -> str:
+    return f'{reference.kind.lower()}.rbac.authorization.k8s.io "{reference.name}" not found'

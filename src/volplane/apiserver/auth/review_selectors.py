@@ -1,0 +1,62 @@
+"""The selectors that an access review asks about: as text or as terms, never both."""
+
+from __future__ import annotations
+
+from volplane.api.authorization import FieldSelectorAttributes, LabelSelectorAttributes, ResourceAttributes
+from volplane.api.errors import Cause, invalid, required_value
+from volplane.api.meta import LabelSelector
+from volplane.api.selectors import FieldMatcher, FieldTerm, InvalidSelector, LabelMatcher, LabelRequirement
+
+_SIGNS = {"In": False, "NotIn": True}  # operator: is it negated
+
+
+def validate_selectors(about: ResourceAttributes) -> list[Cause]:
+    here = "spec.resourceAttributes"
+    return _validate_selector(f"{here}.fieldSelector", about.field_selector) + _validate_selector(
+        f"{here}.labelSelector", about.label_selector
+    )
+
+
+def _validate_selector(
+    path: str, given: FieldSelectorAttributes | LabelSelectorAttributes | None
+) -> list[Cause]:
+    if given is None:
+        return []
+    if given.raw_selector and given.requirements:
+        told = "may not specified at the same time as requirements"
+        return [invalid(f"{path}.rawSelector", given.raw_selector, told)]
+    if not given.raw_selector and not given.requirements:
+        told = f"when {path} is specified, requirements or rawSelector is required"
+        return [required_value(f"{path}.requirements", told)]
+    return []
+
+
+def parse_field_selector(given: FieldSelectorAttributes) -> tuple[str, bool]:
+    """What could be understood, as a selector's text; and whether something could not."""
+    if given.raw_selector:
+        try:
+            return str(FieldMatcher.parse(given.raw_selector)), False
+        except InvalidSelector:
+            return "", True
+    terms = [
+        FieldTerm(term.key, term.values[0], _SIGNS[term.operator])
+        for term in given.requirements
+        if term.operator in _SIGNS and len(term.values) == 1
+    ]
+    return str(FieldMatcher(tuple(terms))), len(terms) < len(given.requirements)
+
+
+def parse_label_selector(given: LabelSelectorAttributes) -> tuple[LabelMatcher, bool]:
+    """Nobody decides by labels yet; a reviewer is still told when they make no sense."""
+    if given.raw_selector:
+        try:
+            return LabelMatcher.parse(given.raw_selector), False
+        except InvalidSelector:
+            return LabelMatcher(), True
+    known: list[LabelRequirement] = []
+    for term in given.requirements:
+        try:
+            known += LabelMatcher.of(LabelSelector(match_expressions=(term,))).requirements
+        except InvalidSelector:
+            continue
+    return LabelMatcher(tuple(known)), len(known) < len(given.requirements)

@@ -1,0 +1,28 @@
+"""The names that have a meaning of their own."""
+
+from __future__ import annotations
+
+from volplane.apiserver.strategy import RequestUser
+
+AUTHENTICATED = "system:authenticated"
+UNAUTHENTICATED = "system:unauthenticated"
+MASTERS = "system:masters"
+NODES = "system:nodes"
+NODE_PREFIX = "system:node:"
+ACCOUNTS = "system:serviceaccounts"
+ACCOUNT_PREFIX = "system:serviceaccount:"
+
+ANONYMOUS = RequestUser("system:anonymous", (UNAUTHENTICATED,))
+ADMIN = RequestUser("kubernetes-admin", (MASTERS,))
+SYSTEM = RequestUser("system:apiserver", (MASTERS,))  # the server's own writes
+
+
+def account_groups(namespace: str) -> tuple[str, ...]:
+    return (ACCOUNTS, f"{ACCOUNTS}:{namespace}")
+
+
+def node_name_of(user: RequestUser) -> str | None:
+    """The node that asks, or None when it is no node. A node without a name is "": nobody in particular."""
+    if not user.name.startswith(NODE_PREFIX) or NODES not in user.groups:
+        return None
+    return user.name.removeprefix(NODE_PREFIX)

@@ -1,0 +1,305 @@
+"""Validation rules of a schema (`x-kubernetes-validations`): compiled once per version, run on every write.
+
+A rule sees the value it stands at as `self`. One that mentions `oldSelf` compares with the value before: it
+runs only where there is one, unless it asks for an optional one, and unlike other rules it is never forgiven
+because nothing changed. The subtle thing: a rule on a member of a list finds its old value only if the list
+is a map by keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from volplane.api.errors import Cause, duplicate, forbidden, invalid, required_value
+from volplane.apiserver import cpu_offload
+from volplane.apiserver.crd import cel
+from volplane.apiserver.crd.cel import (
+    CelCompileError,
+    CelEvaluationError,
+    CelProgram,
+    CostBudget,
+    OptionalValue,
+    types,
+)
+from volplane.apiserver.crd.cel.schema_types import type_of, value_of
+from volplane.apiserver.crd.schema import (
+    EMBEDDED,
+    LIST_KEYS,
+    LIST_TYPE,
+    VALIDATIONS,
+    Schema,
+    additional_of,
+    items_of,
+)
+from volplane.apiserver.crd.schema.correlate import ValuePair, index_by_key, key_of
+from volplane.apiserver.crd.schema.paths import normalize_path
+from volplane.apiserver.crd.schema.values import ROOT_PATH
+
+RULE_STEPS = 100_000  # one rule may take,
+WRITE_STEPS = 1_000_000  # and all rules of one write together
+LONGEST_MESSAGE = 5 * 1024
+
+Warn = Callable[[str], None]
+
+
+class CelRule(Struct, frozen=True):
+    source: Mapping[str, Any]
+    program: CelProgram
+    message: CelProgram | None
+    field: str  # fieldPath, as it is appended
+
+    @property
+    def uses_old_self(self) -> bool:
+        return "oldSelf" in self.program.names
+
+    @property
+    def optional(self) -> bool:
+        return bool(self.source.get("optionalOldSelf"))
+
+    @property
+    def description(self) -> str:
+        """What a failure to evaluate is told with."""
+        return str(self.source.get("message") or self.source["rule"]).strip()
+
+    @property
+    def detail(self) -> str:
+        return self.description if self.source.get("message") else f"failed rule: {self.description}"
+
+
+class RuleNode(Struct, frozen=True):
+    """The rules at one place of a schema, and below it."""
+
+    schema: Schema
+    resource: bool
+    rules: tuple[CelRule, ...]
+    members: Mapping[str, RuleNode]
+    others: RuleNode | None
+    items: RuleNode | None
+
+
+class InvalidRule(Exception):
+    """A rule that cannot be compiled; `part` says which of its expressions."""
+
+    def __init__(self, part: str, words: str) -> None:
+        super().__init__(words)
+        self.part = part
+        self.words = words
+
+
+def compile_rule(source: Mapping[str, Any], schema: Schema, *, resource: bool = False) -> CelRule:
+    """Raises BadRule."""
+    self_type = type_of(schema, resource=resource)
+    if self_type is None:
+        raise InvalidRule("rule", "failed to convert to declType for CEL validation rules")
+    old_type = types.optional_of(self_type) if source.get("optionalOldSelf") else self_type
+    variables = {"self": self_type, "oldSelf": old_type}
+    program = _compile_expression(source["rule"], variables, "rule", types.BOOL)
+    text = source.get("messageExpression") or ""
+    message = _compile_expression(
+        text, {"self": self_type, "oldSelf": old_type}, "messageExpression", types.STRING
+    )
+    field = normalize_path(source["fieldPath"], schema) if source.get("fieldPath") else ""
+    return CelRule(source, program, message if text else None, field)
+
+
+def _compile_expression(
+    text: str, variables: Mapping[str, types.CelType], part: str, wanted: types.CelType
+) -> CelProgram:
+    if not text.strip():
+        return CelProgram(wanted, frozenset(), lambda scope: True)
+    before = "" if part == "rule" else f"{part} "
+    try:
+        made = cel.compile(text, variables)
+    except CelCompileError as flaw:
+        raise InvalidRule(part, f"{before}compilation failed: {flaw.format(text)}") from flaw
+    if made.type not in (wanted, types.DYN):
+        said = (
+            "cel expression must evaluate to a bool"
+            if part == "rule"
+            else f"{part} must evaluate to a string"
+        )
+        raise InvalidRule(part, said)
+    return made
+
+
+def compile_rules(schema: Schema | None, *, resource: bool = True) -> RuleNode | None:
+    """The rules of a schema, or None when it has none. Raises BadRule."""
+    if schema is None:
+        return None
+    rules = tuple(compile_rule(source, schema, resource=resource) for source in schema.get(VALIDATIONS, ()))
+    members = {}
+    for name, inner in schema.get("properties", {}).items():
+        below = compile_rules(inner, resource=bool(inner.get(EMBEDDED)))
+        if below is not None:
+            members[name] = below
+    others, items = _below(additional_of(schema)), _below(items_of(schema))
+    if not (rules or members or others or items):
+        return None
+    return RuleNode(schema, resource, rules, members, others, items)
+
+
+def _below(schema: Schema | None) -> RuleNode | None:
+    return compile_rules(schema, resource=bool(schema.get(EMBEDDED))) if schema is not None else None
+
+
+class RuleCheck:
+    """One run of all rules over an object."""
+
+    def __init__(self, warn: Warn | None = None) -> None:
+        self.causes: list[Cause] = []
+        self._warn = warn
+        self._budget = CostBudget(WRITE_STEPS)
+        self._spent = False
+
+    def run(self, root: RuleNode | None, new: Any, old: Any = None) -> list[Cause]:
+        if root is not None:
+            pair = ValuePair(new, old) if old is not None else None
+            self._node(root, new, old, "", pair, None)
+        return self.causes
+
+    def _node(
+        self, node: RuleNode, new: Any, old: Any, path: str, pair: ValuePair | None, near: ValuePair | None
+    ) -> None:
+        if new is None or self._spent:
+            return
+        if node.rules:
+            self._rules(node, new, old, path, pair, near)
+        if isinstance(new, dict):
+            self._members(node, new, old, path, pair, near)
+        elif isinstance(new, list) and node.items is not None:
+            self._items(node, node.items, new, old, path, pair, near)
+
+    def _members(
+        self, node: RuleNode, new: Any, old: Any, path: str, pair: ValuePair | None, near: ValuePair | None
+    ) -> None:
+        before = old if isinstance(old, dict) else {}
+        for name, inner in new.items():
+            below = node.members.get(name)
+            here = f"{path}.{name}" if path else name
+            if below is None:
+                if node.others is None or name in node.schema.get("properties", {}):
+                    continue
+                below, here = node.others, f"{path}[{name}]"
+            matched = pair.member(name) if pair is not None else None
+            self._node(below, inner, before.get(name), here, matched, pair or near)
+
+    def _items(
+        self,
+        node: RuleNode,
+        item: RuleNode,
+        new: list[Any],
+        old: Any,
+        path: str,
+        pair: ValuePair | None,
+        near: ValuePair | None,
+    ) -> None:
+        before = index_by_key(old, node.schema) if isinstance(old, list) else {}
+        by_key = node.schema.get(LIST_TYPE) == "map" and node.schema.get(LIST_KEYS)
+        for at, inner in enumerate(new):
+            was = before.get(key_of(inner, node.schema)) if by_key else None
+            matched = pair.item(at, node.schema) if pair is not None else None
+            self._node(item, inner, was, f"{path}[{at}]", matched, pair or near)
+
+    def _rules(
+        self, node: RuleNode, new: Any, old: Any, path: str, pair: ValuePair | None, near: ValuePair | None
+    ) -> None:
+        values = {"self": value_of(new, node.schema, resource=node.resource)}
+        if any(rule.uses_old_self for rule in node.rules) and old is not None:
+            values["oldSelf"] = value_of(old, node.schema, resource=node.resource)
+        for rule in node.rules:
+            if self._spent or (rule.uses_old_self and old is None and not rule.optional):
+                continue
+            found = self._evaluate(rule, node, new, _rule_values(rule, values), path)
+            if found is None:
+                continue
+            cause, verdict = found
+            ratchet = pair or near
+            if verdict and not rule.uses_old_self and ratchet is not None and ratchet.is_unchanged:
+                if self._warn is not None:
+                    self._warn(str(cause))
+            else:
+                self.causes.append(cause)
+
+    def _evaluate(
+        self, rule: CelRule, node: RuleNode, new: Any, values: Mapping[str, Any], path: str
+    ) -> tuple[Cause, bool] | None:
+        """What is wrong, and whether it is a verdict: a rule that could not be evaluated has none."""
+        kind, here = node.schema.get("type", ""), path or ROOT_PATH
+        try:
+            if self._run_within_budget(rule.program, values):
+                return None
+        except cel.CostLimitExceeded as error:
+            self._spent = True
+            told = "no further validation rules will be run due to call cost exceeds limit for rule"
+            return invalid(here, kind, f"'{error}': {told}: {rule.description}"), False
+        except CelEvaluationError as error:
+            return invalid(here, kind, _evaluation_message(str(error), rule)), False
+        return _failed_rule_cause(
+            rule, kind, new, self._message(rule, values), _join_path(path, rule.field)
+        ), True
+
+    def _run_within_budget(self, program: CelProgram, values: Mapping[str, Any]) -> Any:
+        allowed = min(RULE_STEPS, self._budget.left)
+        here = cpu_offload.remaining_allowance()
+        steps = allowed if here is None else min(allowed, here)
+        budget = CostBudget(steps)
+        try:
+            return program.run(values, budget)
+        except cel.CostLimitExceeded:
+            cpu_offload.spend(
+                allowed
+            )  # what is too much for the loop may be well within what a rule may take
+            raise
+        finally:
+            self._budget.left -= steps - max(budget.left, 0)
+            cpu_offload.spend(steps - max(budget.left, 0))
+
+    def _message(self, rule: CelRule, values: Mapping[str, Any]) -> str:
+        """The message an expression makes, if it makes a sensible one."""
+        if rule.message is None:
+            return rule.detail
+        try:
+            made = self._run_within_budget(rule.message, values)
+        except CelEvaluationError:
+            return rule.detail
+        text = made.strip() if isinstance(made, str) else ""
+        fine = text and "\n" not in text and len(text.encode()) <= LONGEST_MESSAGE
+        return text if fine else rule.detail
+
+
+def _rule_values(rule: CelRule, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not rule.optional:
+        return values
+    return {**values, "oldSelf": OptionalValue(values["oldSelf"]) if "oldSelf" in values else OptionalValue()}
+
+
+def _evaluation_message(error: str, rule: CelRule) -> str:
+    if error.startswith("no such overload"):
+        told = "call arguments did not match a supported operator, function or macro signature"
+        return f"'{error}': {told} for rule: {rule.description}"
+    return f"{error} evaluating rule: {rule.description}"
+
+
+def _failed_rule_cause(rule: CelRule, kind: str, value: Any, detail: str, path: str) -> Cause:
+    path = path or ROOT_PATH
+    omitted = kind in ("object", "array")
+    match rule.source.get("reason"):
+        case "FieldValueForbidden":
+            return forbidden(path, detail)
+        case "FieldValueRequired":
+            return required_value(path, detail)
+        case "FieldValueDuplicate":
+            return (
+                Cause("FieldValueDuplicate", "Duplicate value", path) if omitted else duplicate(path, value)
+            )
+    if omitted:
+        return Cause("FieldValueInvalid", f"Invalid value: {detail}", path)
+    return invalid(path, value, detail)
+
+
+def _join_path(path: str, field: str) -> str:
+    joint = "." if path and field and not field.startswith("[") else ""
+    return f"{path}{joint}{field}"

@@ -1,0 +1,166 @@
+"""Keeps the registry in step with the stored definitions, and lets go of definitions that are deleted.
+
+It follows the store: what it sees established is served, what it sees gone is not, in the order in which it
+was written. Names that became free and objects of a deleted kind are work for tasks, one at a time per
+definition; every server does it, and whoever comes second finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
+
+from msgspec import structs
+
+from volplane.api.apiextensions import CustomResourceDefinition as Definition
+from volplane.api.errors import APIError, NotFound
+from volplane.apiserver.auth.well_known_users import SYSTEM
+from volplane.apiserver.backend import Backend
+from volplane.apiserver.crd.custom.serving import served_strategies
+from volplane.apiserver.crd.custom.strategy import CustomStrategy
+from volplane.apiserver.crd.definition.conditions import CLEANUP, NAMES_ACCEPTED, holds, is_terminating
+from volplane.apiserver.crd.definition.strategy import update_status
+from volplane.apiserver.crd.instance_cleanup import remove_instances
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.strategy import ApiCall
+from volplane.apiserver.verbs.update import SERVER_WRITE, modify
+from volplane.base import clock
+from volplane.store import StoreClosed, StoreError, StoreRecord
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 5.0  # seconds until work that failed is tried again
+
+Change = Callable[[Definition, StoreRecord], Awaitable[Definition]]
+
+
+class ServedDefinition:
+    """What one definition has registered."""
+
+    def __init__(self, definition: Definition, made: list[CustomStrategy]) -> None:
+        self.spec = definition.spec
+        self.names = definition.status.accepted_names
+        self.strategies = made
+
+    def matches(self, definition: Definition) -> bool:
+        return self.spec == definition.spec and self.names == definition.status.accepted_names
+
+
+class CRDRegistrar:
+    """An index of definitions (see `auth.following`) that acts on what it sees."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._entry: ServedResource = backend.registry.of(Definition)
+        self._known: dict[str, Definition] = {}
+        self._served: dict[str, ServedDefinition] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # What is seen
+
+    def put(self, key: str, obj: Definition) -> None:
+        before = self._known.get(key)
+        self._known[key] = obj
+        self._serve(obj)
+        if obj.is_deleting and CLEANUP in obj.metadata.finalizers:
+            self._start_task(key, remove_instances(self._backend, obj, self._modify))
+        if before is not None and before.status.accepted_names != obj.status.accepted_names:
+            self._retry_waiting_names(obj)
+
+    def drop(self, type: type[Any], key: str) -> None:
+        gone = self._known.pop(key, None)
+        served = self._served.pop(key, None)
+        if served is not None:
+            self._withdraw(served.strategies)
+        if gone is not None:
+            self._retry_waiting_names(gone)
+
+    # Serving
+
+    def _serve(self, definition: Definition) -> None:
+        served = self._served.get(definition.name)
+        if served is not None and served.strategies and served.matches(definition):
+            for strategy in served.strategies:
+                strategy.terminating = is_terminating(definition)
+            return
+        made = _strategies(definition)
+        kept = {strategy.kind.version for strategy in made}
+        if served is not None:
+            self._withdraw(s for s in served.strategies if s.kind.version not in kept)
+        for strategy in made:
+            self._backend.registry.add(strategy.kind, strategy)
+        self._served[definition.name] = ServedDefinition(definition, made)
+
+    def _withdraw(self, gone: Iterable[CustomStrategy]) -> None:
+        for strategy in gone:
+            self._backend.registry.remove(strategy.kind)
+
+    # Work that takes time
+
+    def _retry_waiting_names(self, giver: Definition) -> None:
+        for other in list(self._known.values()):
+            if other.spec.group == giver.spec.group and not holds(other, NAMES_ACCEPTED):
+                self._start_task(other.name, self._accept_names(other.name))
+
+    def _start_task(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """One task at a time per definition; the running one reads the newest state anyway."""
+        if name in self._tasks:
+            work.close()
+            return
+        task = asyncio.create_task(self._run_task(name, work), name=f"definition {name}")
+        self._tasks[name] = task
+        task.add_done_callback(lambda done: self._tasks.pop(name) if self._tasks.get(name) is done else None)
+
+    async def _run_task(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (NotFound, StoreClosed):
+            return
+        except (APIError, StoreError):
+            log.exception("definition %s is not done with; it is tried again in a moment", name)
+            await asyncio.sleep(RETRY_SECONDS)
+            del self._tasks[name]
+            if (definition := self._known.get(name)) is not None:
+                self.put(name, definition)
+
+    async def _accept_names(self, name: str) -> None:
+        """Names that another gave up are taken by who waits for them."""
+
+        async def accept(old: Definition, record: StoreRecord) -> Definition:
+            return update_status(old, await self._backend.reader.list(Definition), clock.stamp())
+
+        await self._modify(name, accept)
+
+    async def _modify(self, name: str, change: Change) -> None:
+        call = ApiCall(
+            "update",
+            self._entry.kind,
+            SYSTEM,
+            self._backend.reader,
+            clock.wall(),
+            name=name,
+            subresource="status",
+        )
+
+        async def with_revision(old: Definition, record: StoreRecord) -> Definition:
+            new = await change(old, record)
+            meta = structs.replace(new.metadata, resource_version=str(record.revision))
+            return structs.replace(new, metadata=meta)
+
+        await modify(self._backend, self._entry, call, with_revision, SERVER_WRITE)
+
+
+def _strategies(definition: Definition) -> list[CustomStrategy]:
+    try:
+        return list(served_strategies(definition))
+    except Exception:  # a definition that other code let through must not stop the others
+        log.exception("%s cannot be served", definition.name)
+        return []

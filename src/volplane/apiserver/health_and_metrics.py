@@ -1,0 +1,135 @@
+"""Health, version, metrics, keys: what monitoring and clients ask before anything else. And the trace."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+import msgspec
+
+from volplane.api.errors import NotFound
+from volplane.apiserver import cpu_offload
+from volplane.base import metrics, trace
+from volplane.store import Store, StoreError
+from volplane.web import Request, Response
+
+log = logging.getLogger(__name__)
+
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # as Go calls them
+VERSION = {
+    "major": "1",
+    "minor": "35",
+    "emulationMajor": "1",
+    "emulationMinor": "35",
+    "minCompatibilityMajor": "1",
+    "minCompatibilityMinor": "34",
+    "gitVersion": "v1.35.8-volplane",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "1970-01-01T00:00:00Z",
+    "goVersion": f"python{platform.python_version()}",
+    "compiler": platform.python_implementation().lower(),
+    "platform": f"linux/{_MACHINES.get(platform.machine(), platform.machine())}",
+}
+_TEXT = [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")]
+_JSON = [("Content-Type", "application/json"), ("Cache-Control", "no-cache, private")]
+_HEALTH = ("healthz", "livez", "readyz")
+# By the names that monitoring asks for. etcd is the store, whatever it is: a server whose store is away must
+# get no requests, but a restart would not bring the store back, so that /livez does not ask it.
+STORE, START, SHUTDOWN = "etcd", "poststarthook/rbac/bootstrap-roles", "shutdown"
+CHECKS = {
+    "healthz": ("ping", "log", STORE, START),
+    "livez": ("ping", "log"),
+    "readyz": ("ping", "log", STORE, START, SHUTDOWN),
+}
+
+
+class ServerHealth:
+    """What a server knows of its own state, and the store's whenever somebody asks."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.started = self.closing = False
+        self._logged = ""  # why the store failed when it was last asked
+
+    async def failures(self, names: Sequence[str]) -> dict[str, str]:
+        """The checks of these names that fail, with the reasons."""
+        found = {}
+        if STORE in names and (why := await self._store_failure()):
+            found[STORE] = why
+        if START in names and not self.started:
+            found[START] = "not finished"
+        if SHUTDOWN in names and self.closing:
+            found[SHUTDOWN] = "process is shutting down"
+        return found
+
+    async def _store_failure(self) -> str:
+        try:
+            await self._store.check()
+            why = ""
+        except StoreError as error:
+            why = str(error)
+        if why != self._logged:
+            log.warning("not ready: the store fails: %s", why) if why else log.info("the store answers again")
+            self._logged = why
+        return why
+
+
+def is_health_path(path: str) -> bool:
+    return path.strip("/").partition("/")[0] in _HEALTH
+
+
+async def health_response(request: Request, state: ServerHealth) -> Response:
+    """`/readyz` asks the store; `?verbose` names what was checked; `/readyz/etcd` is one check alone."""
+    top, _, one = request.path.strip("/").partition("/")
+    checks = CHECKS[top]
+    if one:
+        if one not in checks:
+            raise NotFound.path()
+        failed = await state.failures((one,))
+        body = f"internal server error: {failed[one]}\n" if failed else "ok"
+        return Response(status=500 if failed else 200, headers=_TEXT, body=body.encode())
+    left_out = frozenset(request.query.all("exclude"))
+    failed = await state.failures([check for check in checks if check not in left_out])
+    verbose = failed or "verbose" in request.query.raw
+    body = _verbose_report(top, checks, left_out, failed) if verbose else "ok"
+    return Response(status=500 if failed else 200, headers=_TEXT, body=body.encode())
+
+
+def _verbose_report(top: str, checks: Sequence[str], left_out: Set[str], failed: Mapping[str, str]) -> str:
+    lines = []
+    for check in checks:
+        if check in left_out:
+            lines.append(f"[+]{check} excluded: ok")
+        else:  # anybody may ask, but not everybody needs to know where the store is: the log says why
+            lines.append(f"[-]{check} failed: reason withheld" if check in failed else f"[+]{check} ok")
+    if unknown := sorted(left_out - set(checks)):
+        quoted = ", ".join(f'"{name}"' for name in unknown)
+        lines.append(f"warn: some health checks cannot be excluded: no matches for {quoted}")
+    lines.append(f"{top} check {'failed' if failed else 'passed'}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def cacheable_json_response(document: Mapping[str, Any], media_type: str) -> Response:
+    """What those who check tokens by themselves need; they may keep it for an hour."""
+    headers = [("Content-Type", media_type), ("Cache-Control", "public, max-age=3600")]
+    return Response(status=200, headers=headers, body=msgspec.json.encode(document))
+
+
+async def metrics_response() -> Response:
+    """All metrics; with a label for each verb and resource it takes 50 ms to write them down."""
+    text = await cpu_offload.run(cpu_offload.LARGE + 1, [], metrics.render)
+    return Response(status=200, headers=[("Content-Type", metrics.CONTENT_TYPE)], body=text)
+
+
+def trace_response(request: Request) -> Response:
+    """`/debug/trace?subject=pvc/default/data&since=<monotonic ns>`: the newest steps of this process.
+
+    For the benchmark and for whoever looks for lost time; not part of any API. Only `system:masters` may.
+    """
+    since = request.query.get("since")
+    after = int(since) if since.isdecimal() and len(since) < 20 else 0
+    spans = [span for span in trace.spans(request.query.get("subject")) if span.start >= after]
+    return Response(status=200, headers=_JSON, body=msgspec.json.encode(spans, enc_hook=str))

@@ -1,0 +1,254 @@
+"""The API server called in process: the same verbs, Structs in and shared Structs out, no bytes between.
+
+One `Local` carries one user, and asks the same authorizers as HTTP does. Objects that it hands out are
+shared by everybody in the process: nobody changes them (they are frozen).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import structs
+
+from volplane.api import codec, kinds
+from volplane.api.authorization import SubjectAccessReview
+from volplane.api.errors import NotFound
+from volplane.api.kinds import Kind
+from volplane.api.meta import DeleteOptions, Resource
+from volplane.apiserver import subresources
+from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
+from volplane.apiserver.authorization_attributes import selected_name
+from volplane.apiserver.backend import Backend
+from volplane.apiserver.canonical_quantities import canonicalize_quantities
+from volplane.apiserver.patch import TrustedBody
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.reviews import review_access
+from volplane.apiserver.selectors import select
+from volplane.apiserver.store_errors import AS_API_ERRORS, to_api_error
+from volplane.apiserver.strategy import ApiCall, RequestUser
+from volplane.apiserver.verbs import watch as watching
+from volplane.apiserver.verbs.apply import apply
+from volplane.apiserver.verbs.create import create
+from volplane.apiserver.verbs.delete import delete
+from volplane.apiserver.verbs.get import get
+from volplane.apiserver.verbs.list import ListOptions, list_records
+from volplane.apiserver.verbs.patch import patch as change
+from volplane.apiserver.verbs.update import update
+from volplane.base import clock
+from volplane.client.transport import ChangeType, ListPage, ObjectChange, PatchBody, PatchStyle, WatchContext
+from volplane.store import StoreError
+
+T = TypeVar("T", bound=Resource)
+
+
+class InProcessTransport:
+    """`client.Transport` without a wire."""
+
+    def __init__(self, backend: Backend, user: RequestUser, authority: AuthorizerChain) -> None:
+        self._backend = backend
+        self._user = user
+        self._authority = authority
+        self._manager = user.name.rpartition(":")[2]  # of fields it changes in objects that are tracked
+
+    async def get(self, type: type[T], name: str, namespace: str = "") -> T:
+        entry, call = self._call("get", type, namespace, name)
+        with AS_API_ERRORS:
+            return _to_client_type(type, entry.watch_cache.object(await get(self._backend, entry, call)))
+
+    async def list(
+        self,
+        type: type[T],
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        limit: int = 0,
+        token: str = "",
+        revision: str = "",
+    ) -> ListPage[T]:
+        entry, call = self._call("list", type, namespace, fields=fields)
+        asked = ListOptions(select(entry.facts, labels, fields), limit, token, revision)
+        with AS_API_ERRORS:
+            listed = await list_records(self._backend, entry, call, asked)
+        items = [_to_client_type(type, entry.watch_cache.object(r)) for r in listed.records]
+        return ListPage(items, listed.revision, listed.token)
+
+    async def create(
+        self,
+        obj: T,
+        namespace: str = "",
+        *,
+        name: str = "",
+        subresource: str = "",
+        of: type[Resource] | None = None,
+    ) -> T:
+        entry, call = self._call(
+            "create", of or type(obj), namespace or obj.metadata.namespace, name, subresource
+        )
+        if isinstance(obj, SubjectAccessReview):
+            return _to_client_type(type(obj), review_access(self._authority, call, obj))
+        with AS_API_ERRORS:
+            if not subresource:
+                return _to_client_type(
+                    type(obj), (await create(self._backend, entry, call, _to_server_form(entry, obj))).obj
+                )
+            post = subresources.POSTS.get((entry.resource, subresource))
+            if post is None:
+                raise NotFound.path()
+            await self._backend.admission.post(call, obj)
+            answer: Any = await post.act(self._backend, entry, call, obj)
+        answered: T = answer or obj
+        return answered
+
+    async def update(self, obj: T, *, subresource: str = "") -> T:
+        meta = obj.metadata
+        entry, call = self._call(
+            "update", type(obj), meta.namespace, meta.name, subresource, manager=self._manager
+        )
+        with AS_API_ERRORS:
+            return _to_client_type(
+                type(obj), (await update(self._backend, entry, call, _to_server_form(entry, obj))).obj
+            )
+
+    async def patch(
+        self,
+        type: type[T],
+        name: str,
+        namespace: str,
+        patch: PatchBody,
+        style: PatchStyle,
+        *,
+        subresource: str = "",
+        manager: str = "",
+        force: bool = False,
+    ) -> T:
+        entry, call = self._call(
+            "patch", type, namespace, name, subresource, manager=manager or self._manager
+        )
+        if style is PatchStyle.APPLY:
+            assert isinstance(patch, Mapping)
+            head = {"apiVersion": entry.kind.api_version, "kind": entry.kind.kind}
+            body = msgspec.json.encode({**head, **patch})
+            with AS_API_ERRORS:
+                return _to_client_type(type, (await apply(self._backend, entry, call, body, force=force)).obj)
+        body = TrustedBody(msgspec.json.encode(patch))
+        with AS_API_ERRORS:
+            return _to_client_type(type, (await change(self._backend, entry, call, style.value, body)).obj)
+
+    async def delete(
+        self, type: type[T], name: str, namespace: str = "", options: DeleteOptions | None = None
+    ) -> T | None:
+        entry, call = self._call("delete", type, namespace, name)
+        options = options or DeleteOptions()
+        call = structs.replace(call, dry_run=bool(options.dry_run))
+        with AS_API_ERRORS:
+            written = await delete(self._backend, entry, call, options)
+        return None if written.gone else _to_client_type(type, written.obj)
+
+    def watch(
+        self,
+        type: type[T],
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        revision: int = 0,
+        seconds: int = 0,
+    ) -> WatchContext[T]:
+        entry, call = self._call("watch", type, namespace, fields=fields)
+        asked = watching.WatchOptions(
+            selection=select(entry.facts, labels, fields),
+            version=str(revision or ""),
+            bookmarks=True,
+            seconds=seconds,
+        )
+        return _changes(type, watching.watch(self._backend, entry, call, asked))
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def allows(self, verb: str, type: type[Resource], namespace: str = "", fields: str = "") -> bool:
+        """Whether the user may do that to objects of a kind, which need not be served yet."""
+        kind = kinds.of(type)
+        where = namespace if kind.namespaced else ""
+        return self._authority.allows(self._user, _attributes(verb, kind, where, "", "", fields))
+
+    def _call(
+        self,
+        verb: str,
+        type: type[Resource],
+        namespace: str,
+        name: str = "",
+        subresource: str = "",
+        fields: str = "",
+        manager: str = "",
+    ) -> tuple[ServedResource, ApiCall]:
+        entry = self._backend.registry.of(type)
+        where = namespace if entry.kind.namespaced else ""
+        act = _attributes(verb, entry.kind, where, name, subresource, fields)
+        self._authority.require(self._user, act)
+        call = ApiCall(
+            verb,
+            entry.kind,
+            self._user,
+            self._backend.reader,
+            clock.wall(),
+            where,
+            name,
+            subresource,
+            manager=manager,
+            check_access=partial(self._require_verb, act),
+        )
+        return entry, call
+
+    def _require_verb(self, act: AuthorizationAttributes, verb: str) -> None:
+        self._authority.require(self._user, structs.replace(act, verb=verb))
+
+
+def _attributes(
+    verb: str, kind: Kind, namespace: str, name: str, subresource: str, fields: str
+) -> AuthorizationAttributes:
+    if kind.resource == "namespaces":
+        namespace = name
+    named = name or (selected_name(fields) if fields else "")
+    return AuthorizationAttributes(
+        verb, kind.group, kind.plural, namespace, named, subresource, fields=fields
+    )
+
+
+@asynccontextmanager
+async def _changes(
+    type: type[T],
+    batches: AsyncGenerator[Sequence[watching.WatchItem], None],
+) -> AsyncIterator[AsyncIterator[Sequence[ObjectChange[Any]]]]:
+    async def decode_batches() -> AsyncGenerator[Sequence[ObjectChange[Any]], None]:
+        try:
+            async for batch in batches:
+                yield [_change(type, told) for told in batch]
+        except StoreError as error:
+            raise to_api_error(error) from error
+
+    async with aclosing(batches), aclosing(decode_batches()) as changes:
+        yield changes
+
+
+def _change(of: type[T], told: watching.WatchItem) -> ObjectChange[Any]:
+    obj = _to_client_type(of, told.event.object(told.type)) if told.event else None
+    return ObjectChange(ChangeType(told.type), obj, told.revision)
+
+
+def _to_client_type(of: type[T], obj: Any) -> T:
+    """A custom resource is plain data here, and a Struct to the client that has a type for it."""
+    typed: T = codec.convert(of, obj) if isinstance(obj, dict) else obj
+    return typed
+
+
+def _to_server_form(entry: ServedResource, obj: Resource) -> Any:
+    if entry.kind.type is not None:
+        return canonicalize_quantities(obj)
+    plain: dict[str, Any] = msgspec.json.decode(codec.encode(obj))  # lists as JSON has them, not tuples
+    return plain

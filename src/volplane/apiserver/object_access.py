@@ -1,0 +1,153 @@
+"""How the verbs take hold of an object: a frozen Struct for built-in kinds, plain data for custom resources.
+
+The verbs are written once over this; which of the two a kind uses is decided when it is registered. The
+stored form is the same JSON for both (no kind, no apiVersion, no resourceVersion), so bytes pass through
+without either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from msgspec import structs
+
+from volplane.api import codec
+from volplane.api.kinds import Kind
+from volplane.api.meta import ObjectMeta, Resource
+
+O = TypeVar("O")  # noqa: E741
+Plain = dict[str, Any]
+
+OPENING = b'{"metadata":{'  # what the stored form leaves out
+
+
+class ObjectAccess(Protocol[O]):
+    attributes: Mapping[str, str]  # of the members at the top, by their names on the wire
+
+    def load(self, value: bytes, revision: int) -> O: ...
+
+    def encode_stored(self, obj: O) -> bytes: ...
+
+    def to_wire(self, value: bytes, revision: int) -> bytes:
+        """The stored bytes as a client reads them; revision 0: not stored (a dry run)."""
+        ...
+
+    def metadata(self, obj: O) -> ObjectMeta: ...
+
+    def with_metadata(self, obj: O, metadata: ObjectMeta) -> O: ...
+
+    def without_status(self, obj: O) -> O: ...
+
+    def with_status_of(self, obj: O, other: O) -> O: ...
+
+    def only_status_of(self, new: O, old: O, *, metadata: bool) -> O:
+        """`old` with the status of `new` and who owns it, and its metadata where /status may write that."""
+        ...
+
+    def differs(self, old: O, new: O, *, except_for: Iterable[str]) -> bool:
+        """Do the two differ in any top-level field but these (wire names)?"""
+        ...
+
+
+class StructAccess:
+    """Built-in kinds."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        assert kind.type is not None
+        self.type: type[Resource] = kind.type
+        self._head = codec.wire_prefix(kind)  # hashing a Kind for the codec costs more than the concatenation
+        fields = {f.encode_name: f for f in structs.fields(self.type)}
+        self.attributes: Mapping[str, str] = {name: f.name for name, f in fields.items()}
+        self._status = _default(fields["status"]) if "status" in fields else None
+
+    def load(self, value: bytes, revision: int) -> Any:
+        return codec.load(self.type, value, revision)
+
+    def encode_stored(self, obj: Any) -> bytes:
+        return codec.encode_stored(obj)
+
+    def to_wire(self, value: bytes, revision: int) -> bytes:
+        return _wire(self._head, value, revision)
+
+    def metadata(self, obj: Any) -> ObjectMeta:
+        metadata: ObjectMeta = obj.metadata
+        return metadata
+
+    def with_metadata(self, obj: Any, metadata: ObjectMeta) -> Any:
+        return structs.replace(obj, metadata=metadata)
+
+    def without_status(self, obj: Any) -> Any:
+        return structs.replace(obj, status=self._status)
+
+    def with_status_of(self, obj: Any, other: Any) -> Any:
+        return structs.replace(obj, status=other.status)
+
+    def only_status_of(self, new: Any, old: Any, *, metadata: bool) -> Any:
+        kept = new.metadata
+        if not metadata:
+            kept = structs.replace(old.metadata, managed_fields=kept.managed_fields)
+        return structs.replace(old, status=new.status, metadata=kept)
+
+    def differs(self, old: Any, new: Any, *, except_for: Iterable[str]) -> bool:
+        left_out = set(except_for)
+        return any(
+            getattr(old, attribute) != getattr(new, attribute)
+            for name, attribute in self.attributes.items()
+            if name not in left_out
+        )
+
+
+def _wire(head: bytes, value: bytes, revision: int) -> bytes:
+    return b'%b"resourceVersion":"%d",%b' % (head, revision, value) if revision else head + value
+
+
+def _default(info: structs.FieldInfo) -> Any:
+    return info.default if info.default is not msgspec.NODEFAULT else info.default_factory()
+
+
+class DictAccess:
+    """Custom resources: dicts. Their metadata is typed on the way, so pruned to what ObjectMeta knows."""
+
+    attributes: Mapping[str, str] = {}
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self._head = codec.wire_prefix(kind)
+
+    def load(self, value: bytes, revision: int) -> Plain:
+        return codec.load_custom(self.kind, value, revision)
+
+    def encode_stored(self, obj: Plain) -> bytes:
+        return codec.encode_stored_custom(obj)
+
+    def to_wire(self, value: bytes, revision: int) -> bytes:
+        return _wire(self._head, value, revision)
+
+    def metadata(self, obj: Plain) -> ObjectMeta:
+        return msgspec.convert(codec.encode_raw_metadata(obj.get("metadata") or {}), ObjectMeta)
+
+    def with_metadata(self, obj: Plain, metadata: ObjectMeta) -> Plain:
+        return {**obj, "metadata": msgspec.to_builtins(metadata, enc_hook=codec.decode_raw)}
+
+    def without_status(self, obj: Plain) -> Plain:
+        return {k: v for k, v in obj.items() if k != "status"}
+
+    def with_status_of(self, obj: Plain, other: Plain) -> Plain:
+        kept = {"status": other["status"]} if "status" in other else {}
+        return {**self.without_status(obj), **kept}
+
+    def only_status_of(self, new: Plain, old: Plain, *, metadata: bool) -> Plain:
+        result = self.with_status_of(old, new)
+        return {**result, "metadata": new["metadata"]} if metadata else result
+
+    def differs(self, old: Plain, new: Plain, *, except_for: Iterable[str]) -> bool:
+        left_out = {"apiVersion", "kind", *except_for}
+        names = (old.keys() | new.keys()) - left_out
+        return any(old.get(name) != new.get(name) for name in names)
+
+
+def access_for(kind: Kind) -> Any:
+    return DictAccess(kind) if kind.type is None else StructAccess(kind)

@@ -1,0 +1,262 @@
+"""Answers on the wire: objects, lists, tables, watch lines and Status, from what the verbs return.
+
+The common case is bytes from the store in one concatenation. The Content-Type of JSON has no charset: some
+clients compare the whole string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import yaml
+from msgspec import Raw, Struct
+
+from volplane.api.errors import APIError, NotAcceptable
+from volplane.apiserver import cpu_offload, tables
+from volplane.apiserver.backend import WriteResult
+from volplane.apiserver.negotiation import JSON, METADATA, METADATA_LIST, YAML, ResponseFormat
+from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.selectors import Selection
+from volplane.apiserver.verbs.list import ListResult
+from volplane.apiserver.verbs.watch import BOOKMARK, WatchItem, watch_items
+from volplane.apiserver.watch_cache import WatchEvent
+from volplane.store import StoreEvent, StoreRecord
+from volplane.web import Response
+
+HEADERS = [("Content-Type", JSON), ("Cache-Control", "no-cache, private")]
+INITIAL_END = "k8s.io/initial-events-end"
+
+YAML_COST_FACTOR = 8  # times what the rest of a request of the same size takes
+AT_ONCE, ROWS_AT_ONCE = 1000, 50  # items of a list that are made in one turn of the loop
+
+_encoder = msgspec.json.Encoder()
+
+
+class _MetadataOnly(Struct):
+    metadata: Raw
+
+
+_metadata = msgspec.json.Decoder(_MetadataOnly)
+
+
+def json_response(status: int, data: Any) -> Response:
+    return Response(status=status, headers=HEADERS, body=_encoder.encode(data) + b"\n")
+
+
+def error_response(error: APIError) -> Response:
+    headers = HEADERS
+    if error.retry_after:
+        headers = [*HEADERS, ("Retry-After", str(error.retry_after))]
+    return Response(status=error.code, headers=headers, body=_encoder.encode(error.status()) + b"\n")
+
+
+def success_response(code: int, details: dict[str, Any] | None = None) -> Response:
+    """The Status of an operation that has no object to show."""
+    status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+    if details:
+        status["details"] = details
+    return json_response(code, {**status, "code": code} if code == 201 else status)
+
+
+async def object_response(wanted: ResponseFormat, status: int, data: bytes) -> Response:
+    """JSON bytes in the media type that was asked for."""
+    if wanted.media == YAML:
+        text = await cpu_offload.run(len(data) * YAML_COST_FACTOR, [], _as_yaml, data)
+        return Response(status=status, headers=[("Content-Type", YAML)], body=text)
+    return Response(status=status, headers=HEADERS, body=data + b"\n")
+
+
+def _as_yaml(data: bytes) -> bytes:
+    text: str = yaml.dump(msgspec.json.decode(data), Dumper=_Dumper, sort_keys=False)
+    return text.encode()
+
+
+class _Dumper(yaml.CSafeDumper):
+    """Repeated values are written out: clients do not expect anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+# One object
+
+
+async def record_response(
+    entry: ServedResource, found: StoreRecord, wanted: ResponseFormat, include: str = ""
+) -> Response:
+    wire = entry.access.to_wire(found.value, found.revision)
+    if not wanted.transform:
+        return await object_response(wanted, 200, wire)
+    return await object_response(
+        wanted, 200, _transform(entry, wanted, include, wire, lambda: entry.watch_cache.object(found))
+    )
+
+
+async def write_response(outcome: WriteResult, wanted: ResponseFormat, include: str = "") -> Response:
+    entry = outcome.entry
+    status = 201 if outcome.created else 200
+    wire = entry.access.to_wire(outcome.value, outcome.revision)
+    if not wanted.transform:
+        return await object_response(wanted, status, wire)
+    return await object_response(
+        wanted, status, _transform(entry, wanted, include, wire, lambda: outcome.obj)
+    )
+
+
+def _transform(
+    entry: ServedResource,
+    wanted: ResponseFormat,
+    include: str,
+    wire: bytes,
+    obj: Callable[[], Any],
+    columns: bool = True,
+) -> bytes:
+    match wanted.transform:
+        case "Table":
+            table = tables.render(entry.kind, [obj()], include or "Metadata", columns, entry.strategy.printer)
+            table["apiVersion"] = f"meta.k8s.io/{wanted.version}"
+            return _encoder.encode(table)
+        case "PartialObjectMetadata":
+            return partial_object_metadata(wire, wanted.version)
+        case _:
+            raise _no_item(wanted)
+
+
+def _no_item(wanted: ResponseFormat) -> NotAcceptable:
+    return NotAcceptable(
+        f"only the following media types are accepted when converting to {wanted.transform}: none"
+    )
+
+
+def _no_list() -> NotAcceptable:
+    return NotAcceptable(
+        f"only the following media types are accepted when converting to {METADATA_LIST}: {JSON}"
+    )
+
+
+def check_format(wanted: ResponseFormat, *, lists: bool) -> None:
+    """Raises NotAcceptable before anything is done: who is refused must not have acted."""
+    if lists and wanted.transform == METADATA:
+        raise _no_list()
+    if not lists and wanted.transform == METADATA_LIST:
+        raise _no_item(wanted)
+
+
+def partial_object_metadata(wire: bytes, version: str = "v1") -> bytes:
+    """An object reduced to its metadata, which stays as it is in bytes."""
+    found = _metadata.decode(wire).metadata
+    head = f'{{"kind":"{METADATA}","apiVersion":"meta.k8s.io/{version}","metadata":'.encode()
+    return head + bytes(found) + b"}"
+
+
+# Lists
+
+
+async def list_response(
+    entry: ServedResource, found: ListResult, wanted: ResponseFormat, include: str = ""
+) -> Response:
+    meta = _list_meta(found)
+    records, wire = found.records, entry.access.to_wire
+    match wanted.transform:
+        case "Table":
+            return await object_response(
+                wanted, 200, await _table(entry, records, meta, wanted, include or "Metadata")
+            )
+        case "PartialObjectMetadataList":
+            head = f'{{"kind":"{METADATA_LIST}","apiVersion":"meta.k8s.io/{wanted.version}","metadata":'
+            items = await cpu_offload.map_in_turns(
+                records,
+                lambda r: partial_object_metadata(wire(r.value, r.revision), wanted.version),
+                ROWS_AT_ONCE,
+            )
+            return await object_response(wanted, 200, _list(head.encode(), meta, items))
+        case "PartialObjectMetadata":
+            raise _no_list()
+        case _:
+            items = await cpu_offload.map_in_turns(records, lambda r: wire(r.value, r.revision), AT_ONCE)
+            return await object_response(wanted, 200, _list(entry.list_prefix, meta, items))
+
+
+async def _table(
+    entry: ServedResource,
+    records: Sequence[StoreRecord],
+    meta: dict[str, Any],
+    wanted: ResponseFormat,
+    include: str,
+) -> bytes:
+    printer = entry.strategy.printer
+    table = tables.render(entry.kind, [], include, True, printer)
+
+    def rows(record: StoreRecord) -> Raw:
+        made = tables.render(entry.kind, [entry.watch_cache.object(record)], include, False, printer)
+        return Raw(_encoder.encode(made["rows"][0]))
+
+    made = await cpu_offload.map_in_turns(records, rows, ROWS_AT_ONCE)
+    return _encoder.encode(
+        {**table, "apiVersion": f"meta.k8s.io/{wanted.version}", "metadata": meta, "rows": made}
+    )
+
+
+def _list_meta(found: ListResult) -> dict[str, Any]:
+    meta: dict[str, Any] = {"resourceVersion": str(found.revision)}
+    if found.token:
+        meta["continue"] = found.token
+    if found.remaining:
+        meta["remainingItemCount"] = found.remaining
+    return meta
+
+
+def _list(head: bytes, meta: dict[str, Any], items: Sequence[bytes]) -> bytes:
+    return b'%b%b,"items":[%b]}' % (head, _encoder.encode(meta), b",".join(items))
+
+
+# Watch lines
+
+
+class WatchLines:
+    """Turns what a watch tells into lines; a table's columns are told with its first event only."""
+
+    def __init__(self, entry: ServedResource, wanted: ResponseFormat, include: str) -> None:
+        self._entry = entry
+        self._wanted = wanted
+        self._include = include
+        self._columns = True
+        kind = entry.kind
+        self._bookmark = (
+            f'{{"type":"BOOKMARK","object":{{"kind":"{kind.kind}","apiVersion":"{kind.api_version}",'
+        )
+
+    def encode(self, batch: Sequence[WatchItem]) -> bytes:
+        return b"".join([self._line(told) for told in batch])
+
+    def encode_events(self, batch: Sequence[StoreEvent], selection: Selection) -> bytes:
+        """The same of events as they come; made once for all who see them alike."""
+        if selection.selects_all and not self._wanted.transform:
+            return self._entry.watch_cache.encode_lines(batch)
+        return self.encode(watch_items(self._entry, selection, batch))
+
+    def _line(self, told: WatchItem) -> bytes:
+        if told.type == BOOKMARK or told.event is None:
+            return self._bookmark_line(told)
+        if not self._wanted.transform:
+            return told.event.line(told.type)
+        return b'{"type":"%b","object":%b}\n' % (told.type.encode(), self._object(told.type, told.event))
+
+    def _object(self, type: str, note: WatchEvent) -> bytes:
+        wire = note.body(type)
+        made = _transform(
+            self._entry, self._wanted, self._include, wire, lambda: note.object(type), self._columns
+        )
+        self._columns = False
+        return made
+
+    def _bookmark_line(self, told: WatchItem) -> bytes:
+        annotations = f',"annotations":{{"{INITIAL_END}":"true"}}' if told.ends_initial else ""
+        meta = f'"metadata":{{"resourceVersion":"{told.revision}","creationTimestamp":null{annotations}}}'
+        return f"{self._bookmark}{meta}}}}}\n".encode()
+
+
+def error_line(error: APIError) -> bytes:
+    return b'{"type":"ERROR","object":%b}\n' % _encoder.encode(error.status())

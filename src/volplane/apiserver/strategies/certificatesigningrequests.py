@@ -1,0 +1,177 @@
+"""Certificate signing requests: who asks is written down by the server, who approves and who signs are two.
+
+The main endpoint changes neither spec nor status; `/approval` says yes or no, once; `/status` brings the
+certificate. Which signer's requests somebody may approve or sign is asked by `auth.signers`.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable
+
+from cryptography import x509
+from msgspec import structs
+
+from volplane.api.certificates import CertificateSigningRequest as Request
+from volplane.api.certificates import CertificateSigningRequestCondition as Condition
+from volplane.api.certificates import CertificateSigningRequestStatus as Status
+from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value
+from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
+from volplane.apiserver.strategy import ApiCall, Strategy
+from volplane.base import clock
+
+APPROVED, DENIED, FAILED = "Approved", "Denied", "Failed"
+_VERDICTS = (APPROVED, DENIED)
+MIN_EXPIRATION_SECONDS = 600  # seconds
+_SIGNER = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+/[A-Za-z0-9._/-]+")
+USAGES = (
+    "any",
+    "cert sign",
+    "client auth",
+    "code signing",
+    "content commitment",
+    "crl sign",
+    "data encipherment",
+    "decipher only",
+    "digital signature",
+    "email protection",
+    "encipher only",
+    "ipsec end system",
+    "ipsec tunnel",
+    "ipsec user",
+    "key agreement",
+    "key encipherment",
+    "microsoft sgc",
+    "netscape sgc",
+    "ocsp signing",
+    "s/mime",
+    "server auth",
+    "signing",
+    "timestamping",
+)
+
+
+class CertificateSigningRequestStrategy(Strategy[Request]):
+    def prepare_create(self, call: ApiCall, obj: Request) -> Request:
+        user = call.user
+        spec = replace_fields(
+            obj.spec, username=user.name, uid=user.uid, groups=user.groups, extra=user.extra
+        )
+        return structs.replace(obj, spec=spec, status=Status())
+
+    def prepare_update(self, call: ApiCall, old: Request, new: Request) -> Request:
+        status = old.status
+        if call.subresource == "approval":
+            conditions = _set_timestamps(call, status.conditions, new.status.conditions)
+            status = structs.replace(status, conditions=conditions)
+        return structs.replace(new, spec=old.spec, status=status)
+
+    def prepare_status(self, call: ApiCall, old: Request, new: Request) -> Request:
+        verdicts = tuple(c for c in old.status.conditions if c.type in _VERDICTS)
+        told = tuple(c for c in new.status.conditions if c.type not in _VERDICTS)
+        conditions = _set_timestamps(call, old.status.conditions, (*verdicts, *told))
+        return structs.replace(new, spec=old.spec, status=structs.replace(new.status, conditions=conditions))
+
+    def validate_create(self, call: ApiCall, obj: Request) -> list[Cause]:
+        spec = obj.spec
+        wrong = _check_request(spec.request)
+        if not spec.usages:
+            wrong.append(required_value("spec.usages"))
+        for at, usage in enumerate(spec.usages):
+            if usage not in USAGES:
+                wrong.append(not_supported(f"spec.usages[{at}]", usage, USAGES))
+            if usage in spec.usages[:at]:
+                wrong.append(duplicate(f"spec.usages[{at}]", usage))
+        wrong += _check_signer_name(spec.signer_name)
+        if spec.expiration_seconds is not None and spec.expiration_seconds < MIN_EXPIRATION_SECONDS:
+            told = "may not specify a duration less than 600 seconds (10 minutes)"
+            wrong.append(invalid("spec.expirationSeconds", spec.expiration_seconds, told))
+        return wrong
+
+    def validate_update(self, call: ApiCall, old: Request, new: Request) -> list[Cause]:
+        return _check_removed_conditions(old, new) + _check_conditions(new.status.conditions)
+
+    def validate_status(self, call: ApiCall, old: Request, new: Request) -> list[Cause]:
+        wrong = self.validate_update(call, old, new)
+        path, held, given = "status.certificate", old.status.certificate, new.status.certificate
+        if held and held != given:
+            wrong.append(forbidden(path, "updates may not modify existing certificate content"))
+        elif given and not _has_certificates(given):
+            wrong.append(invalid(path, "<certificate data>", "must contain one or more PEM blocks"))
+        return wrong
+
+
+def parse_request(request: bytes) -> x509.CertificateSigningRequest:
+    """Raises ValueError."""
+    if b"-----BEGIN CERTIFICATE REQUEST-----" not in request:
+        raise ValueError("PEM block type must be CERTIFICATE REQUEST")
+    return x509.load_pem_x509_csr(request)
+
+
+def _check_request(request: bytes) -> list[Cause]:
+    try:
+        parse_request(request)
+    except ValueError as error:
+        shown = base64.b64encode(request).decode() if request else None
+        return [invalid("spec.request", shown, str(error))]
+    return []
+
+
+def _check_signer_name(name: str) -> list[Cause]:
+    path = "spec.signerName"
+    if not name:
+        return [required_value(path)]
+    if name == "kubernetes.io/legacy-unknown":
+        return [invalid(path, name, "the legacy signerName is not allowed via this API version")]
+    if _SIGNER.fullmatch(name):
+        return []
+    told = "must be a fully qualified domain and path of the form 'example.com/signer-name'"
+    return [invalid(path, name, told)]
+
+
+def _has_certificates(text: bytes) -> bool:
+    try:
+        return bool(x509.load_pem_x509_certificates(text))
+    except ValueError:
+        return False
+
+
+def _set_timestamps(
+    call: ApiCall, old: Iterable[Condition], new: Iterable[Condition]
+) -> tuple[Condition, ...]:
+    """With the times that the writer left out."""
+    now, held = clock.stamp(call.now), {c.type: c for c in old}
+
+    def stamp(condition: Condition) -> Condition:
+        before = held.get(condition.type)
+        same = before is not None and before.status == condition.status
+        since = before.last_transition_time if before is not None and same else now
+        return set_defaults(condition, last_update_time=now, last_transition_time=since)
+
+    return tuple(stamp(c) for c in new)
+
+
+def _check_conditions(conditions: tuple[Condition, ...]) -> list[Cause]:
+    wrong: list[Cause] = []
+    held = {c.type for c in conditions}
+    for at, condition in enumerate(conditions):
+        here = f"status.conditions[{at}]"
+        if not condition.type:
+            wrong.append(required_value(f"{here}.type"))
+        if condition.type in (APPROVED, DENIED, FAILED) and condition.status != "True":
+            wrong.append(not_supported(f"{here}.status", condition.status, ("True",)))
+        if condition.type == DENIED and APPROVED in held:
+            told = "Approved and Denied conditions are mutually exclusive"
+            wrong.append(invalid(f"{here}.type", condition.type, told))
+    return wrong
+
+
+def _check_removed_conditions(old: Request, new: Request) -> list[Cause]:
+    """What was decided stays decided."""
+    left = {c.type for c in new.status.conditions}
+    return [
+        forbidden("status.conditions", f'updates may not remove a condition of type "{c.type}"')
+        for c in old.status.conditions
+        if c.type in (APPROVED, DENIED, FAILED) and c.type not in left
+    ]

@@ -1,0 +1,87 @@
+"""Cron jobs: schedules that can be read, zones that exist, and a job's template."""
+
+from __future__ import annotations
+
+from volplane.api.batch import CronJob
+from volplane.api.errors import Cause, invalid, not_supported, required_value
+from volplane.apiserver.strategies import checks
+from volplane.apiserver.strategies.jobs import job_spec, job_template_defaults
+from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
+from volplane.apiserver.strategy import ApiCall, Strategy
+from volplane.rules import cron
+
+POLICIES = ("Allow", "Forbid", "Replace")
+MAX_NAME_LENGTH = 52  # a job's name is eleven characters longer
+
+
+class CronJobStrategy(Strategy[CronJob]):
+    def defaults(self, obj: CronJob) -> CronJob:
+        made = set_defaults(
+            obj.spec,
+            concurrency_policy="Allow",
+            suspend=False,
+            successful_jobs_history_limit=3,
+            failed_jobs_history_limit=1,
+        )
+        return replace_fields(
+            obj, spec=replace_fields(made, job_template=job_template_defaults(made.job_template))
+        )
+
+    def validate_create(self, call: ApiCall, obj: CronJob) -> list[Cause]:
+        wrong = _spec(obj)
+        if len(obj.name) > MAX_NAME_LENGTH:
+            wrong.append(invalid("metadata.name", obj.name, "must be no more than 52 characters"))
+        return wrong
+
+    def validate_update(self, call: ApiCall, old: CronJob, new: CronJob) -> list[Cause]:
+        return _spec(new)
+
+
+def _spec(obj: CronJob) -> list[Cause]:
+    spec = obj.spec
+    wrong = _schedule(spec.schedule)
+    for name, value in (
+        ("startingDeadlineSeconds", spec.starting_deadline_seconds),
+        ("successfulJobsHistoryLimit", spec.successful_jobs_history_limit),
+        ("failedJobsHistoryLimit", spec.failed_jobs_history_limit),
+    ):
+        wrong += checks.not_negative(f"spec.{name}", value or 0)
+    wrong += _zone(spec.time_zone)
+    if spec.concurrency_policy not in POLICIES:
+        wrong.append(not_supported("spec.concurrencyPolicy", spec.concurrency_policy, POLICIES))
+    path, template = "spec.jobTemplate.spec", spec.job_template.spec
+    wrong += job_spec(path, template)
+    if template.selector is not None:
+        told = "`selector` will be auto-generated"
+        wrong.append(invalid(f"{path}.selector", checks.to_plain(template.selector), told))
+    if template.manual_selector:
+        wrong.append(not_supported(f"{path}.manualSelector", "true", ("nil", "false")))
+    return wrong
+
+
+def _schedule(text: str) -> list[Cause]:
+    if not text:
+        return [required_value("spec.schedule")]
+    if "TZ" in text:
+        told = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
+        return [invalid("spec.schedule", text, told)]
+    try:
+        cron.parse(text)
+    except cron.InvalidSchedule as error:
+        return [invalid("spec.schedule", text, str(error))]
+    return []
+
+
+def _zone(name: str | None) -> list[Cause]:
+    if name is None:
+        return []
+    if not name:
+        return [invalid("spec.timeZone", name, "timeZone must be nil or non-empty string")]
+    if name.lower() == "local":
+        told = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
+        return [invalid("spec.timeZone", name, told)]
+    try:
+        cron.zone(name)
+    except (KeyError, ValueError, OSError):
+        return [invalid("spec.timeZone", name, f"unknown time zone {name}")]
+    return []

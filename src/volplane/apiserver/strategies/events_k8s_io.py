@@ -1,0 +1,108 @@
+"""events.k8s.io: the events of v1 under newer names, and with stricter rules for who writes them here.
+
+There is one stored event, in the form of v1; this kind is another face of it. So both are listed, watched
+and deleted alike, and an event written through one is read through the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import structs
+
+from volplane.api import codec, core, events
+from volplane.api.errors import Cause, invalid, required_value
+from volplane.api.kinds import Kind
+from volplane.apiserver.object_access import StructAccess
+from volplane.apiserver.strategies import checks
+from volplane.apiserver.strategies.events import validate_event
+from volplane.apiserver.strategy import ApiCall, Strategy
+
+# Here → in v1; all others are called the same.
+_NAMES: Mapping[str, str] = {
+    "regarding": "involved_object",
+    "note": "message",
+    "reporting_controller": "reporting_component",
+    "deprecated_source": "source",
+    "deprecated_first_timestamp": "first_timestamp",
+    "deprecated_last_timestamp": "last_timestamp",
+    "deprecated_count": "count",
+}
+_FIELDS = tuple((f.name, _NAMES.get(f.name, f.name)) for f in structs.fields(events.Event))
+_TYPES = ("Normal", "Warning")
+_DEPRECATED_FIELDS = ("first_timestamp", "last_timestamp", "count", "source")  # only v1 writes them
+_WIRE = {f.name: f.encode_name for f in structs.fields(core.Event)} | {
+    "reporting_component": "reportingController"
+}
+
+
+class EventsAccess(StructAccess):
+    """Stored as v1 stores it, seen by its other names."""
+
+    def load(self, value: bytes, revision: int) -> events.Event:
+        return to_events_event(codec.load(core.Event, value, revision))
+
+    def encode_stored(self, obj: events.Event) -> bytes:
+        return codec.encode_stored(to_core_event(obj))
+
+    def to_wire(self, value: bytes, revision: int) -> bytes:
+        made = self.load(value, revision)
+        if not revision:
+            made = structs.replace(made, metadata=structs.replace(made.metadata, resource_version=""))
+        return codec.encode(made)
+
+
+def to_events_event(event: core.Event) -> events.Event:
+    values: dict[str, Any] = {new: getattr(event, old) for new, old in _FIELDS}
+    if event.series is not None:
+        values["series"] = events.EventSeries(event.series.count, event.series.last_observed_time)
+    return events.Event(**values)
+
+
+def to_core_event(event: events.Event) -> core.Event:
+    values: dict[str, Any] = {old: getattr(event, new) for new, old in _FIELDS}
+    if event.series is not None:
+        values["series"] = core.EventSeries(event.series.count, event.series.last_observed_time)
+    return core.Event(**values)
+
+
+class EventsK8sIoStrategy(Strategy[events.Event]):
+    storage_resource = "events"
+
+    def __init__(self, kind: Kind) -> None:
+        super().__init__(kind)
+        self.access = EventsAccess(kind)
+
+    def validate_create(self, call: ApiCall, obj: events.Event) -> list[Cause]:
+        event = to_core_event(obj)
+        found = validate_event(event, "reportingController") + _series(event)
+        if not event.event_time:
+            found.append(required_value("eventTime"))
+        if event.type not in _TYPES:
+            found.append(invalid("type", "", f"has invalid value: {event.type}"))
+        empty = core.Event()
+        for attribute in _DEPRECATED_FIELDS:
+            if getattr(event, attribute) != getattr(empty, attribute):
+                found.append(invalid(_WIRE[attribute], "", "needs to be unset"))
+        return found
+
+    def validate_update(self, call: ApiCall, old: events.Event, new: events.Event) -> list[Cause]:
+        """What happened does not change; only how often it was seen again."""
+        before, after = to_core_event(old), to_core_event(new)
+        found = validate_event(after, "reportingController")
+        if after.series != before.series:
+            found += _series(after)
+        for attribute, name in _WIRE.items():
+            if attribute not in ("metadata", "series"):
+                found += checks.immutable_field(name, getattr(after, attribute), getattr(before, attribute))
+        return found
+
+
+def _series(event: core.Event) -> list[Cause]:
+    series, found = event.series, []
+    if series is not None and series.count < 2:
+        found.append(invalid("series.count", "", "should be at least 2"))
+    if series is not None and not series.last_observed_time:
+        found.append(required_value("series.lastObservedTime"))
+    return found

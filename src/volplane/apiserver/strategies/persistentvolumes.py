@@ -1,0 +1,260 @@
+"""Volumes: one source each, which never changes; claimRef, size and policy stay free to change."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import structs
+
+from volplane.api.core import (
+    CSIPersistentVolumeSource,
+    PersistentVolume,
+    PersistentVolumeSpec,
+    PersistentVolumeStatus,
+    SecretReference,
+    VolumeNodeAffinity,
+)
+from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
+from volplane.apiserver.strategies import checks
+from volplane.apiserver.strategies.claim_spec import VOLUME_MODES, access_modes
+from volplane.apiserver.strategies.finalizers import add_finalizer
+from volplane.apiserver.strategies.pods import volumes as sources
+from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
+from volplane.apiserver.strategy import ApiCall, Strategy
+from volplane.base import clock
+
+FINALIZER = "kubernetes.io/pv-protection"
+POLICIES = ("Delete", "Recycle", "Retain")
+INLINE = "may not be specified in the context of inline volumes"
+
+_OTHERS = {
+    "capacity", "access_modes", "claim_ref", "persistent_volume_reclaim_policy", "storage_class_name",
+    "mount_options", "volume_mode", "node_affinity", "volume_attributes_class_name",
+}  # fmt: skip
+# Of two sources the later one in this order is the one too many.
+_SOURCES = {"host_path": "hostPath"} | {
+    f.name: f.encode_name for f in structs.fields(PersistentVolumeSpec) if f.name not in _OTHERS
+}
+
+
+class PersistentVolumeStrategy(Strategy[PersistentVolume]):
+    def defaults(self, obj: PersistentVolume) -> PersistentVolume:
+        spec = obj.spec
+        told = spec.persistent_volume_reclaim_policy and spec.volume_mode is not None
+        if told and obj.status.phase and spec.host_path is None:
+            return obj
+        spec = set_defaults(obj.spec, persistent_volume_reclaim_policy="Retain", volume_mode="Filesystem")
+        if spec.host_path is not None:
+            spec = replace_fields(spec, host_path=set_defaults(spec.host_path, type=""))
+        return replace_fields(obj, spec=spec, status=set_defaults(obj.status, phase="Pending"))
+
+    async def admit_create(self, call: ApiCall, obj: PersistentVolume) -> PersistentVolume:
+        return add_finalizer(obj, FINALIZER)
+
+    def prepare_create(self, call: ApiCall, obj: PersistentVolume) -> PersistentVolume:
+        status = PersistentVolumeStatus(phase="Pending", last_phase_transition_time=clock.stamp(call.now))
+        return structs.replace(obj, status=status)
+
+    def prepare_status(self, call: ApiCall, old: PersistentVolume, new: PersistentVolume) -> PersistentVolume:
+        made = super().prepare_status(call, old, new)
+        if made.status.phase == old.status.phase:
+            return made
+        if made.status.last_phase_transition_time not in (None, old.status.last_phase_transition_time):
+            return made
+        stamped = structs.replace(made.status, last_phase_transition_time=clock.stamp(call.now))
+        return structs.replace(made, status=stamped)
+
+    def validate_create(self, call: ApiCall, obj: PersistentVolume) -> list[Cause]:
+        return volume_spec("spec", obj.spec)
+
+    def validate_update(self, call: ApiCall, old: PersistentVolume, new: PersistentVolume) -> list[Cause]:
+        if new.spec is old.spec:
+            return []
+        wrong = volume_spec("spec", new.spec)
+        before, after = _source_of(old.spec), _source_of(_without_first_secret(old.spec, new.spec))
+        if before != after:
+            told = "spec.persistentvolumesource is immutable after creation"
+            shown = checks.difference(before, after)
+            wrong.append(forbidden("spec.persistentvolumesource", f"{told}\n{shown}"))
+        wrong += checks.immutable_field("volumeMode", new.spec.volume_mode, old.spec.volume_mode)
+        wrong += _affinity_change(old.spec.node_affinity, new.spec.node_affinity)
+        if (
+            old.spec.volume_attributes_class_name is not None
+            and new.spec.volume_attributes_class_name is None
+        ):
+            told = "update from non-nil value to nil is forbidden"
+            wrong.append(forbidden("spec.volumeAttributesClassName", told))
+        return wrong
+
+
+def _source_of(spec: PersistentVolumeSpec) -> dict[str, Any]:
+    return {wire: getattr(spec, name) for name, wire in _SOURCES.items() if getattr(spec, name) is not None}
+
+
+def _without_first_secret(old: PersistentVolumeSpec, new: PersistentVolumeSpec) -> PersistentVolumeSpec:
+    """The secret for expansion may be added to a volume that has none."""
+    if old.csi is None or new.csi is None or old.csi.controller_expand_secret_ref is not None:
+        return new
+    return replace_fields(new, csi=replace_fields(new.csi, controller_expand_secret_ref=None))
+
+
+_GA_LABELS = {
+    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+    "beta.kubernetes.io/os": "kubernetes.io/os",
+    "beta.kubernetes.io/arch": "kubernetes.io/arch",
+    "beta.kubernetes.io/instance-type": "node.kubernetes.io/instance-type",
+}
+
+
+def _affinity_change(old: VolumeNodeAffinity | None, new: VolumeNodeAffinity | None) -> list[Cause]:
+    if old is None or old == new or _with_ga_labels(old) == new:
+        return []
+    told = f"{checks.IMMUTABLE}, except for updating from beta label to GA"
+    return [invalid("nodeAffinity", checks.to_plain(new), told)]
+
+
+def _with_ga_labels(affinity: VolumeNodeAffinity) -> VolumeNodeAffinity:
+    if affinity.required is None:
+        return affinity
+    terms = tuple(
+        structs.replace(
+            term,
+            match_expressions=tuple(
+                structs.replace(need, key=_GA_LABELS.get(need.key, need.key))
+                for need in term.match_expressions
+            ),
+        )
+        for term in affinity.required.node_selector_terms
+    )
+    return structs.replace(affinity, required=structs.replace(affinity.required, node_selector_terms=terms))
+
+
+# What a volume must say
+
+
+def volume_spec(path: str, spec: PersistentVolumeSpec) -> list[Cause]:
+    wrong = [] if spec.access_modes else [required_value(f"{path}.accessModes")]
+    wrong += access_modes(f"{path}.accessModes", spec.access_modes)
+    wrong += _capacity(f"{path}.capacity", spec)
+    policy = spec.persistent_volume_reclaim_policy
+    if policy and policy not in POLICIES:
+        wrong.append(not_supported(f"{path}.persistentVolumeReclaimPolicy", policy, POLICIES))
+    wrong += _affinity(f"{path}.nodeAffinity", spec)
+    wrong += _source(path, spec)
+    if spec.host_path is not None and policy == "Recycle" and posixpath.normpath(spec.host_path.path) == "/":
+        told = "may not be 'recycle' for a hostPath mount of '/'"
+        wrong.append(forbidden(f"{path}.persistentVolumeReclaimPolicy", told))
+    if spec.storage_class_name:
+        wrong += checks.subdomain(f"{path}.storageClassName", spec.storage_class_name)
+    if spec.volume_mode is not None and spec.volume_mode not in VOLUME_MODES:
+        wrong.append(not_supported(f"{path}.volumeMode", spec.volume_mode, VOLUME_MODES))
+    return wrong + _attributes_class(path, spec)
+
+
+def inline_spec(path: str, spec: PersistentVolumeSpec) -> list[Cause]:
+    """A volume that stands in a VolumeAttachment because no PersistentVolume has it."""
+    given = {
+        "claimRef": spec.claim_ref,
+        "capacity": spec.capacity,
+        "nodeAffinity": spec.node_affinity,
+        "storageClassName": spec.storage_class_name,
+    }
+    wrong = [forbidden(f"{path}.{name}", INLINE) for name, value in given.items() if value]
+    if spec.csi is None:
+        wrong.append(required_value(f"{path}.csi", "has to be specified in the context of inline volumes"))
+    wrong += [] if spec.access_modes else [required_value(f"{path}.accessModes")]
+    wrong += access_modes(f"{path}.accessModes", spec.access_modes)
+    if spec.persistent_volume_reclaim_policy not in ("", "Retain"):
+        told = "may only be Retain in the context of inline volumes"
+        wrong.append(forbidden(f"{path}.persistentVolumeReclaimPolicy", told))
+    if spec.volume_mode not in (None, "Filesystem"):
+        told = "may not specify volumeMode other than Filesystem in the context of inline volumes"
+        wrong.append(forbidden(f"{path}.volumeMode", told))
+    return wrong + _source(path, spec)
+
+
+def _capacity(path: str, spec: PersistentVolumeSpec) -> list[Cause]:
+    wrong = [] if spec.capacity else [required_value(path)]
+    if set(spec.capacity) != {"storage"}:
+        wrong.append(not_supported(path, dict(spec.capacity), ("storage",)))
+    for name, amount in spec.capacity.items():
+        wrong += checks.positive_amount(f"{path}[{name}]", amount)
+    return wrong
+
+
+def _affinity(path: str, spec: PersistentVolumeSpec) -> list[Cause]:
+    if spec.node_affinity is None:
+        return []
+    if spec.node_affinity.required is None:
+        return [required_value(f"{path}.required", "must specify required node constraints")]
+    return checks.node_selector(f"{path}.required", spec.node_affinity.required)
+
+
+def _source(path: str, spec: PersistentVolumeSpec) -> list[Cause]:
+    given = [name for name in _SOURCES if getattr(spec, name) is not None]
+    if not given:
+        return [required_value(path, "must specify a volume type")]
+    check = _CHECKS.get(given[0])
+    wrong = check(f"{path}.{_SOURCES[given[0]]}", getattr(spec, given[0])) if check else []
+    if spec.local is not None and spec.node_affinity is None:
+        wrong.append(required_value(f"{path}.nodeAffinity", "Local volume requires node affinity"))
+    return wrong + checks.at_most_one(path, [_SOURCES[name] for name in given], "volume type")
+
+
+def _csi(path: str, source: CSIPersistentVolumeSource) -> list[Cause]:
+    wrong = checks.driver_name(f"{path}.driver", source.driver)
+    if not source.volume_handle:
+        wrong.append(required_value(f"{path}.volumeHandle"))
+    secrets = {
+        "controllerPublishSecretRef": source.controller_publish_secret_ref,
+        "controllerExpandSecretRef": source.controller_expand_secret_ref,
+        "nodePublishSecretRef": source.node_publish_secret_ref,
+        "nodeExpandSecretRef": source.node_expand_secret_ref,
+    }
+    for name, ref in secrets.items():
+        wrong += _secret(f"{path}.{name}", ref)
+    return wrong
+
+
+def _secret(path: str, ref: SecretReference | None) -> list[Cause]:
+    if ref is None:
+        return []
+    wrong = checks.subdomain(f"{path}.name", ref.name) if ref.name else [required_value(f"{path}.name")]
+    if not ref.namespace:
+        return [*wrong, required_value(f"{path}.namespace")]
+    return wrong + checks.label(f"{path}.namespace", ref.namespace)
+
+
+def _local(path: str, source: Any) -> list[Cause]:
+    return (
+        checks.no_backsteps(f"{path}.path", source.path) if source.path else [required_value(f"{path}.path")]
+    )
+
+
+def _flex(path: str, source: Any) -> list[Cause]:
+    return [] if source.driver else [required_value(f"{path}.driver")]
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], list[Cause]]] = {
+    "csi": _csi,
+    "host_path": sources.host_path,
+    "local": _local,
+    "nfs": sources.nfs,
+    "flex_volume": _flex,
+}
+
+
+def _attributes_class(path: str, spec: PersistentVolumeSpec) -> list[Cause]:
+    name = spec.volume_attributes_class_name
+    if name is None:
+        return []
+    here = f"{path}.volumeAttributesClassName"
+    wrong = checks.subdomain(here, name) if name else [required_value(here, "an empty string is disallowed")]
+    if spec.csi is None:
+        wrong.append(
+            required_value(f"{path}.csi", "has to be specified when using volumeAttributesClassName")
+        )
+    return wrong

@@ -1,0 +1,104 @@
+"""Storage classes and volume attributes classes: what they promise does not change after the fact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from volplane.api.core import TopologySelectorTerm
+from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value, too_long
+from volplane.api.storage import StorageClass, VolumeAttributesClass
+from volplane.apiserver.strategies import checks
+from volplane.apiserver.strategies.finalizers import add_finalizer
+from volplane.apiserver.strategies.struct_edit import set_defaults
+from volplane.apiserver.strategy import ApiCall, Strategy
+
+ATTRIBUTES_FINALIZER = "kubernetes.io/vac-protection"
+MAX_PARAMETERS = 512
+MAX_PARAMETERS_SIZE = 256 * 1024
+POLICIES = ("Delete", "Retain")
+BINDING_MODES = ("Immediate", "WaitForFirstConsumer")
+
+
+class StorageClassStrategy(Strategy[StorageClass]):
+    def defaults(self, obj: StorageClass) -> StorageClass:
+        return set_defaults(obj, reclaim_policy="Delete", volume_binding_mode="Immediate")
+
+    def validate_create(self, call: ApiCall, obj: StorageClass) -> list[Cause]:
+        wrong = checks.qualified_name("provisioner", obj.provisioner.lower()) if obj.provisioner else []
+        wrong += [] if obj.provisioner else [required_value("provisioner")]
+        wrong += _parameters(obj.parameters)
+        if obj.reclaim_policy and obj.reclaim_policy not in POLICIES:
+            wrong.append(not_supported("reclaimPolicy", obj.reclaim_policy, POLICIES))
+        if obj.volume_binding_mode not in BINDING_MODES:
+            wrong.append(not_supported("volumeBindingMode", obj.volume_binding_mode, BINDING_MODES))
+        return wrong + _topologies("allowedTopologies", obj.allowed_topologies)
+
+    def validate_update(self, call: ApiCall, old: StorageClass, new: StorageClass) -> list[Cause]:
+        wrong = self.validate_create(call, new)
+        for name, attribute in (
+            ("parameters", "parameters"),
+            ("provisioner", "provisioner"),
+            ("reclaimPolicy", "reclaim_policy"),
+        ):
+            if getattr(old, attribute) != getattr(new, attribute):
+                wrong.append(forbidden(name, f"updates to {name} are forbidden."))
+        return wrong + checks.immutable_field(
+            "volumeBindingMode", new.volume_binding_mode, old.volume_binding_mode
+        )
+
+
+class VolumeAttributesClassStrategy(Strategy[VolumeAttributesClass]):
+    async def admit_create(self, call: ApiCall, obj: VolumeAttributesClass) -> VolumeAttributesClass:
+        return add_finalizer(obj, ATTRIBUTES_FINALIZER)
+
+    def validate_create(self, call: ApiCall, obj: VolumeAttributesClass) -> list[Cause]:
+        wrong = checks.driver_name("driverName", obj.driver_name)
+        if not obj.parameters:
+            wrong.append(required_value("parameters", "must contain at least one key/value pair"))
+        return wrong + _parameters(obj.parameters)
+
+    def validate_update(
+        self, call: ApiCall, old: VolumeAttributesClass, new: VolumeAttributesClass
+    ) -> list[Cause]:
+        wrong = self.validate_create(call, new)
+        for name, attribute in (("driverName", "driver_name"), ("parameters", "parameters")):
+            if getattr(old, attribute) != getattr(new, attribute):
+                wrong.append(forbidden(name, f"updates to {name} are forbidden."))
+        return wrong
+
+
+def _parameters(given: Mapping[str, str]) -> list[Cause]:
+    if len(given) > MAX_PARAMETERS:
+        return [too_long("parameters", MAX_PARAMETERS)]
+    wrong = [invalid("parameters", key, "field can not be empty.") for key in given if not key]
+    if sum(len(key.encode()) + len(value.encode()) for key, value in given.items()) > MAX_PARAMETERS_SIZE:
+        wrong.append(too_long("parameters", MAX_PARAMETERS_SIZE))
+    return wrong
+
+
+def _topologies(path: str, terms: Sequence[TopologySelectorTerm]) -> list[Cause]:
+    wrong: list[Cause] = []
+    seen: list[dict[str, frozenset[str]]] = []
+    for at, term in enumerate(terms):
+        here = f"{path}[{at}].matchLabelExpressions"
+        places: dict[str, frozenset[str]] = {}
+        for index, need in enumerate(term.match_label_expressions):
+            wrong += _requirement(f"{here}[{index}]", need.key, need.values, places)
+            places[need.key] = frozenset(need.values)
+        if places in seen:
+            wrong.append(duplicate(here, ""))
+        seen.append(places)
+    return wrong
+
+
+def _requirement(
+    path: str, key: str, values: Sequence[str], others: Mapping[str, frozenset[str]]
+) -> list[Cause]:
+    wrong = [] if values else [required_value(f"{path}.values")]
+    for at, value in enumerate(values):
+        if value in values[:at]:
+            wrong.append(duplicate(f"{path}.values[{at}]", value))
+    wrong += checks.qualified_name(f"{path}.key", key)
+    if key in others:
+        wrong.append(duplicate(f"{path}.key", key))
+    return wrong

@@ -1,0 +1,48 @@
+"""Small edits of frozen objects; what needs no change comes back as the same object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import structs
+
+S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
+
+
+@cache
+def _field_defaults(of: type[msgspec.Struct]) -> Mapping[str, Any]:
+    return {
+        f.name: f.default if f.default is not msgspec.NODEFAULT else f.default_factory()
+        for f in structs.fields(of)
+    }
+
+
+def set_defaults(obj: S, **values: Any) -> S:
+    """With these values where the writer gave none. A pointer that is set, even to zero, was given."""
+    empties = _field_defaults(type(obj))
+    missing = {name: value for name, value in values.items() if getattr(obj, name) == empties[name]}
+    return structs.replace(obj, **missing) if missing else obj
+
+
+def replace_fields(obj: S, **values: Any) -> S:
+    """With these values."""
+    new = {name: value for name, value in values.items() if getattr(obj, name) is not value}
+    return structs.replace(obj, **new) if new else obj
+
+
+def map_items(items: tuple[T, ...], edit: Callable[[T], T]) -> tuple[T, ...]:
+    """Every item edited."""
+    made = tuple([edit(item) for item in items])
+    return items if all(map(_is_same, items, made)) else made
+
+
+def map_optional(obj: T | None, edit: Callable[[T], T]) -> T | None:
+    return None if obj is None else edit(obj)
+
+
+def _is_same(one: object, other: object) -> bool:
+    return one is other

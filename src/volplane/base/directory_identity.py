@@ -1,0 +1,103 @@
+"""Which directory this is: tells a directory that was copied from the one that it was copied from.
+
+The files of a copy name the processes, networks and devices of the original. So a directory remembers its own
+inode, which a copy does not share and which stays when it is moved or renamed. A device's number may change
+with every boot, and counts only within one. The topmost directory of every file system of a kind has the same
+inode, so the id of the file system counts too, where it is one that stays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from volplane.base.files import atomic_write, set_aside
+
+NAME = "directory.json"
+EXT, BTRFS = 0xEF53, 0x9123683E  # kinds of file systems, as statfs(2) numbers them
+
+_libc = ctypes.CDLL(None)
+
+
+class DirectoryIdentity(Struct, frozen=True):
+    """Where a directory was when it was last used."""
+
+    inode: int
+    device: int
+    boot: str
+    path: str
+    filesystem: int = 0  # its id; 0 if it is not known
+
+    def is_same_directory(self, other: DirectoryIdentity) -> bool:
+        same_device = self.device == other.device or self.boot != other.boot
+        same_filesystem = self.filesystem == other.filesystem or not (self.filesystem and other.filesystem)
+        return self.inode == other.inode and same_device and same_filesystem
+
+
+class DirectoryOrigin(Struct, frozen=True):
+    is_copy: bool = False  # its files were written in another directory
+    original: str = ""  # that directory, if it is still there
+
+
+def claim_directory(directory: str, forget: Callable[[DirectoryOrigin], None]) -> DirectoryOrigin:
+    """Whose files are in the directory? From now on it is the one that they belong to.
+
+    `forget` removes from a copy what belongs to the original; killed before its end, it is called again.
+    To be called by the one process that has locked the directory. Raises OSError.
+    """
+    path = os.path.join(directory, NAME)
+    here, known = _identify(directory), _read(path)
+    if known == here:
+        return DirectoryOrigin()
+    found = DirectoryOrigin()
+    if known is not None and not known.is_same_directory(here):
+        found = DirectoryOrigin(is_copy=True, original=known.path if _is_still_there(known) else "")
+        forget(found)
+    atomic_write(path, msgspec.json.encode(here), durable=True)
+    return found
+
+
+def _identify(directory: str) -> DirectoryIdentity:
+    there = os.stat(directory)
+    path = os.path.realpath(directory)
+    return DirectoryIdentity(there.st_ino, there.st_dev, boot_id(), path, _filesystem(directory))
+
+
+def _filesystem(directory: str) -> int:
+    """The id of the file system, if it is made of its UUID; 0 if not.
+
+    XFS and others make it of the device's number, which a boot may change: a directory would count as a copy.
+    """
+    found = ctypes.create_string_buffer(256)  # struct statfs; it begins with the kind
+    if _libc.statfs(os.fsencode(directory), found) != 0:
+        return 0
+    kind = ctypes.c_long.from_buffer(found).value & 0xFFFFFFFF
+    return os.statvfs(directory).f_fsid if kind in (EXT, BTRFS) else 0
+
+
+def _is_still_there(place: DirectoryIdentity) -> bool:
+    try:
+        return place.is_same_directory(_identify(place.path))
+    except OSError:
+        return False
+
+
+def _read(path: str) -> DirectoryIdentity | None:
+    try:
+        with open(path, "rb") as file:
+            return msgspec.json.decode(file.read(), type=DirectoryIdentity)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        set_aside(path, error)
+        return None
+
+
+def boot_id() -> str:
+    """Another one after each start of the machine."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()

@@ -1,0 +1,91 @@
+"""A loop whose time jumps: six minutes of grace pass at once when nobody has anything to do.
+
+Only idle time is skipped. Work that really goes on elsewhere (an executor's thread, bytes on their way
+through a socket) is waited for while the clock stands still, so that no timeout fires because a disk was
+slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asyncio import Future
+    from collections.abc import Callable
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)  # wall time at loop time zero, the same in every run
+SOCKET_GRACE = 0.002  # real seconds that a peer's answer gets to arrive before time jumps
+PATIENCE = 10.0  # real seconds after which hung work no longer holds the clock, so that its timeout can fire
+
+
+class _TimeJumpSelector(selectors.DefaultSelector):
+    def __init__(self) -> None:
+        super().__init__()
+        self.leapt = 0.0  # virtual seconds passed
+        self.busy = 0  # pieces of real work in flight
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:  # no timer to jump to
+            return super().select(None)
+        if ready := super().select(0):
+            return ready
+        if timeout <= 0:
+            return []
+        if ready := super().select(self._real_wait()):
+            return ready
+        self.leapt += timeout
+        return []
+
+    def _real_wait(self) -> float:
+        if self.busy:
+            return PATIENCE
+        sockets = len(self.get_map()) - 1  # the loop's own wake-up pipe is always there
+        return SOCKET_GRACE if sockets else 0
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._leaping = _TimeJumpSelector()
+        super().__init__(self._leaping)
+
+    def time(self) -> float:
+        return self._leaping.leapt
+
+    def wall(self) -> float:
+        """Seconds since 1970 as the simulated world sees them."""
+        return EPOCH.timestamp() + self.time()
+
+    @contextmanager
+    def real_work(self) -> Iterator[None]:
+        """Hold the clock while something that the loop cannot see (a thread of one's own) goes on."""
+        self._leaping.busy += 1
+        try:
+            yield
+        finally:
+            self._leaping.busy -= 1
+
+    def run_in_executor(  # type: ignore[override]  # typeshed spells the variadic arguments differently by version
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> Future[Any]:
+        future: Future[Any] = super().run_in_executor(executor, func, *args)
+        self._leaping.busy += 1
+        future.add_done_callback(self._work_done)
+        return future
+
+    def _work_done(self, _: Future[Any]) -> None:
+        self._leaping.busy -= 1
+
+
+def real_work() -> AbstractContextManager[None]:
+    """Hold the clock of the running loop, if it is a virtual one."""
+    loop = asyncio.get_running_loop()
+    return loop.real_work() if isinstance(loop, VirtualLoop) else _NOTHING
+
+
+_NOTHING = nullcontext()

@@ -1,0 +1,166 @@
+"""The demo's story as a user acts it out: through the API, waiting on watches.
+
+A pod writes a line onto a new volume and is deleted; a second pod, kept off the first node, reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from volplane.api.core import (
+    Container,
+    HostPathVolumeSource,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeClaimVolumeSource,
+    Pod,
+    PodSpec,
+    Volume,
+    VolumeMount,
+    VolumeResourceRequirements,
+)
+from volplane.api.meta import ObjectMeta, Resource
+from volplane.api.storage import VolumeAttachment
+from volplane.cli.error import CommandError
+from volplane.client.client import Client
+
+T = TypeVar("T", bound=Resource)
+
+CLAIM, WRITER, READER, NAMESPACE = "demo-data", "demo-writer", "demo-reader", "default"
+PATIENCE = 60.0
+
+
+class DemoScript:
+    def __init__(self, client: Client, directory: Path) -> None:
+        self.client = client
+        self.claim, self.writer = f"{NAMESPACE}/{CLAIM}", f"{NAMESPACE}/{WRITER}"
+        self.shelf = directory / "shelf"  # where the containers put what the demo shows
+        self.shelf.mkdir(mode=0o755)
+        secret = hashlib.sha256(str(time.time_ns()).encode()).hexdigest()[:12]
+        self.line = f"volplane was here, {secret}"
+        self.read = ""
+        self.first_node = self.second_node = ""
+        self.began = self.written = 0  # time.monotonic_ns
+        self.moved_in = 0.0
+
+    # --- the acts
+
+    async def write(self) -> None:
+        """Claim and pod, until the container has written onto the volume."""
+        await self._caches()
+        self.began = time.monotonic_ns()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.client.create(_claim()))
+            group.create_task(
+                self.client.create(self._pod(WRITER, f"echo '{self.line}' > /data/line && sync"))
+            )
+        pod = await self._wait_for_completion(WRITER)
+        self.written = time.monotonic_ns()
+        self.first_node = pod.spec.node_name
+
+    async def move(self) -> None:
+        """The first node is cordoned; another pod reads the line elsewhere."""
+        await self.client.patch(Node, self.first_node, merge={"spec": {"unschedulable": True}})
+        began = time.monotonic()
+        await self.client.delete(Pod, WRITER, NAMESPACE)
+        await self.client.create(self._pod(READER, "cat /data/line > /shelf/read"))
+        pod = await self._wait_for_completion(READER)
+        self.moved_in = time.monotonic() - began
+        self.second_node = pod.spec.node_name
+        self.read = (self.shelf / "read").read_text().strip()
+
+    async def clean_up(self) -> list[str]:
+        """Delete what a user made; what follows from it goes by itself."""
+        claim = await self.client.get(PersistentVolumeClaim, CLAIM, NAMESPACE)
+        volume = claim.spec.volume_name
+        handle = await self._handle(volume)
+        await self.client.delete(Pod, READER, NAMESPACE, missing_ok=True)
+        await self.client.delete(PersistentVolumeClaim, CLAIM, NAMESPACE)
+        await self._until(Pod, lambda: not self._pods(), "the pods are gone")
+        await self._until(VolumeAttachment, lambda: not self.client.cache(VolumeAttachment).all(), "detached")
+        await self._until(
+            PersistentVolume, lambda: not self.client.cache(PersistentVolume).all(), "no volume is left"
+        )
+        await self.client.patch(Node, self.first_node, merge={"spec": {"unschedulable": None}})
+        return [f"pods {WRITER} and {READER}", f"claim {CLAIM}", f"volume {volume}", f"disk {handle}"]
+
+    async def _handle(self, volume: str) -> str:
+        found = await self.client.get(PersistentVolume, volume)
+        return found.spec.csi.volume_handle if found.spec.csi else ""
+
+    # --- waiting, by watches
+
+    async def _caches(self) -> None:
+        for kind in (Pod, PersistentVolume, VolumeAttachment):
+            await self.client.cache(kind).wait_synced()
+
+    def _pods(self) -> list[Pod]:
+        return [p for p in self.client.cache(Pod).namespace(NAMESPACE) if p.name in (WRITER, READER)]
+
+    async def _wait_for_completion(self, name: str) -> Pod:
+        """The pod when its container has ended well."""
+
+        def phase() -> str:
+            pod = self.client.cache(Pod).get(name, NAMESPACE)
+            return pod.status.phase if pod else ""
+
+        await self._until(Pod, lambda: phase() in ("Succeeded", "Failed"), f"pod {name} has done its work")
+        pod = self.client.cache(Pod).get(name, NAMESPACE)
+        if pod is None or pod.status.phase != "Succeeded":
+            raise CommandError(f"pod {name} failed: {pod.status.message if pod else 'it is gone'}")
+        return pod
+
+    async def _until(self, kind: type[T], holds: Callable[[], bool], what: str) -> None:
+        changed = asyncio.Event()
+        end = self.client.cache(kind).subscribe(lambda old, new: changed.set())
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not holds():
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError as error:
+            raise CommandError(f"not within {PATIENCE:g} s: {what}") from error
+        finally:
+            end()
+
+    def _pod(self, name: str, script: str) -> Pod:
+        mounts = (
+            VolumeMount(name="data", mount_path="/data"),
+            VolumeMount(name="shelf", mount_path="/shelf"),
+        )
+        claim = PersistentVolumeClaimVolumeSource(claim_name=CLAIM)
+        return Pod(
+            metadata=ObjectMeta(name=name, namespace=NAMESPACE),
+            spec=PodSpec(
+                restart_policy="Never",
+                termination_grace_period_seconds=1,
+                automount_service_account_token=False,
+                containers=(
+                    Container(
+                        name="main", image="busybox", command=("sh", "-c", script), volume_mounts=mounts
+                    ),
+                ),
+                volumes=(
+                    Volume(name="data", persistent_volume_claim=claim),
+                    Volume(name="shelf", host_path=HostPathVolumeSource(path=str(self.shelf))),
+                ),
+            ),
+        )
+
+
+def _claim() -> PersistentVolumeClaim:
+    return PersistentVolumeClaim(
+        metadata=ObjectMeta(name=CLAIM, namespace=NAMESPACE),
+        spec=PersistentVolumeClaimSpec(
+            access_modes=("ReadWriteOnce",),
+            storage_class_name="gp3",
+            resources=VolumeResourceRequirements(requests={"storage": "1Gi"}),
+        ),
+    )

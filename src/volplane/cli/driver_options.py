@@ -1,0 +1,157 @@
+"""The options with which a user brings drivers and manifests, for every verb that starts a cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from volplane.api.storage import StorageClass
+from volplane.cli.error import CommandError
+from volplane.cluster import external_driver, user_drivers
+from volplane.cluster.data_directory import DataDirectory
+from volplane.cluster.errors import CannotStart
+from volplane.cluster.saved_options import CommandLine, SavedOptions, load_options
+from volplane.cluster.user_drivers import DiscoveredDrivers, UserDrivers
+from volplane.node.image_overrides import image_repository
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option(
+        "--driver", "drivers", multiple=True, metavar="FILE", help="your CSI driver, described by a file"
+    ),
+    click.option(
+        "--driver-command",
+        "commands",
+        multiple=True,
+        metavar="COMMAND",
+        help="command that starts your CSI driver",
+    ),
+    click.option(
+        "--manifest", "manifests", multiple=True, metavar="PATH", help="file or directory of objects to apply"
+    ),
+    click.option(
+        "--image",
+        "images",
+        multiple=True,
+        metavar="IMAGE=COMMAND",
+        help="run this program of the machine instead of an image",
+    ),
+    click.option(
+        "--builtin-drivers/--no-builtin-drivers",
+        "ours",
+        default=None,
+        help="run the EBS and EFS drivers; default: only without a driver of your own",
+    ),
+)
+
+
+def add_driver_options(verb: F) -> F:
+    """Give a verb the options; `made(say(**given))` is what they bring."""
+    for option in reversed(_OPTIONS):
+        verb = option(verb)
+    return verb
+
+
+def collect_options(
+    drivers: Sequence[str] = (),
+    commands: Sequence[str] = (),
+    manifests: Sequence[str] = (),
+    images: Sequence[str] = (),
+    ours: bool | None = None,
+) -> SavedOptions:
+    """Here and now: paths and programs are found from this directory. Raises CannotStart."""
+    return SavedOptions(
+        drivers=tuple(map(_absolute, drivers)),
+        commands=tuple(CommandLine(text, external_driver.parse_driver_command(text)) for text in commands),
+        manifests=tuple(map(_absolute, manifests)),
+        images=dict(map(user_drivers.parse_image_option, images)),
+        ours=ours,
+    )
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def load_user_drivers(said: SavedOptions) -> UserDrivers:
+    """What it comes to: files are read. Raises CannotStart."""
+    guests = [external_driver.read_driver_file(path) for path in said.drivers]
+    guests += [
+        external_driver.ExternalDriver(controller=line.command, node=line.command) for line in said.commands
+    ]
+    objects = tuple(thing for path in said.manifests for thing in user_drivers.read_manifests(path))
+    alone = bool(guests) or any(thing["kind"] == "CSIDriver" for thing in objects)
+    return UserDrivers(
+        drivers=tuple(guests),
+        manifests=objects,
+        images={image: user_drivers.program_for(line.command) for image, line in said.images.items()},
+        builtin=not alone if said.ours is None else said.ours,
+        options=said,
+    )
+
+
+def resolve_user_drivers(directory: str, **given: Any) -> tuple[UserDrivers, bool]:
+    """What the options bring; where there is none of them, what the last start on the directory was told.
+
+    And whether it was told then. Raises Failure.
+    """
+    try:
+        if told := collect_options(**given):
+            return load_user_drivers(told), False
+        layout = DataDirectory(directory)
+        told = load_options(layout)
+    except CannotStart as error:
+        raise CommandError(str(error)) from error
+    try:
+        return load_user_drivers(told), bool(told)
+    except CannotStart as error:
+        raise CommandError(
+            f"{error}\n  The last start on {layout.directory} was told "
+            f"{' '.join(told.command_words())}: say what to bring instead, or --builtin-drivers for EBS and EFS alone."
+        ) from error
+
+
+def find_unused_images(bringing: UserDrivers) -> Iterator[str]:
+    """An image that no manifest has may come later; it may be mistyped, too."""
+    there = {image for thing in bringing.manifests for image in _images(thing)}
+    names = {name for image in there for name in (image, image.partition("@")[0], image_repository(image))}
+    known = ", ".join(sorted(there)) or "none"
+    for image in bringing.images if bringing.manifests else ():
+        if image not in names:
+            yield f"--image {image}: no container of the manifests has this image; they have {known}"
+
+
+def _images(thing: Any) -> Iterator[str]:
+    """Of containers, wherever they stand in it."""
+    if isinstance(thing, dict):
+        if isinstance(thing.get("image"), str) and "name" in thing:
+            yield thing["image"]
+        for part in thing.values():
+            yield from _images(part)
+    elif isinstance(thing, list):
+        for part in thing:
+            yield from _images(part)
+
+
+def describe_drivers(learned: DiscoveredDrivers) -> Iterator[str]:
+    """What was found out about the drivers, for people."""
+    yield from find_unused_images(learned.user_drivers)
+    for one, facts in zip(learned.user_drivers.drivers, learned.facts, strict=True):
+        where = {
+            external_driver.DeploymentShape.CENTRAL: "one controller, and the node service on every node",
+            external_driver.DeploymentShape.PER_NODE: "one instance on every node, each for its own volumes",
+            external_driver.DeploymentShape.ONE_NODE: "one instance, on the first node",
+        }[external_driver.resolve_shape(one, facts)]
+        yield f"driver {facts.name} {facts.version}".rstrip() + f": {where}"
+        can = sorted(facts.plugin | facts.controller | {f"node {name}" for name in facts.node})
+        yield f"  it can: {', '.join(can) or 'nothing beyond mounting'}"
+        if facts.topology:
+            yield f"  topology: {', '.join(sorted(facts.topology))}"
+        for made in external_driver.build_manifests(one, facts):
+            if isinstance(made, StorageClass):
+                derived = "" if one.classes else ", derived from its answers"
+                yield f"  StorageClass {made.name} ({made.volume_binding_mode or 'Immediate'}{derived})"

@@ -1,5 +1,0 @@
-"""What a verb raises when it cannot do what was asked: one line that says what is wrong and what to do."""
-
-
-class Failure(Exception):
-    """Shown to the user without a traceback; exit code 1."""

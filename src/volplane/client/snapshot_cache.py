@@ -1,0 +1,78 @@
+"""Caches that are read once: for whoever wants to know how things stand, and not to follow them.
+
+What may not be read is left empty and noted, so that an answer can say what it rests on. Of a kind that may
+not be read everywhere, the namespace in question is better than nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, TypeVar, cast
+
+from volplane.api import kinds
+from volplane.api.errors import APIError, Forbidden, NotFound
+from volplane.api.meta import Resource
+from volplane.client.cache import Cache, Caches
+from volplane.client.transport import Transport
+
+T = TypeVar("T", bound=Resource)
+
+LIST = 15.0  # seconds that one list may take
+
+
+class SnapshotCaches(Caches):
+    def __init__(self, transport: Transport | None, *, namespace: str = "") -> None:
+        """`namespace`: the one that matters, where not all may be read. Without a transport there is only
+        what is `put`.
+        """
+        super().__init__(cast("Transport", transport))
+        self.unread: dict[str, str] = {}  # kind → why it is not, or not all, known
+        self._near, self._nowhere = namespace, transport is None
+
+    def get(self, type: type[T], *, namespace: str = "", labels: str = "", fields: str = "") -> Cache[T]:
+        key = (type, namespace, labels, fields)
+        made: Cache[T] | None = self._caches.get(key)
+        if made is None:
+            made = Cache(self._transport, type, namespace=namespace, labels=labels, fields=fields)
+            self._caches[key] = made
+            if self._nowhere:
+                made.fill(())
+            else:
+                reading = self._read(made, namespace, labels, fields)
+                self._tasks.add(asyncio.create_task(reading, name=repr(made)))
+        return made
+
+    def put(self, type: type[T], items: Iterable[T], *, namespace: str = "") -> None:
+        """These are all there are of the kind."""
+        made: Cache[T] = Cache(self._transport, type, namespace=namespace)
+        made.fill(items)
+        self._caches[type, namespace, "", ""] = made
+
+    async def _read(self, cache: Cache[Any], namespace: str, labels: str, fields: str) -> None:
+        what = kinds.of(cache.type)
+        try:
+            items = await self._list(cache.type, namespace, labels, fields)
+        except Forbidden as error:
+            self.unread[what.plural] = str(error)
+            items = []
+            if what.namespaced and self._near and not namespace:
+                try:
+                    items = await self._list(cache.type, self._near, labels, fields)
+                    self.unread[what.plural] = f"only those of namespace {self._near} may be read"
+                except APIError:
+                    pass
+        except NotFound:  # a kind that this cluster does not have
+            items = []
+        except TimeoutError:
+            self.unread[what.plural] = "no answer in time"
+            items = []
+        except Exception as error:  # a cluster may have objects that we cannot read: the others still count
+            self.unread[what.plural] = str(error)
+            items = []
+        cache.fill(items)
+
+    async def _list(self, type: type[T], namespace: str, labels: str, fields: str) -> list[T]:
+        async with asyncio.timeout(LIST):
+            page = await self._transport.list(type, namespace, labels=labels, fields=fields)
+        return list(page.items)

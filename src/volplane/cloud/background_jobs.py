@@ -1,0 +1,46 @@
+"""Work that outlasts the request that began it: a long copy answers "pending" and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from volplane.cloud.errors import Ec2ErrorResponse
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class BackgroundJobs:
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def run_within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T | None:
+        """The result, or None when it takes longer: then it goes on by itself."""
+        task = self.start(coroutine)
+        done, _ = await asyncio.wait([task], timeout=seconds)
+        return task.result() if done else None
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.ensure_future(coroutine)
+        self._running.add(task)
+        task.add_done_callback(self._forget_task)
+        return task
+
+    async def close(self) -> None:
+        """What is under way is given up; the ledger knows of it, and the next start sees to it."""
+        tasks = tuple(self._running)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()  # who waits for it gets it too
+        if error is not None and not isinstance(error, Ec2ErrorResponse):
+            log.error("work in the background failed", exc_info=error)

@@ -1,0 +1,18 @@
+"""The time that a real cloud would take, between an intent and its effect."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from volplane.rules import latency
+
+
+class LatencySimulator:
+    def __init__(self, profile: str = "", seed: int = 0) -> None:
+        self._profile, self._random = latency.check_profile(profile), Random(seed)
+
+    async def simulate(self, action: str) -> None:
+        seconds = latency.seconds(self._profile, action, self._random.random())
+        if seconds:
+            await asyncio.sleep(seconds)

@@ -1,0 +1,141 @@
+"""The service's memory, kept in a store: what is not written here did not happen.
+
+The dictionaries show committed facts only; an operation that has not been committed is known to nobody but
+itself. This process is the only writer, so a conflict in the store is a mistake and not an event to handle.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TypeVar
+
+import msgspec
+
+from volplane.cloud.model import CloudInstance, CloudModification, CloudSnapshot, CloudVolume
+from volplane.store import Store, StoreFailed
+
+log = logging.getLogger(__name__)
+
+_VOLUMES, _INSTANCES, _MODIFICATIONS = "/cloud/volumes/", "/cloud/instances/", "/cloud/modifications/"
+_SNAPSHOTS = "/cloud/snapshots/"
+EVENT_WINDOW = 0  # events that its store keeps in memory: nobody watches it
+COMPACT_INTERVAL = 1000  # writes after which the store lets go of what they have replaced
+
+T = TypeVar("T", CloudVolume, CloudInstance, CloudModification, CloudSnapshot)
+
+
+class CloudRecords:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._revisions: dict[str, int] = {}
+        self._written = 0  # since the store was compacted
+        self.volumes: dict[str, CloudVolume] = {}
+        self.instances: dict[str, CloudInstance] = {}
+        self.modifications: dict[str, CloudModification] = {}
+        self.snapshots: dict[str, CloudSnapshot] = {}
+        self.tokens: dict[str, str] = {}  # client token → volume
+        self.granted = 0  # GiB promised to all volumes together
+        self.unreadable: set[str] = set()  # ids of records that cannot be read: their files are nobody's
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever written down: from the first start on there are instances."""
+        return not (self.volumes or self.instances or self.snapshots or self.unreadable)
+
+    async def load(self) -> None:
+        for volume in await self._read(_VOLUMES, CloudVolume):
+            self._index_volume(volume)
+        for instance in await self._read(_INSTANCES, CloudInstance):
+            self.instances[instance.id] = instance
+        for modification in await self._read(_MODIFICATIONS, CloudModification):
+            self.modifications[modification.volume] = modification
+        for snapshot in await self._read(_SNAPSHOTS, CloudSnapshot):
+            self.snapshots[snapshot.id] = snapshot
+
+    async def put_volume(self, volume: CloudVolume) -> CloudVolume:
+        await self._write(_VOLUMES + volume.id, volume)
+        self._index_volume(volume)
+        return volume
+
+    async def delete_volume(self, volume: CloudVolume) -> None:
+        await self._delete(_VOLUMES + volume.id)
+        self.granted -= self.volumes.pop(volume.id).shape.size
+        if change := self.modifications.get(volume.id):  # after the volume: a record of nothing does no harm
+            await self.delete_modification(change)
+        self.tokens.pop(volume.token, None)
+
+    async def put_instance(self, instance: CloudInstance) -> CloudInstance:
+        await self._write(_INSTANCES + instance.id, instance)
+        self.instances[instance.id] = instance
+        return instance
+
+    async def delete_instance(self, instance: CloudInstance) -> None:
+        await self._delete(_INSTANCES + instance.id)
+        del self.instances[instance.id]
+
+    async def put_modification(self, modification: CloudModification) -> CloudModification:
+        await self._write(_MODIFICATIONS + modification.volume, modification)
+        self.modifications[modification.volume] = modification
+        return modification
+
+    async def delete_modification(self, modification: CloudModification) -> None:
+        await self._delete(_MODIFICATIONS + modification.volume)
+        del self.modifications[modification.volume]
+
+    async def put_snapshot(self, snapshot: CloudSnapshot) -> CloudSnapshot:
+        await self._write(_SNAPSHOTS + snapshot.id, snapshot)
+        self.snapshots[snapshot.id] = snapshot
+        return snapshot
+
+    async def delete_snapshot(self, snapshot: CloudSnapshot) -> None:
+        await self._delete(_SNAPSHOTS + snapshot.id)
+        del self.snapshots[snapshot.id]
+
+    def attached_to(self, instance: str) -> list[CloudVolume]:
+        return [v for v in self.volumes.values() if v.attachment and v.attachment.instance == instance]
+
+    def _index_volume(self, volume: CloudVolume) -> None:
+        before = self.volumes.get(volume.id)
+        self.granted += volume.shape.size - (before.shape.size if before is not None else 0)
+        self.volumes[volume.id] = volume
+        if volume.token:
+            self.tokens[volume.token] = volume.id
+
+    async def _read(self, prefix: str, kind: type[T]) -> list[T]:
+        listing = await self._store.list(prefix)
+        self._revisions |= {r.key: r.revision for r in listing.records}
+        found = []
+        for record in listing.records:
+            try:
+                found.append(msgspec.json.decode(record.value, type=kind))
+            except ValueError as error:
+                name = record.key.rpartition("/")[2]
+                self.unreadable.add(name)
+                log.error("the record of %s cannot be read, its disk is given to nobody: %s", name, error)
+        return found
+
+    async def _write(
+        self, key: str, value: CloudVolume | CloudInstance | CloudModification | CloudSnapshot
+    ) -> None:
+        data = msgspec.json.encode(value)
+        known = self._revisions.get(key)
+        if known is None:
+            revision = await self._store.create(key, data)
+        else:
+            revision = await self._store.update(key, data, revision=known)
+        self._revisions[key] = revision
+        await self._compact(revision)
+
+    async def _delete(self, key: str) -> None:
+        gone = await self._store.delete(key, revision=self._revisions[key])
+        del self._revisions[key]
+        await self._compact(gone.revision)
+
+    async def _compact(self, revision: int) -> None:
+        self._written += 1
+        if self._written >= COMPACT_INTERVAL:
+            self._written = 0
+            try:
+                await self._store.compact(revision - 1)
+            except StoreFailed as error:  # what was to be stored is
+                log.warning("the records are not compacted: %s", error)

@@ -1,0 +1,118 @@
+"""Records as EC2's XML shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from volplane.cloud.model import CloudAttachment, CloudInstance, CloudModification, CloudSnapshot, CloudVolume
+from volplane.cloud.xml import Value
+
+
+def tags(found: Mapping[str, str]) -> list[Value]:
+    return [{"key": key, "value": value} for key, value in sorted(found.items())]
+
+
+def volume(v: CloudVolume) -> dict[str, Value]:
+    return {
+        "volumeId": v.id,
+        "size": v.shape.size,
+        "snapshotId": v.snapshot,
+        "sourceVolumeId": v.source or None,
+        "availabilityZone": v.zone,
+        "status": v.state,
+        "createTime": v.created,
+        "attachmentSet": [attachment(v.id, v.attachment)] if v.attachment else [],
+        "tagSet": tags(v.tags) or None,
+        "volumeType": v.shape.type,
+        "iops": v.shape.iops or None,
+        "throughput": v.shape.throughput or None,
+        "encrypted": v.encrypted,
+        "multiAttachEnabled": False,
+    }
+
+
+def attachment(volume_id: str, a: CloudAttachment) -> dict[str, Value]:
+    return {
+        "volumeId": volume_id,
+        "instanceId": a.instance,
+        "device": a.device,
+        "status": a.state,
+        "attachTime": a.since,
+        "deleteOnTermination": False,
+    }
+
+
+def snapshot(s: CloudSnapshot, progress: int, owner: str) -> dict[str, Value]:
+    return {
+        "snapshotId": s.id,
+        "volumeId": s.volume,
+        "status": s.state,
+        "statusMessage": s.why or None,
+        "startTime": s.started,
+        "completionTime": s.ended or None,
+        "progress": f"{progress}%",
+        "ownerId": owner,
+        "volumeSize": s.size,
+        "description": s.description,
+        "encrypted": s.encrypted,
+        "fullSnapshotSizeInBytes": s.stored or None,
+        "storageTier": "standard",
+        "tagSet": tags(s.tags) or None,
+    }
+
+
+def member(s: CloudSnapshot, progress: int, owner: str) -> dict[str, Value]:
+    """One of several: CreateSnapshots calls its state by another name than everybody else."""
+    shown = snapshot(s, progress, owner)
+    names = ("description", "encrypted", "ownerId", "progress", "snapshotId", "startTime", "tagSet")
+    return {
+        **{name: shown[name] for name in (*names, "volumeId", "volumeSize")},
+        "state": shown["status"],
+    }
+
+
+def modification(m: CloudModification) -> dict[str, Value]:
+    return {
+        "volumeId": m.volume,
+        "modificationState": m.state,
+        "statusMessage": m.failed or None,
+        "targetSize": m.target.size,
+        "targetIops": m.target.iops or None,
+        "targetVolumeType": m.target.type,
+        "targetThroughput": m.target.throughput or None,
+        "originalSize": m.original.size,
+        "originalIops": m.original.iops or None,
+        "originalVolumeType": m.original.type,
+        "originalThroughput": m.original.throughput or None,
+        "progress": 100 if m.ended else 0,
+        "startTime": m.started,
+        "endTime": m.ended or None,
+    }
+
+
+def state(i: CloudInstance) -> dict[str, Value]:
+    return {"code": 16, "name": "running"} if i.running else {"code": 80, "name": "stopped"}
+
+
+def instance(i: CloudInstance, volumes: list[CloudVolume]) -> dict[str, Value]:
+    mapping: list[Value] = [_mapping(v.id, v.attachment) for v in volumes if v.attachment]
+    return {
+        "instanceId": i.id,
+        "instanceState": state(i),
+        "privateDnsName": i.name,
+        "instanceType": "m5.large",
+        "launchTime": i.launched,
+        "placement": {"availabilityZone": i.zone, "tenancy": "default"},
+        "blockDeviceMapping": mapping,
+        "tagSet": tags(i.tags) or None,
+    }
+
+
+def _mapping(volume_id: str, a: CloudAttachment) -> dict[str, Value]:
+    disk: dict[str, Value] = {
+        "volumeId": volume_id,
+        "status": a.state,
+        "attachTime": a.since,
+        "deleteOnTermination": False,
+    }
+    return {"deviceName": a.device, "ebs": disk}

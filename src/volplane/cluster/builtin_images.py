@@ -1,0 +1,314 @@
+"""The built-in images: what a manifest names `volplane/csi-attacher` is a coroutine of the node.
+
+A coroutine gets its container's arguments and environment as a process would, and finds its files through the
+container's mounts. Sidecars are free for everybody: they act as their pod's service account and see what its
+volumes hold. The drivers and the fencer hold the cloud account, so only some accounts may use them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TypeVar
+
+from msgspec import Struct, field, structs
+
+from volplane.base.settings import BadFlag, parse
+from volplane.client import kubeconfig
+from volplane.client.client import Client
+from volplane.csi.client import socket_path
+from volplane.drivers import ebs, efs
+from volplane.host import Host
+from volplane.loops.controller import Unsupported
+from volplane.loops.wait_reports import WaitRegistry
+from volplane.node.containers.base import ContainerSpec
+from volplane.node.containers.task import RestrictedImage, TaskContext, TaskImage
+from volplane.node.image_overrides import ImageOverrides, image_repository
+from volplane.sidecars import attacher, fencer, liveness, provisioner, registrar, resizer, snapshotter
+from volplane.web import PortInUse
+
+T = TypeVar("T", bound=Struct)
+log = logging.getLogger(__name__)
+
+# Upstream's sidecars as their images are called, whatever the registry.
+UPSTREAM = frozenset(
+    {
+        "csi-provisioner",
+        "csi-attacher",
+        "csi-resizer",
+        "csi-snapshotter",
+        "csi-node-driver-registrar",
+        "livenessprobe",
+        "snapshot-controller",
+    }
+)
+
+# What manifests of other times and places tell the sidecars: whom to talk to is known here, the rest is gone.
+UNUSED = frozenset(
+    {
+        "kubeconfig",
+        "master",
+        "connection-timeout",
+        "leader-election-type",
+        "provisioner",
+        "snapshotter",
+        "mode",
+    }
+)
+
+C = TypeVar(
+    "C",
+    provisioner.ProvisionerOptions,
+    attacher.AttacherOptions,
+    resizer.ResizerOptions,
+    snapshotter.SnapshotterOptions,
+)
+
+
+class ImageDeps(Struct, frozen=True):
+    """What the built-in images need of the process they run in."""
+
+    client: Callable[[str, TaskContext], AbstractAsyncContextManager[Client]]  # for a component of a pod
+    host: Host
+    account: ebs.AwsAccount
+    places: Mapping[str, ebs.EbsNodeConfig]  # by node
+    shared: str  # the directory of shared file systems
+    wait_registry: WaitRegistry = field(default_factory=WaitRegistry)
+
+
+class PluginOptions(Struct, frozen=True, kw_only=True):
+    endpoint: str
+    extra_tags: str = ""
+
+
+class BuiltinImages(Mapping[str, TaskImage]):
+    """The built-in images by all names that manifests have for them.
+
+    Upstream publishes the sidecars in several registries, and vendors copy them into their own; the last part
+    of the name is the same everywhere. An image that a program of this machine stands for is not built in.
+    """
+
+    def __init__(self, own: Mapping[str, TaskImage], programs: ImageOverrides | None = None) -> None:
+        self._own, self._programs = own, programs or ImageOverrides()
+
+    def _name(self, image: str) -> str:
+        if image in self._own:
+            return image
+        last = image_repository(image).rpartition("/")[2]
+        return f"volplane/{last}" if last in UPSTREAM and self._programs.get(image) is None else ""
+
+    def __getitem__(self, image: str) -> TaskImage:
+        return self._own[self._name(image)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+
+def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> BuiltinImages:
+    """The images by the names that manifests use."""
+
+    async def ebs_plugin(context: TaskContext) -> None:
+        mode, *rest = context.args or ("",)
+        settings = _settings(PluginOptions, rest)
+        socket = context.path("/" + settings.endpoint.removeprefix("unix:").lstrip("/"))
+        if mode == "controller":
+            await _until_stopped(context, ebs.run_controller(kit.account, kit.host, socket))
+        elif mode == "node":
+            place = kit.places[context.env["CSI_NODE_NAME"]]
+            serving = ebs.run_node(place, kit.host, context.node, socket, account=kit.account)
+            await _until_stopped(context, serving)
+        else:
+            raise SystemExit(f'the first argument says what to run, "controller" or "node", not "{mode}"')
+
+    async def efs_plugin(context: TaskContext) -> None:
+        mode, *rest = context.args or ("",)
+        settings = _settings(PluginOptions, rest)
+        socket = context.path("/" + settings.endpoint.removeprefix("unix:").lstrip("/"))
+        if mode == "controller":
+            await _until_stopped(context, efs.run_controller(kit.shared, kit.host, socket))
+        elif mode == "node":
+            name = context.env["CSI_NODE_NAME"]
+            place = kit.places[name]
+            serving = efs.run_node(
+                kit.shared, place.instance, kit.host, context.node, socket, latency=place.latency
+            )
+            await _until_stopped(context, serving)
+        else:
+            raise SystemExit(f'the first argument says what to run, "controller" or "node", not "{mode}"')
+
+    def sidecar(
+        component: str, kind: type[C], run: Callable[..., Awaitable[None]], *, placed: bool = False
+    ) -> TaskImage:
+        async def image(context: TaskContext) -> None:
+            settings = _resolve_socket(context, _settings(kind, context.args))
+            identity, namespace = _as_sidecar(context)
+            where = {"node": context.env.get("NODE_NAME", "")} if placed else {}
+            registry = kit.wait_registry
+            async with kit.client(component, context) as client:
+
+                def running(told: C) -> Awaitable[None]:
+                    return run(
+                        client,
+                        told,
+                        identity=identity,
+                        namespace=namespace,
+                        wait_registry=registry,
+                        **where,
+                    )
+
+                quiet = structs.replace(settings, http_endpoint="", metrics_address="")
+                await _until_stopped(context, _run_with_port_fallback(context, running, settings, quiet))
+
+        return image
+
+    async def node_driver_registrar(context: TaskContext) -> None:
+        settings = _resolve_socket(context, _settings(registrar.RegistrarOptions, context.args))
+        # A socket that is made in the kubelet's registry makes its driver one of the node's.
+        with context.open_directory(settings.plugin_registration_path) as directory:
+            settings = structs.replace(settings, plugin_registration_path=directory)
+            quiet = structs.replace(settings, http_endpoint="", health_port=0)
+            await _until_stopped(context, _run_with_port_fallback(context, registrar.run, settings, quiet))
+
+    async def livenessprobe(context: TaskContext) -> None:
+        settings = _resolve_socket(context, _settings(liveness.LivenessOptions, context.args))
+        await _until_stopped(context, _run_liveness_on_free_port(context, settings))
+
+    async def node_fencer(context: TaskContext) -> None:
+        ec2 = await ebs.connect_ec2(kit.account, kit.host)
+        try:
+            async with kit.client("node-fencer", context) as client:
+                work = fencer.run(client, driver=ebs.NAME, is_off=ec2.is_off, wait_registry=kit.wait_registry)
+                await _until_stopped(context, work)
+        finally:
+            await ec2.close()
+
+    async def snapshot_controller(context: TaskContext) -> None:
+        log.info("the controller manager looks after snapshots already: nothing to do here")
+        await context.stop.wait()
+
+    own: dict[str, TaskImage] = {
+        "volplane/ebs-plugin": RestrictedImage("ebs-plugin", ebs_plugin, _is_node_service),
+        "volplane/efs-plugin": RestrictedImage("efs-plugin", efs_plugin, _is_node_service),
+        "volplane/csi-provisioner": sidecar(
+            "csi-provisioner", provisioner.ProvisionerOptions, provisioner.run, placed=True
+        ),
+        "volplane/csi-attacher": sidecar("csi-attacher", attacher.AttacherOptions, attacher.run),
+        "volplane/csi-resizer": sidecar("csi-resizer", resizer.ResizerOptions, resizer.run),
+        "volplane/csi-snapshotter": sidecar(
+            "csi-snapshotter", snapshotter.SnapshotterOptions, snapshotter.run, placed=True
+        ),
+        "volplane/csi-node-driver-registrar": node_driver_registrar,
+        "volplane/livenessprobe": livenessprobe,
+        "volplane/node-fencer": RestrictedImage("node-fencer", node_fencer, _never),
+        "volplane/snapshot-controller": snapshot_controller,
+    }
+    return BuiltinImages(own, programs)
+
+
+def _is_node_service(spec: ContainerSpec) -> bool:
+    return spec.args[:1] == ("node",)
+
+
+def _never(spec: ContainerSpec) -> bool:
+    return False
+
+
+async def _run_with_port_fallback(
+    context: TaskContext, run: Callable[[T], Awaitable[None]], settings: T, quiet: T
+) -> None:
+    """With its health and metrics over HTTP, or without where another instance has the port.
+
+    Nodes of one machine share its ports, which manifests do not know. A pod that has not asked for the
+    machine's network opens no port in it.
+    """
+    if not context.spec.host_network:
+        return await run(quiet)
+    try:
+        await run(settings)
+    except PortInUse as error:
+        log.warning("%s: another instance answers there", error.strerror)
+        await run(quiet)
+
+
+async def _run_liveness_on_free_port(context: TaskContext, settings: liveness.LivenessOptions) -> None:
+    """Nodes of one machine share its ports: whoever comes second answers elsewhere, and its node knows where.
+
+    Answered by the first, a driver that hangs would cost all others their lives, or stay unseen itself. So
+    does a pod that has not asked for the machine's network.
+    """
+    if context.spec.host_network:
+        try:
+            return await liveness.run(settings)
+        except PortInUse as error:
+            log.warning("%s: this node asks at another one", error.strerror)
+    asked = int(settings.endpoint.rpartition(":")[2])
+    elsewhere = structs.replace(settings, http_endpoint="", metrics_address="", health_port=0)
+    await liveness.run(elsewhere, started=lambda port: context.ports.update({asked: port}))
+
+
+def _settings(kind: type[T], arguments: tuple[str, ...] | list[str]) -> T:
+    try:
+        return parse(kind, arguments, unused=UNUSED)
+    except BadFlag as error:
+        raise SystemExit(str(error)) from error
+
+
+S = TypeVar(
+    "S",
+    provisioner.ProvisionerOptions,
+    attacher.AttacherOptions,
+    resizer.ResizerOptions,
+    snapshotter.SnapshotterOptions,
+    registrar.RegistrarOptions,
+    liveness.LivenessOptions,
+)
+
+
+def _resolve_socket(context: TaskContext, settings: S) -> S:
+    """The settings with the driver's socket where it really is."""
+    address = socket_path(settings.csi_address) or settings.csi_address
+    return structs.replace(settings, csi_address=context.path(address))
+
+
+def _as_sidecar(context: TaskContext) -> tuple[str, str]:
+    # The pod's name is stable over restarts of the process, so that a lease is taken up again at once.
+    identity = context.env.get("POD_NAME", context.spec.pod_name)
+    return identity, context.env.get("NAMESPACE", context.spec.namespace)
+
+
+@asynccontextmanager
+async def service_account_client(component: str, context: TaskContext) -> AsyncIterator[Client]:
+    """The client of a pod, by the service account that it mounts: it may what its own roles allow."""
+    directory = str(kubeconfig.SERVICE_ACCOUNT)
+    try:
+        token, authority = context.read(f"{directory}/token"), context.read(f"{directory}/ca.crt")
+        transport = kubeconfig.from_service_account(token, authority, agent=component, env=context.env)
+    except (kubeconfig.BadKubeconfig, OSError) as error:
+        raise SystemExit(f"no API server to talk to: {error}") from error
+    client = Client(transport, component=component)
+    try:
+        yield client
+    finally:
+        await client.close()
+        await transport.close()
+
+
+async def _until_stopped(context: TaskContext, work: Awaitable[None]) -> None:
+    """Run until the work ends by itself or the container is asked to end."""
+    running = asyncio.ensure_future(work)
+    asked = asyncio.create_task(context.stop.wait())
+    try:
+        await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            await running
+    except Unsupported as error:
+        raise SystemExit(str(error)) from error
+    finally:
+        asked.cancel()
+        running.cancel()
+        await asyncio.gather(running, asked, return_exceptions=True)

@@ -1,0 +1,319 @@
+"""A cluster's data directory: what lies where, who its nodes are, and what is remembered between two starts.
+
+Node directories are short (`n/1`): a Unix socket's path ends at 107 bytes, and drivers put theirs deep below.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import os
+import random
+import secrets
+import shutil
+import socket
+import stat
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from volplane.base.directory_identity import DirectoryOrigin, claim_directory
+from volplane.base.files import atomic_write
+from volplane.base.locks import LockHeld, lock
+from volplane.cluster.errors import UnusableDataDirectory
+from volplane.host import network
+from volplane.host.mounts import read_table
+from volplane.loops import wait_reports
+from volplane.node.network import address_ranges
+from volplane.node.network.pod_network import bridge_name
+from volplane.store import StoreInUse
+
+log = logging.getLogger(__name__)
+
+REGION = "us-east-1"
+ZONES = "abcdefghijklmnopqrstuvwxyz"
+PORTS = range(20_000, 65_536)
+PORT_TRIES = 1000
+
+
+class ClusterMember(Struct, frozen=True):
+    """A node of the cluster."""
+
+    name: str
+    index: int
+    zone: str
+    instance: str
+    root: Path
+
+
+class SavedCluster(Struct, frozen=True):
+    """What must be the same at the next start."""
+
+    port: int = 0
+    cloud_port: int = 0
+    kubelet_ports: dict[str, int] = {}
+    access_key: str = ""
+    secret_key: str = ""
+    pod_range: str = ""  # addresses of all pods; none if they share the machine's
+
+
+class DataDirectory:
+    """The paths of one data directory."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory).expanduser().resolve()  # as the kernel names mounts
+        self.state = self.directory / "state.db"
+        self.kubeconfig = self.directory / "kubeconfig"
+        self.cloud = self.directory / "cloud"
+        self.shared = self.directory / "efs"
+        self.guests = self.directory / "shared"  # what drivers that were brought share between nodes
+        self.run = self.directory / "run"
+        self.ready = self.directory / "ready"
+        self.brought = self.directory / "brought.json"  # how drivers and manifests of others were brought
+        self.nodes = self.directory / "n"
+        self.lock = self.directory / "up.lock"
+        self._memory = self.directory / "cluster.json"
+        self._marks: list[socket.socket] = []
+        self.bridge = bridge_name(str(self.directory))
+
+    def remove_wait_report_sockets(self) -> None:
+        """Of roles that were killed: they would be taken for ones that do not answer."""
+        for left in self.run.glob(f"*{wait_reports.SUFFIX}"):
+            left.unlink(missing_ok=True)
+
+    def wait_report_socket(self, role: str) -> Path:
+        """The socket on which a role's process tells what it waits for."""
+        return self.run / f"{role.replace('/', '-')}{wait_reports.SUFFIX}"
+
+    def create(self) -> bool:
+        """Create the directory, for its owner only; whether it was not there before. Raises Unusable.
+
+        One that is there already keeps its mode: all that is written into it is for its owner only anyway.
+        """
+        try:
+            fresh = not self.directory.exists()
+            if fresh:
+                self.directory.mkdir(mode=0o700, parents=True)
+            self._check_ownership()
+            for part in (self.cloud, self.run, self.nodes):
+                part.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise self._unusable(error) from error
+        return fresh
+
+    def _check_ownership(self) -> None:
+        """A directory that others can write to would let them change our files for theirs, and in one that
+        is somebody else's, what has the name of a file of ours is not ours.
+        """
+        there = self.directory.stat()
+        refused = f"cannot use {self.directory} as data directory: "
+        if there.st_uid != os.geteuid():
+            raise UnusableDataDirectory(
+                f"{refused}it belongs to user {there.st_uid}; name one that does not exist yet"
+            )
+        if there.st_mode & stat.S_IWOTH or (there.st_mode & stat.S_IWGRP and there.st_gid != os.getegid()):
+            raise UnusableDataDirectory(
+                f"{refused}other users can write to it (mode {stat.S_IMODE(there.st_mode):04o}); "
+                f"name one that does not exist yet, or take that away: chmod go-w {self.directory}"
+            )
+        if any(mark.exists() for mark in (self.lock, self._memory, self.state)):
+            return
+        ours = (self.cloud, self.run, self.nodes, self.shared, self.guests, self.directory / "pki")
+        if strange := next((part for part in ours if part.exists()), None):
+            raise UnusableDataDirectory(
+                f"{refused}{strange} is there and is not Volplane's; name an empty directory"
+            )
+
+    def _unusable(self, error: OSError) -> UnusableDataDirectory:
+        inside = f"{error.filename}: " if error.filename not in (None, str(self.directory)) else ""
+        return UnusableDataDirectory(
+            f"cannot use {self.directory} as data directory: {inside}{error.strerror}"
+        )
+
+    def claim_directory(self) -> DirectoryOrigin:
+        """Make a directory that was copied from another one a cluster of its own. Raises Unusable.
+
+        Under the lock, before anything is read: the files of a copy name what belongs to the original.
+        """
+        try:
+            found = claim_directory(str(self.directory), self._forget_original)
+        except OSError as error:
+            raise self._unusable(error) from error
+        if found.is_copy:
+            beside = f"; {found.original} keeps its own, and its ports" if found.original else ""
+            log.warning("%s was copied: no container, mount or disk is taken over%s", self.directory, beside)
+        return found
+
+    def _forget_original(self, found: DirectoryOrigin) -> None:
+        """Links to the original's disks, its processes, and its ports if both are to run side by side."""
+        for link in (*self.nodes.glob("*/dev/*"), *self.nodes.glob("*/dev/disk/by-id/*")):
+            if link.is_symlink() and os.readlink(link).startswith("/dev/loop"):
+                link.unlink()
+        for file in (self.ready, *self.run.glob("*.pid")):
+            file.unlink(missing_ok=True)
+        if found.original:
+            held = self.load_saved()
+            self.save(SavedCluster(access_key=held.access_key, secret_key=held.secret_key))
+
+    def check_state(self) -> None:
+        """A cluster that was started before has its state, or is not started. Raises Unusable."""
+        if not self._memory.exists():
+            return
+        size = self.state.stat().st_size if self.state.exists() else -1
+        if size <= 0:
+            raise UnusableDataDirectory(
+                f"{self.state} is {'empty' if size == 0 else 'missing'}, though a cluster was started here "
+                f"before: restore it from a backup, or begin anew with another --data-dir"
+            )
+
+    def discard(self) -> None:
+        """After a first start that failed: as if it had not been tried. What is mounted somewhere stays."""
+        if not read_table().under(str(self.directory)):
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def acquire_lock(self) -> int:
+        """Keep every other `up` out of the directory until the descriptor is closed. Raises InUse."""
+        try:
+            return lock(str(self.lock))
+        except LockHeld as error:
+            raise StoreInUse(f"the data directory {self.directory}", error.pid) from None
+        except OSError as error:
+            raise UnusableDataDirectory(f"cannot lock {self.lock}: {error.strerror}") from error
+
+    def members(self, nodes: int, nodes_per_zone: int) -> list[ClusterMember]:
+        return [self.member(i, nodes_per_zone) for i in range(1, nodes + 1)]
+
+    def member(self, index: int, nodes_per_zone: int) -> ClusterMember:
+        name = f"worker-{index}"
+        zone = f"{REGION}{ZONES[(index - 1) // nodes_per_zone % len(ZONES)]}"
+        instance = "i-0" + hashlib.sha256(name.encode()).hexdigest()[:16]
+        return ClusterMember(name, index, zone, instance, self.nodes / str(index))
+
+    # --- remembered between starts
+
+    def load_saved(self) -> SavedCluster:
+        """Nothing, if there was no start yet or its file cannot be read: ports and keys are chosen anew."""
+        try:
+            return msgspec.json.decode(self._memory.read_bytes(), type=SavedCluster)
+        except (FileNotFoundError, NotADirectoryError):
+            return SavedCluster()
+        except (OSError, ValueError) as error:
+            log.warning("%s cannot be read, ports and keys are chosen anew: %s", self._memory, error)
+            return SavedCluster()
+
+    def save(self, memory: SavedCluster) -> None:
+        self.write(self._memory, memory)
+
+    def write(self, place: Path, what: Struct) -> None:
+        """Whole or not at all, through a power cut too, and for its owner only."""
+        atomic_write(str(place), msgspec.json.format(msgspec.json.encode(what), indent=2), durable=True)
+
+    def prepare_ports_and_keys(
+        self, port: int = 0, nodes: int = 0, *, pods_apart: bool = False
+    ) -> SavedCluster:
+        """Ports and keys for this start: those of the last one where there was one.
+
+        The API server's port is in people's kubeconfigs, so it stays even if somebody else has it now, which
+        is then an error; the others are known to us alone and can change.
+        """
+        held = self.load_saved()
+        members = [self.member(i, 1).name for i in range(1, nodes + 1)]
+        kubelets = {name: self._port(_still_free(held.kubelet_ports.get(name))) for name in members}
+        return SavedCluster(
+            port=self._port(port or held.port, known=True),
+            cloud_port=self._port(_still_free(held.cloud_port)),
+            kubelet_ports={**held.kubelet_ports, **kubelets},
+            access_key=held.access_key or "AKIA" + secrets.token_hex(8).upper(),
+            secret_key=held.secret_key or secrets.token_urlsafe(30),
+            pod_range=self._pod_range(held.pod_range, nodes) if pods_apart else "",
+        )
+
+    def _port(self, wanted: int, *, known: bool = False) -> int:
+        """That one, or a free one, marked as ours until `release`: it is some time until a server is on it,
+        and whoever starts beside us chooses, too. One that is `known` to others stays.
+        """
+        for port in itertools.chain([wanted] if wanted else [], (free_port() for _ in range(PORT_TRIES))):
+            mark = _reserve_port(port)
+            if mark is not None:
+                self._marks.append(mark)
+            if mark is not None or (known and port == wanted):
+                return port
+        raise UnusableDataDirectory("this machine has no free port left")
+
+    def release(self) -> None:
+        """Let others have our ports."""
+        for mark in self._marks:
+            mark.close()
+        self._marks.clear()
+
+    def _pod_range(self, held: str, nodes: int) -> str:
+        """The last one if it is large enough and nobody else on this machine has it by now."""
+        wanted = address_ranges.candidates(address_ranges.prefix_for(nodes), str(self.directory))
+        if held and address_ranges.fits_nodes(IPv4Network(held), nodes):
+            wanted = itertools.chain([IPv4Network(held)], wanted)
+        try:
+            used = network.list_used_ranges(self.bridge)
+        except OSError as error:
+            log.warning("pods share this machine's network, whose routes cannot be read: %s", error)
+            return ""
+        found = network.first_free(wanted, used)
+        if found is None:
+            raise UnusableDataDirectory(
+                f"this machine uses all of {address_ranges.SPACE}: start it with --pod-network=host"
+            )
+        return str(found)
+
+
+def _still_free(port: int | None) -> int:
+    return port if port and _is_free(port) else 0
+
+
+def free_port() -> int:
+    """One that stays ours while we are down.
+
+    The kernel gives out the ports of its own range to whoever connects somewhere, so a server that restarts
+    there may find a stranger on its port, or a client of its own that was connected to itself.
+    """
+    given_out = _ephemeral_ports()
+    for _ in range(PORT_TRIES):
+        port = random.choice(PORTS)
+        if port not in given_out and _is_free(port):
+            return port
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        any_port: int = probe.getsockname()[1]
+        return any_port
+
+
+def _reserve_port(port: int) -> socket.socket | None:
+    """None if another cluster has it. Such names belong to the network's namespace, as ports do, and end with
+    their process.
+    """
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0volplane-port-{port}")
+    except OSError:
+        mark.close()
+        return None
+    return mark
+
+
+def _ephemeral_ports() -> range:
+    try:
+        first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    except OSError:
+        return range(0)
+    return range(int(first), int(last) + 1)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that are over do not count
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

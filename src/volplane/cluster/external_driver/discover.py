@@ -1,0 +1,264 @@
+"""A driver is started once, in a directory that is thrown away, and asked what it is.
+
+It runs in a container like the ones it will have later, so that it finds the same paths and leaves nothing on
+this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from google.protobuf.message import Message
+from msgspec import structs
+
+from volplane.api.names import is_subdomain
+from volplane.cluster.external_driver import host_paths
+from volplane.cluster.external_driver.command import FIELDS, MODE, PATHS, SHARED, STATE, fill_variables
+from volplane.cluster.external_driver.model import Command, DiscoveredDriver, ExternalDriver, InvalidDriver
+from volplane.csi import v1
+from volplane.csi.client import CsiChannel
+from volplane.csi.outcome import BadReply, CallError, Code
+from volplane.csi.replies import known_names
+from volplane.host import Host
+from volplane.node.containers.base import ContainerError, ContainerRunState, ContainerSpec, Mount
+from volplane.node.containers.process import ProcessRuntime
+
+PATIENCE = 20.0  # seconds until it must listen
+CALL = 30.0  # seconds for an answer
+GRACE = 2.0
+FIRST_LINES, LAST_LINES = 3, 8  # what a program says first is often why, and the rest its usage
+LONGEST_NAME = 63
+PROBE_NODE = "probe"  # the node's name while asking
+KUBELET = "/var/lib/kubelet"
+
+
+async def discover_driver(
+    guest: ExternalDriver, *, host: Host | None = None, patience: float = PATIENCE
+) -> DiscoveredDriver:
+    """Start the driver, ask, end it. Raises BadGuest, with the driver's last words if it does not answer."""
+    mine = host or Host()
+    try:
+        return await _probe(guest, mine, patience)
+    finally:
+        if host is None:
+            await mine.close()
+
+
+async def _probe(guest: ExternalDriver, host: Host, patience: float) -> DiscoveredDriver:
+    directory = tempfile.mkdtemp(prefix="vpp-")
+    runtime = ProcessRuntime(f"{directory}/c", host, cover=(directory,))
+    try:
+        answers = [
+            await _discover(command, runtime, f"{directory}/{mode}", mode, host, patience)
+            for mode, command in _instances(guest).items()
+        ]
+    finally:
+        await runtime.close()
+        await host.call(shutil.rmtree, directory, True)
+    return _merge_answers(guest, answers)
+
+
+def _instances(guest: ExternalDriver) -> dict[str, Command]:
+    """What to start, by what it is wanted for."""
+    if guest.is_single_program:
+        assert guest.node is not None
+        return {"all": guest.node}
+    sides = {"controller": guest.controller, "node": guest.node}
+    return {mode: command for mode, command in sides.items() if command is not None}
+
+
+def _merge_answers(guest: ExternalDriver, answers: list[DiscoveredDriver]) -> DiscoveredDriver:
+    names = list(dict.fromkeys(answer.name for answer in answers))
+    if len(names) > 1:
+        raise InvalidDriver(f"the controller calls itself {names[0]}, the node service {names[1]}")
+    if guest.name and guest.name != names[0]:
+        raise InvalidDriver(f"the driver is to be {guest.name} and calls itself {names[0]}")
+    first, last = answers[0], answers[-1]
+    return structs.replace(
+        last,
+        plugin=first.plugin | last.plugin,
+        expansion=first.expansion | last.expansion,
+        controller=first.controller,
+    )
+
+
+async def _discover(
+    command: Command, runtime: ProcessRuntime, directory: str, mode: str, host: Host, patience: float
+) -> DiscoveredDriver:
+    spec = await host.call(_spec, command, directory, mode)
+    try:
+        await runtime.start(spec)
+    except ContainerError as error:
+        raise InvalidDriver(f"`{_format_command(command)}` cannot be started: {error}") from error
+    try:
+        async with (
+            _fail_if_driver_ends(runtime, spec, command) as guard,
+            CsiChannel(f"{directory}/csi/csi.sock", component="probe") as channel,
+        ):
+            await guard(_wait_until_listening(channel, spec, command, patience))
+            facts: DiscoveredDriver = await guard(_facts(channel, mode, spec, command))
+            return facts
+    finally:
+        await runtime.stop(spec.id, GRACE)
+        await runtime.remove(spec.id)
+
+
+@asynccontextmanager
+async def _fail_if_driver_ends(
+    runtime: ProcessRuntime, spec: ContainerSpec, command: Command
+) -> AsyncIterator[Any]:
+    """What is awaited inside, or the end of the driver as an error."""
+    ended = asyncio.create_task(runtime.wait(spec.id))
+
+    async def guard(work: Coroutine[Any, Any, Any]) -> Any:
+        working = asyncio.create_task(work)
+        try:
+            await asyncio.wait({working, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done() or (working.exception() and ended.done()):
+                raise InvalidDriver(_describe_exit(ended.result(), spec, command))
+            return working.result()
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    try:
+        yield guard
+    finally:
+        ended.cancel()
+        await asyncio.gather(ended, return_exceptions=True)
+
+
+async def _wait_until_listening(
+    channel: CsiChannel, spec: ContainerSpec, command: Command, patience: float
+) -> None:
+    try:
+        await channel.ready(patience)
+    except TimeoutError:
+        where = f"$CSI_ENDPOINT ({PATHS['CSI_ENDPOINT']})"
+        why = f"`{_format_command(command)}` runs, but after {patience:g} s nobody listens at {where}"
+        raise InvalidDriver(f"{why}{_log_excerpt(spec)}") from None
+
+
+async def _facts(channel: CsiChannel, mode: str, spec: ContainerSpec, command: Command) -> DiscoveredDriver:
+    async def ask(method: str, request: Message) -> Any:
+        try:
+            return await channel.call(method, request, timeout=CALL)
+        except BadReply as error:
+            raise InvalidDriver(
+                f"`{_format_command(command)}` does not follow CSI: {error.message}"
+            ) from error
+        except CallError as error:
+            said = f"`{_format_command(command)}` does not answer {method}: {error}"
+            if error.code in (Code.UNAVAILABLE, Code.INTERNAL) and method == "GetPluginInfo":
+                said = f"`{_format_command(command)}` listens, but does not speak CSI: {error.message}"
+            raise InvalidDriver(f"{said}{_log_excerpt(spec)}") from error
+
+    info = await ask("GetPluginInfo", v1.GetPluginInfoRequest())
+    name = _check_name(info.name)
+    answer = await ask("GetPluginCapabilities", v1.GetPluginCapabilitiesRequest())
+    services, growth = v1.PluginCapability.Service.Type, v1.PluginCapability.VolumeExpansion.Type
+    plugin = known_names(services, (c.service.type for c in answer.capabilities if c.HasField("service")))
+    grows = [c.volume_expansion.type for c in answer.capabilities if c.HasField("volume_expansion")]
+    controller: frozenset[str] = frozenset()
+    if "CONTROLLER_SERVICE" in plugin and mode != "node":
+        answer = await ask("ControllerGetCapabilities", v1.ControllerGetCapabilitiesRequest())
+        calls = v1.ControllerServiceCapability.RPC.Type
+        controller = known_names(calls, (c.rpc.type for c in answer.capabilities if c.HasField("rpc")))
+    facts = DiscoveredDriver(
+        name=name,
+        version=info.vendor_version,
+        plugin=plugin,
+        expansion=known_names(growth, grows),
+        controller=controller,
+    )
+    return facts if mode == "controller" else await _of_node(facts, ask)
+
+
+async def _of_node(facts: DiscoveredDriver, ask: Any) -> DiscoveredDriver:
+    answer = await ask("NodeGetCapabilities", v1.NodeGetCapabilitiesRequest())
+    calls = v1.NodeServiceCapability.RPC.Type
+    info = await ask("NodeGetInfo", v1.NodeGetInfoRequest())
+    return structs.replace(
+        facts,
+        node=known_names(calls, (c.rpc.type for c in answer.capabilities if c.HasField("rpc"))),
+        node_id=info.node_id,
+        topology=dict(info.accessible_topology.segments),
+        asked_as=PROBE_NODE,
+        max_volumes=info.max_volumes_per_node,
+    )
+
+
+def _check_name(name: str) -> str:
+    if len(name) > LONGEST_NAME or not is_subdomain(name.lower()):
+        raise InvalidDriver(
+            f'the driver\'s name "{name}" is none: at most {LONGEST_NAME} letters, digits, "-" and ".", as in'
+            " my.driver.example.com"
+        )
+    return name
+
+
+# --- the container
+
+
+def _spec(command: Command, directory: str, mode: str) -> ContainerSpec:
+    inside = {f"{directory}/csi": "/csi", f"{directory}/state": STATE, f"{directory}/shared": SHARED}
+    inside[f"{directory}/kubelet"] = KUBELET
+    for source in inside:
+        os.makedirs(source)
+    variables = {
+        **dict.fromkeys(FIELDS, PROBE_NODE),
+        **PATHS,
+        MODE: mode,
+        "NODE_IP": "127.0.0.1",
+        "POD_IP": "127.0.0.1",
+    }
+    own = {name: fill_variables(value, variables) for name, value in command.env.items()}
+    brought = [Mount(path, path) for path in host_paths.hidden_paths(command)]
+    return ContainerSpec(
+        id=os.path.basename(directory),
+        name="driver",
+        command=tuple(fill_variables(word, variables) for word in command.argv),
+        env={**variables, **own},
+        workdir=command.directory,
+        mounts=(*brought, *(Mount(source, target) for source, target in inside.items())),
+        privileged=True,
+        log_path=f"{directory}/log",
+    )
+
+
+# --- words
+
+
+def _format_command(command: Command) -> str:
+    if command.argv[:2] == ("/bin/sh", "-c"):
+        return command.argv[2].replace("$$", "$")
+    return " ".join(command.argv)
+
+
+def _describe_exit(state: ContainerRunState, spec: ContainerSpec, command: Command) -> str:
+    words = _log_excerpt(spec)
+    how = (
+        f"with code {state.exit_code}"
+        if not state.message
+        else f"with code {state.exit_code}: {state.message}"
+    )
+    return f"`{_format_command(command)}` ended {how}, before it was asked anything{words}"
+
+
+def _log_excerpt(spec: ContainerSpec) -> str:
+    """What matters of the driver's output, indented; the log's lines are `time stream F text`."""
+    text = ""
+    with suppress(OSError), open(spec.log_path, errors="replace") as file:
+        text = file.read()
+    lines = [line.split(" ", 3)[3] for line in text.splitlines() if line.count(" ") >= 3]
+    if not lines:
+        return "; it says nothing"
+    if len(lines) > FIRST_LINES + LAST_LINES:
+        lines = [*lines[:FIRST_LINES], "…", *lines[-LAST_LINES:]]
+    return "; it says:" + "".join(f"\n    {line}" for line in lines)

@@ -1,0 +1,86 @@
+"""What of this machine a container of a driver would not see, though its command names it.
+
+A container runs over the machine's root, with empty /tmp and /run, without the machine's secrets, such as
+home directories, and without file systems that are mounted beside the system's own. A program that lies in
+such a place is brought in by a mount.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+from volplane.cluster.external_driver.model import Command
+from volplane.host.mounts import MountTable, read_table
+from volplane.node.containers.launcher.root import SECRETS, SYSTEM
+from volplane.node.containers.launcher_client import interpreter_paths
+
+EMPTY = ("/tmp", "/var/tmp", "/run")
+_SHARED_DIRECTORIES = ("/", *EMPTY, *SYSTEM, "/dev", "/proc", "/sys")
+
+
+def hidden_paths(command: Command, table: MountTable | None = None) -> tuple[str, ...]:
+    """The paths of the machine that the command needs and would not see, outer ones only."""
+    mounts = [e.target for e in (table or read_table())]
+    wanted = [path for path in _paths_of(command) if not _is_seen(path, mounts)]
+    return tuple(_outermost(dict.fromkeys(wanted)))
+
+
+def _paths_of(command: Command) -> Iterator[str]:
+    yield from _unless_shared(command.directory)
+    program = command.argv[0]
+    for path in dict.fromkeys((program, os.path.realpath(program), _interpreter(program))):
+        if path.startswith("/"):
+            yield from _install_directory(path)
+    texts = [*command.argv[1:], *command.env.values()]
+    for text in texts:
+        for part in (*text.partition("=")[::2], *text.split(":")):
+            if part.startswith("/") and os.path.exists(part):
+                yield from _unless_shared(part)
+
+
+def _interpreter(program: str) -> str:
+    """What a script names in its first line, as it lies on this machine; nothing of a binary."""
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(512)
+    except OSError:
+        return ""
+    words = os.fsdecode(first[2:]).split() if first.startswith(b"#!") else []
+    return os.path.realpath(words[0]) if words else ""
+
+
+def _unless_shared(path: str) -> Iterator[str]:
+    """Never all of a place where others keep things, too."""
+    if os.path.normpath(path) not in _SHARED_DIRECTORIES:
+        yield os.path.normpath(path)
+
+
+def _install_directory(program: str) -> Iterator[str]:
+    """Where a program is installed: beside it may lie what it needs, as in a virtual environment."""
+    directory = os.path.dirname(program)
+    if os.path.basename(directory) == "bin":
+        directory = os.path.dirname(directory)
+    yield from _unless_shared(program if directory in _SHARED_DIRECTORIES else directory)
+
+
+def _is_seen(path: str, mounts: Iterable[str]) -> bool:
+    real = os.path.realpath(path)
+    covered = [os.path.realpath(place) for place in (*EMPTY, *SECRETS)]
+    if any(_inside(real, place) for place in covered):
+        shown = [place for place in interpreter_paths() if any(_inside(place, other) for other in covered)]
+        return any(_inside(real, place) for place in shown)
+    around = max((m for m in mounts if _inside(real, m)), key=len, default="/")
+    return around == "/" or around in SYSTEM
+
+
+def _inside(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _outermost(paths: Iterable[str]) -> Iterator[str]:
+    chosen: list[str] = []
+    for path in sorted(paths):
+        if not any(_inside(path, other) for other in chosen):
+            chosen.append(path)
+            yield path

@@ -1,0 +1,232 @@
+"""A driver as its author deploys it: which container of the manifests it is, and how it is started by itself.
+
+Arguments and environment of the container stay, with what an instance differs by in the place of pod fields
+and of the socket's path. Directories that are mounted for it are known under their names only inside a
+container: where an argument names one it becomes a part of `$STATE_DIR`, and one that nobody names has to be.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from volplane.api.meta import Resource
+from volplane.cluster.external_driver.command import FIELDS
+from volplane.cluster.external_driver.driver_file import BadField, read_object, with_objects
+from volplane.cluster.external_driver.model import Command, ExternalDriver, InvalidDriver
+from volplane.node.image_overrides import SHELLS, image_repository
+
+WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet")
+REGISTRAR = "csi-node-driver-registrar"
+OF_CONTROLLER = frozenset({"csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter"})
+OWN_KINDS = ("CSIDriver", "StorageClass", "VolumeSnapshotClass", "VolumeAttributesClass", "Secret")
+# What is at the same place on the machine: the node's own directories, and the machine's devices.
+SAME = ("/var/lib/kubelet", "/dev", "/sys", "/proc", "/run", "/etc", "/lib/modules", "/usr")
+_INSTANCE = {path: name for name, path in reversed(FIELDS.items())}
+_SOCKET = re.compile(r"unix:(?://)?(/[^\s,;'\"]+)|(/[^\s,;'\"=]+\.sock)\b")
+_REFERENCE = re.compile(r"\$\$\((\w+)\)|\$\((\w+)\)")
+
+Manifest = Mapping[str, Any]
+
+
+def from_manifests(things: Sequence[Manifest], images: Mapping[str, Command]) -> ExternalDriver:
+    """The driver among the objects: the container whose image is one of `images`. Raises BadGuest."""
+    known = [(pod, one) for pod in _pods(things) for one in pod["containers"]]
+    found = [(pod, one) for pod, one in known if _program_for(one, images)]
+    found = [(pod, one) for pod, one in found if _names_socket(one)] or found
+    if not found:
+        there = ", ".join(sorted({str(one.get("image")) for _, one in known})) or "no containers at all"
+        raise InvalidDriver(f"no container has the image {' or '.join(images)} of --image; there is {there}")
+    sides: dict[str, Command] = {}
+    for pod, container in found:
+        for side in _sides(pod):
+            sides.setdefault(side, _command(pod, container, images, things))
+    if "node" not in sides:
+        raise InvalidDriver(f"no pod of the manifests has the driver and a {REGISTRAR} beside it")
+    guest = ExternalDriver(controller=sides.get("controller"), node=sides["node"])
+    try:
+        own = [read_object(dict(thing)) for thing in things if thing["kind"] in OWN_KINDS]
+        return with_objects(guest, _ours(own, things))
+    except BadField as error:
+        raise InvalidDriver(str(error)) from error
+
+
+def _ours(objects: list[Resource], things: Sequence[Manifest]) -> list[Resource]:
+    """With several drivers' classes in one directory: those of this one."""
+    names = {_name(thing) for thing in things if thing["kind"] == "CSIDriver"}
+    return [o for o in objects if not names or getattr(o, "provisioner", None) in (None, *names)]
+
+
+def _pods(things: Sequence[Manifest]) -> Iterator[Manifest]:
+    for thing in things:
+        if thing["kind"] in WORKLOADS:
+            pod = ((thing.get("spec") or {}).get("template") or {}).get("spec") or {}
+            if not pod.get("containers"):
+                raise InvalidDriver(
+                    f"{thing['kind']} {_name(thing)}: spec.template.spec.containers is missing"
+                )
+            yield pod
+
+
+def _name(thing: Manifest) -> str:
+    return str((thing.get("metadata") or {}).get("name", ""))
+
+
+def _program_for(container: Manifest, images: Mapping[str, Command]) -> Command | None:
+    image = container.get("image", "")
+    return images.get(image) or images.get(image.partition("@")[0]) or images.get(image_repository(image))
+
+
+def _names_socket(container: Manifest) -> bool:
+    values = [str(env.get("value") or "") for env in container.get("env") or ()]
+    words = (*(container.get("args") or ()), *(container.get("command") or ()))
+    return any(map(_SOCKET.search, (*map(str, words), *values)))
+
+
+def _sides(pod: Manifest) -> Iterator[str]:
+    beside = {image_repository(one.get("image", "")).rpartition("/")[2] for one in pod["containers"]}
+    if REGISTRAR in beside:
+        yield "node"
+    if beside & OF_CONTROLLER:
+        yield "controller"
+
+
+def _command(
+    pod: Manifest, container: Manifest, images: Mapping[str, Command], things: Sequence[Manifest]
+) -> Command:
+    program = _program_for(container, images)
+    assert program is not None
+    known = _environment(container, things)
+    asked = [_expand(word, known) for word in container.get("command") or ()]
+    words = [_expand(word, known) for word in container.get("args") or ()]
+    if asked and posixpath.basename(asked[0]) in SHELLS:
+        argv = [*asked, *words]
+    else:
+        argv = [*program.argv, *asked[1:], *words]
+    texts = [*argv, *known.values(), *program.env.values()]
+    places = {**_socket(container, texts), **_directories(pod, container, texts)}
+    return Command(
+        tuple(_replace_paths(word, places) for word in argv),
+        {name: _replace_paths(value, places) for name, value in {**program.env, **known}.items()},
+        program.directory,
+    )
+
+
+def _environment(container: Manifest, things: Sequence[Manifest]) -> dict[str, str]:
+    """Raises BadGuest."""
+    who = f"container {container.get('name', '')}"
+    known: dict[str, str] = {}
+    for source in container.get("envFrom") or ():
+        known |= _read_env_from(who, source, things)
+    for env in container.get("env") or ():
+        name, given = env["name"], env.get("valueFrom") or {}
+        field = (given.get("fieldRef") or {}).get("fieldPath")
+        if field in _INSTANCE:
+            known[name] = f"${{{_INSTANCE[field]}}}"
+        elif not given:
+            known[name] = _expand(str(env.get("value") or ""), known)
+        elif (value := _resolve_reference(given, things)) is not None:
+            known[name] = _literal(value)
+        elif not any((one or {}).get("optional") for one in given.values()):
+            raise InvalidDriver(
+                f"{who}: where {name} comes from is not known here: {_describe_source(given)}"
+            )
+    return known
+
+
+def _read_env_from(who: str, source: Manifest, things: Sequence[Manifest]) -> dict[str, str]:
+    """Of `envFrom`: all that a ConfigMap or a Secret has. Raises BadGuest."""
+    field, kind = ("secretRef", "Secret") if "secretRef" in source else ("configMapRef", "ConfigMap")
+    wanted, prefix = source.get(field) or {}, source.get("prefix") or ""
+    values = _values(kind, wanted, things)
+    if values is None and not wanted.get("optional"):
+        raise InvalidDriver(f"{who}: envFrom: the manifests have no {kind} {wanted.get('name', '')}")
+    return {f"{prefix}{name}": _literal(text) for name, text in (values or {}).items()}
+
+
+def _literal(text: str) -> str:
+    return text.replace("$", "$$")
+
+
+def _describe_source(source: Manifest) -> str:
+    field, wanted = next(iter(source.items()))
+    return " ".join(filter(None, (field, *map(str, (wanted or {}).values()))))
+
+
+def _resolve_reference(source: Manifest, things: Sequence[Manifest]) -> str | None:
+    for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
+        if wanted := source.get(field):
+            return (_values(kind, wanted, things) or {}).get(wanted.get("key"))
+    return None
+
+
+def _values(kind: str, wanted: Manifest, things: Sequence[Manifest]) -> dict[str, str] | None:
+    """Of a ConfigMap or a Secret among the objects. Raises BadGuest."""
+    for thing in things:
+        if thing["kind"] != kind or _name(thing) != wanted.get("name"):
+            continue
+        data = {str(key): str(value) for key, value in (thing.get("data") or {}).items()}
+        if kind == "Secret":
+            data = {key: _decode_secret(_name(thing), key, value) for key, value in data.items()}
+            data |= {str(key): str(value) for key, value in (thing.get("stringData") or {}).items()}
+        return data
+    return None
+
+
+def _decode_secret(secret: str, key: str, value: str) -> str:
+    try:
+        return b64decode(value, validate=True).decode()
+    except ValueError as error:
+        raise InvalidDriver(f"Secret {secret}: data.{key} is not text in base64") from error
+
+
+def _expand(text: str, known: Mapping[str, str]) -> str:
+    """`$(NAME)` as the kubelet fills it in; every other dollar is one."""
+    made, end = "", 0
+    for match in _REFERENCE.finditer(text):
+        made += text[end : match.start()].replace("$", "$$")
+        escaped, name = match[1], match[2]
+        made += f"$$({escaped})" if escaped else known.get(name, f"$$({name})")
+        end = match.end()
+    return made + text[end:].replace("$", "$$")
+
+
+def _socket(container: Manifest, texts: Sequence[str]) -> dict[str, str]:
+    for text in texts:
+        if match := _SOCKET.search(text):
+            return {match[1] or match[2]: "${CSI_SOCKET}"}
+    if any("${CSI_SOCKET}" in text or "${CSI_ENDPOINT}" in text for text in texts):
+        return {}
+    raise InvalidDriver(f"container {container['name']}: no argument and no variable of it names its socket")
+
+
+def _directories(pod: Manifest, container: Manifest, texts: Sequence[str]) -> dict[str, str]:
+    """What is mounted for the driver, as it is called outside of a container."""
+    sockets = {posixpath.dirname(match[1] or match[2]) for t in texts for match in _SOCKET.finditer(t)}
+    volumes = {volume["name"]: volume for volume in pod.get("volumes") or ()}
+    made, unnamed = {}, []
+    for mount in container.get("volumeMounts") or ():
+        path = mount["mountPath"].rstrip("/") or "/"
+        kept = "hostPath" in volumes.get(mount["name"], {}) or "emptyDir" in volumes.get(mount["name"], {})
+        if not kept or path in sockets or any(path == s or path.startswith(f"{s}/") for s in SAME):
+            continue
+        if any(re.search(rf"(?<![\w.-]){re.escape(path)}(?![\w.-])", text) for text in texts):
+            made[path] = f"${{STATE_DIR}}/{mount['name']}"
+        else:
+            unnamed.append(path)
+    if unnamed and not any("${STATE_DIR}" in text or "${SHARED_DIR}" in text for text in texts):
+        raise InvalidDriver(
+            f"container {container['name']}: {unnamed[0]} is mounted for it, and no argument says so. Outside"
+            " of a container it is somewhere else: say where, as in --image"
+            f" '{container['image']}=mydriver --state-dir=$STATE_DIR'"
+        )
+    return made
+
+
+def _replace_paths(text: str, places: Mapping[str, str]) -> str:
+    for path, name in places.items():
+        text = re.sub(rf"(?<![\w.-]){re.escape(path)}(?![\w.-])", lambda _, name=name: name, text)  # type: ignore[misc]
+    return text

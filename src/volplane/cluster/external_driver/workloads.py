@@ -1,0 +1,365 @@
+"""How a driver that was brought is deployed: the objects that an author would write by hand.
+
+A driver and the sidecars that its capabilities call for share a pod and a socket. The subtle thing is the
+state: `$STATE_DIR` is a directory of its node, `$SHARED_DIR` one that all nodes see, as if a network had it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from msgspec import structs
+
+from volplane.api.core import Secret
+from volplane.api.meta import Resource
+from volplane.api.names import sanitize_driver
+from volplane.api.snapshot import VolumeGroupSnapshotClass
+from volplane.cluster.apply import parse_object
+from volplane.cluster.external_driver import host_paths
+from volplane.cluster.external_driver.command import FIELDS, MODE, PATHS, SHARED, SOCKET, STATE, for_manifest
+from volplane.cluster.external_driver.model import (
+    Command,
+    DeploymentShape,
+    DiscoveredDriver,
+    ExternalDriver,
+    resolve_shape,
+)
+from volplane.cluster.readiness import ExpectedDriver, WorkloadRef
+from volplane.cluster.sidecar_roles import bind_leases, bind_sidecar
+
+KUBELET = "/var/lib/kubelet"
+FIRST_NODE = "worker-1"
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+DEFAULT_SNAPSHOT_CLASS = "snapshot.storage.kubernetes.io/is-default-class"
+DEFAULT_GROUP_CLASS = "groupsnapshot.storage.kubernetes.io/is-default-class"
+HEALTH = 9808  # upstream's default; where several nodes of a machine want it, each finds its own
+LIVENESS = {
+    "httpGet": {"path": "/healthz", "port": HEALTH},
+    "initialDelaySeconds": 10,
+    "timeoutSeconds": 3,
+    "periodSeconds": 10,
+    "failureThreshold": 5,
+}
+GRACE = 5  # seconds for a driver that is asked to end
+Manifest = dict[str, Any]
+
+
+def build_manifests(
+    guest: ExternalDriver,
+    facts: DiscoveredDriver,
+    *,
+    shared: str = "",
+    default: bool = True,
+    node: str = FIRST_NODE,
+) -> list[Resource]:
+    """Everything that the driver needs in a cluster, in the order to create it.
+
+    `shared` is the directory behind $SHARED_DIR; `default`: its class serves claims that name none; `node` is
+    where a driver runs that has one node only.
+    """
+    where = resolve_shape(guest, facts)
+    namespace = namespace_of(facts)
+    things: list[Manifest] = [
+        _manifest("v1", "Namespace", namespace),
+        _manifest("v1", "ServiceAccount", "driver", namespace),
+    ]
+    sidecars = sorted(_sidecars(guest, facts, where))
+    things += [bind_sidecar(f"{namespace}-{name}", namespace, "driver", name) for name in sidecars]
+    if sidecars:
+        things.append(bind_leases("driver-leases", namespace, "driver"))
+    made = [parse_object(thing) for thing in things]
+    made += [_in(namespace, secret) for secret in guest.secrets]
+    made.append(guest.driver or parse_object(_driver(facts)))
+    made += _classes(guest, facts, where, default=default, node=node)
+    made += guest.objects
+    layout = _WorkloadBuilder(
+        guest, facts, where, namespace, shared or f"{KUBELET}/csi-shared/{facts.name}", node
+    )
+    made += [parse_object(thing) for thing in layout.workloads()]
+    return made
+
+
+def expected_driver(
+    guest: ExternalDriver, facts: DiscoveredDriver, nodes: Sequence[str], *, node: str = FIRST_NODE
+) -> ExpectedDriver:
+    """What is to be seen when it is ready to work."""
+    where = resolve_shape(guest, facts)
+    namespace = namespace_of(facts)
+    controller = WorkloadRef("Deployment", namespace, "controller")
+    if where is DeploymentShape.ONE_NODE:
+        return ExpectedDriver(facts.name, (node,), WorkloadRef("StatefulSet", namespace, "driver"))
+    central = where is DeploymentShape.CENTRAL and _has_controller(guest, facts)
+    return ExpectedDriver(facts.name, tuple(nodes), controller if central else None)
+
+
+def namespace_of(facts: DiscoveredDriver) -> str:
+    return sanitize_driver(facts.name.lower()).strip("-")
+
+
+def _has_controller(guest: ExternalDriver, facts: DiscoveredDriver) -> bool:
+    return guest.controller is not None and "CONTROLLER_SERVICE" in facts.plugin
+
+
+def _in(namespace: str, secret: Secret) -> Secret:
+    if secret.namespace:
+        return secret
+    return structs.replace(secret, metadata=structs.replace(secret.metadata, namespace=namespace))
+
+
+# --- what the API must know of it
+
+
+def _driver(facts: DiscoveredDriver) -> Manifest:
+    node_only = "CONTROLLER_SERVICE" not in facts.plugin
+    spec: Manifest = {
+        "attachRequired": facts.attaches,
+        "podInfoOnMount": node_only,  # an inline volume is known by its pod alone
+        # A driver that sets the group itself says so by a capability, and then nobody else does.
+        "fsGroupPolicy": "File",
+        "volumeLifecycleModes": ["Persistent", "Ephemeral"] if node_only else ["Persistent"],
+        "storageCapacity": _publishes_capacity(facts),
+    }
+    return _manifest("storage.k8s.io/v1", "CSIDriver", facts.name, spec=spec)
+
+
+def _publishes_capacity(facts: DiscoveredDriver) -> bool:
+    """Room matters to the scheduler only where places differ."""
+    return facts.provisions and facts.has_topology and "GET_CAPACITY" in facts.controller
+
+
+def _classes(
+    guest: ExternalDriver, facts: DiscoveredDriver, where: DeploymentShape, *, default: bool, node: str
+) -> list[Resource]:
+    made: list[Resource] = list(guest.classes)
+    if not guest.classes and facts.provisions:
+        made.append(parse_object(_class(facts, where, default=default, node=node)))
+    made += guest.snapshot_classes
+    if not guest.snapshot_classes and facts.snapshots:
+        marked = {"annotations": {DEFAULT_SNAPSHOT_CLASS: "true"}}
+        thing = _manifest("snapshot.storage.k8s.io/v1", "VolumeSnapshotClass", facts.name)
+        thing["metadata"] |= marked
+        made.append(parse_object(thing | {"driver": facts.name, "deletionPolicy": "Delete"}))
+    if facts.groups and not any(isinstance(own, VolumeGroupSnapshotClass) for own in guest.objects):
+        thing = _manifest("groupsnapshot.storage.k8s.io/v1beta2", "VolumeGroupSnapshotClass", facts.name)
+        thing["metadata"]["annotations"] = {DEFAULT_GROUP_CLASS: "true"}
+        made.append(parse_object(thing | {"driver": facts.name, "deletionPolicy": "Delete"}))
+    return made
+
+
+def _class(facts: DiscoveredDriver, where: DeploymentShape, *, default: bool, node: str) -> Manifest:
+    thing = _manifest("storage.k8s.io/v1", "StorageClass", facts.name)
+    if default:
+        thing["metadata"]["annotations"] = {DEFAULT_CLASS: "true"}
+    thing |= {
+        "provisioner": facts.name,
+        "reclaimPolicy": "Delete",
+        "volumeBindingMode": "WaitForFirstConsumer" if facts.has_topology else "Immediate",
+        "allowVolumeExpansion": facts.expands
+        and (where is not DeploymentShape.PER_NODE or facts.expands_on_nodes),
+    }
+    if where is DeploymentShape.ONE_NODE and facts.has_topology:
+        # Pods go where the driver is: no other node has its topology.
+        me = {facts.asked_as, facts.node_id} - {""}
+        keys = [key for key, value in facts.topology.items() if value in me]
+        terms = [{"key": key, "values": [node]} for key in keys]
+        if terms:
+            thing["allowedTopologies"] = [{"matchLabelExpressions": terms}]
+        else:  # where its node is, the volume itself must tell
+            thing["volumeBindingMode"] = "Immediate"
+    return thing
+
+
+# --- the pods
+
+
+def _sidecars(guest: ExternalDriver, facts: DiscoveredDriver, where: DeploymentShape) -> dict[str, list[str]]:
+    """The sidecars that the driver's capabilities and its CSIDriver call for, with their flags."""
+    each = where is DeploymentShape.PER_NODE
+    made: dict[str, list[str]] = {}
+    if facts.provisions:
+        made["provisioner"] = ["--extra-create-metadata", "--timeout=60s"]
+        if each:
+            made["provisioner"] += ["--node-deployment", "--strict-topology", "--immediate-topology=false"]
+        if _publishes_capacity(facts):
+            level = 2 if where is DeploymentShape.CENTRAL else 1
+            made["provisioner"] += ["--enable-capacity", f"--capacity-ownerref-level={level}"]
+    # Who says that volumes are attached and attaches none still needs somebody who notes it. Such a one asks
+    # nobody either.
+    if facts.attaches or _notes_attachments(guest):
+        made["attacher"] = ["--timeout=60s", *(["--leader-election"] if each else [])]
+    # A resizer asks one controller for all volumes: it cannot look after those of its node alone. Where nodes
+    # grow them by themselves it asks nobody, and any one of them may lead.
+    if facts.expands_on_nodes or ((facts.expands or facts.modifies) and not each):
+        made["resizer"] = ["--timeout=60s", *(["--leader-election"] if facts.expands_on_nodes else [])]
+    if facts.snapshots:
+        made["snapshotter"] = ["--extra-create-metadata", *(["--node-deployment"] if each else [])]
+        if facts.groups:
+            made["snapshotter"].append("--feature-gates=CSIVolumeGroupSnapshot=true")
+    return made
+
+
+def _notes_attachments(guest: ExternalDriver) -> bool:
+    return guest.driver is not None and guest.driver.spec.attach_required is not False
+
+
+class _WorkloadBuilder:
+    def __init__(
+        self,
+        guest: ExternalDriver,
+        facts: DiscoveredDriver,
+        where: DeploymentShape,
+        namespace: str,
+        shared: str,
+        node: str,
+    ) -> None:
+        self.guest, self.facts, self.where = guest, facts, where
+        self.namespace, self.shared, self.node = namespace, shared, node
+
+    def workloads(self) -> list[Manifest]:
+        if self.where is DeploymentShape.ONE_NODE:
+            return [self._one_node()]
+        each = self.where is DeploymentShape.PER_NODE
+        found = [self._every_node(sidecars=each)]
+        if not each and _has_controller(self.guest, self.facts):
+            found.insert(0, self._controller())
+        return found
+
+    def _controller(self) -> Manifest:
+        assert self.guest.controller is not None
+        beside = [*self._sidecar_containers(self._controller_sidecars()), self._liveness()]
+        containers = [self._driver(self.guest.controller, "controller"), *beside]
+        spec = self._pod(containers, self.guest.controller, {"emptyDir": {}})
+        return self._workload(
+            "Deployment", "controller", spec, {"replicas": 1, "strategy": {"type": "Recreate"}}
+        )
+
+    def _every_node(self, *, sidecars: bool) -> Manifest:
+        assert self.guest.node is not None
+        everything = frozenset(_sidecars(self.guest, self.facts, self.where))
+        beside = self._sidecar_containers(
+            everything if sidecars else everything - self._controller_sidecars()
+        )
+        mode = "all" if sidecars else "node"
+        containers = [self._driver(self.guest.node, mode), self._registrar(), *beside, self._liveness()]
+        spec = self._pod(containers, self.guest.node, self._plugin())
+        return self._workload("DaemonSet", "node", spec, {})
+
+    def _one_node(self) -> Manifest:
+        assert self.guest.node is not None
+        beside = [
+            self._registrar(),
+            *self._sidecar_containers(_sidecars(self.guest, self.facts, self.where)),
+            self._liveness(),
+        ]
+        containers = [self._driver(self.guest.node, "all"), *beside]
+        spec = self._pod(containers, self.guest.node, self._plugin())
+        spec["nodeSelector"] = {"kubernetes.io/hostname": self.node}
+        return self._workload("StatefulSet", "driver", spec, {"replicas": 1, "serviceName": "driver"})
+
+    def _workload(self, kind: str, name: str, pod: Manifest, more: Manifest) -> Manifest:
+        labels = {"app": name, "volplane/driver": self.facts.name}
+        template = {"metadata": {"labels": labels}, "spec": pod}
+        spec = {"selector": {"matchLabels": labels}, "template": template, **more}
+        thing = _manifest("apps/v1", kind, name, self.namespace, spec=spec)
+        thing["metadata"]["labels"] = labels
+        return thing
+
+    def _pod(self, containers: list[Manifest], command: Command, socket: Manifest) -> Manifest:
+        volumes = [
+            {"name": "socket", **socket},
+            {"name": "kubelet", "hostPath": {"path": KUBELET, "type": "Directory"}},
+            {
+                "name": "registration",
+                "hostPath": {"path": f"{KUBELET}/plugins_registry", "type": "Directory"},
+            },
+            _directory("state", f"{KUBELET}/csi-data/{self.facts.name}"),
+            _directory("shared", self.shared),
+        ]
+        brought = host_paths.hidden_paths(command)
+        volumes += [{"name": f"path-{n}", "hostPath": {"path": path}} for n, path in enumerate(brought)]
+        return {
+            "serviceAccountName": "driver",
+            "hostNetwork": True,
+            "priorityClassName": "system-node-critical",
+            "terminationGracePeriodSeconds": GRACE,
+            "tolerations": [{"operator": "Exists"}],
+            "containers": containers,
+            "volumes": volumes,
+        }
+
+    def _plugin(self) -> Manifest:
+        return {"hostPath": {"path": f"{KUBELET}/plugins/{self.facts.name}", "type": "DirectoryOrCreate"}}
+
+    def _driver(self, command: Command, mode: str) -> Manifest:
+        fields = [_from_field(name, path) for name, path in FIELDS.items()]
+        fixed = {**PATHS, MODE: mode}
+        own = {name: for_manifest(value) for name, value in command.env.items()}
+        env = [*fields, *({"name": n, "value": v} for n, v in {**fixed, **own}.items())]
+        mounts = [
+            {"name": "socket", "mountPath": "/csi"},
+            {"name": "kubelet", "mountPath": KUBELET, "mountPropagation": "Bidirectional"},
+            {"name": "state", "mountPath": STATE},
+            {"name": "shared", "mountPath": SHARED},
+        ]
+        brought = host_paths.hidden_paths(command)
+        mounts += [{"name": f"path-{n}", "mountPath": path} for n, path in enumerate(brought)]
+        return {
+            "name": "driver",
+            "image": f"localhost/{self.facts.name.lower()}",
+            "command": [for_manifest(word) for word in command.argv],
+            "workingDir": command.directory,
+            "env": [e for e in env if e["name"] not in own or "value" in e],
+            "livenessProbe": LIVENESS,
+            "securityContext": {"privileged": True},
+            "volumeMounts": mounts,
+        }
+
+    def _registrar(self) -> Manifest:
+        path = f"{KUBELET}/plugins/{self.facts.name}/csi.sock"
+        flags = [f"--kubelet-registration-path={path}", "--plugin-registration-path=/registration"]
+        made = self._sidecar(
+            "node-driver-registrar", "volplane/csi-node-driver-registrar", "registrar", flags
+        )
+        made["volumeMounts"].append({"name": "registration", "mountPath": "/registration"})
+        return made
+
+    def _liveness(self) -> Manifest:
+        flags = [f"--health-port={HEALTH}"]
+        return self._sidecar("liveness-probe", "volplane/livenessprobe", "liveness", flags)
+
+    def _controller_sidecars(self) -> frozenset[str]:
+        """Those that ask the controller. That its nodes grow volumes only the node service can tell."""
+        apart = self.facts.expands_on_nodes and not self.guest.is_single_program
+        return frozenset(_sidecars(self.guest, self.facts, self.where)) - ({"resizer"} if apart else set())
+
+    def _sidecar_containers(self, wanted: Collection[str]) -> list[Manifest]:
+        found = {n: f for n, f in _sidecars(self.guest, self.facts, self.where).items() if n in wanted}
+        return [self._sidecar(f"csi-{n}", f"volplane/csi-{n}", n, flags) for n, flags in found.items()]
+
+    def _sidecar(self, name: str, image: str, role: str, flags: list[str]) -> Manifest:
+        fields = {
+            "POD_NAME": "metadata.name",
+            "NAMESPACE": "metadata.namespace",
+            "NODE_NAME": "spec.nodeName",
+        }
+        return {
+            "name": name,
+            "image": image,
+            "args": [f"--csi-address={SOCKET}", *flags, *self.guest.sidecars.get(role, ())],
+            "env": [_from_field(name, path) for name, path in fields.items()],
+            "volumeMounts": [{"name": "socket", "mountPath": "/csi"}],
+        }
+
+
+def _from_field(name: str, path: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _directory(name: str, path: str) -> Manifest:
+    return {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+
+
+def _manifest(api_version: str, kind: str, name: str, namespace: str = "", **fields: Any) -> Manifest:
+    metadata: Manifest = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **fields}

@@ -1,0 +1,392 @@
+"""The same cluster as processes: one per role, over HTTPS, kept running.
+
+A role that dies is started again; a node that was crashed on purpose stays down until it is revived. The
+roles hold the read end of a pipe whose write end is ours: when this process dies, whatever kills it, they end
+at once, so that nothing serves a directory that the next start wants to own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Iterable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+import msgspec
+from msgspec import Struct
+
+from volplane.api.core import Namespace
+from volplane.api.errors import Timeout, Unavailable
+from volplane.apiserver.auth.certificates import CertificateAuthority
+from volplane.apiserver.auth.kubeconfig import write as write_kubeconfig
+from volplane.apiserver.auth.well_known_users import MASTERS, NODES
+from volplane.base import clock
+from volplane.base.files import atomic_write
+from volplane.base.log import FILE
+from volplane.client import kubeconfig
+from volplane.client.client import Client
+from volplane.cluster import readiness, user_drivers
+from volplane.cluster.apply import MANIFESTS, ROLES, WITHOUT_DRIVERS, apply
+from volplane.cluster.data_directory import REGION, ClusterMember, DataDirectory
+from volplane.cluster.errors import ClusterNotReady, RoleFailed
+from volplane.cluster.saved_options import save_options
+from volplane.cluster.single_process import (
+    ClusterOptions,
+    cloud_options,
+    expected_drivers,
+    node_options,
+    prepare_ports_and_keys,
+)
+from volplane.cluster.user_drivers import NO_USER_DRIVERS, DiscoveredDrivers, UserDrivers
+from volplane.host import Host, network
+from volplane.host.processes import Process, start_time
+from volplane.node.options import NodeOptions
+from volplane.store.sqlite.space import SpaceReserve
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between two starts of a role that keeps dying
+WORTH = 10  # times its last pause that a role lived: it does not keep dying
+LIFELINE = "VOLPLANE_LIFELINE"
+WAITS = "VOLPLANE_WAITS"  # where a role tells what it waits for
+# A role may be told to stop before it can hear it: that waits until it can, because it may have to take down
+# what an earlier life has left.
+HELD = (signal.SIGINT, signal.SIGTERM)
+PATIENCE = 30.0
+GIVE_UP = 5.0  # seconds in which a role that is wanted for the start may end again and again
+
+
+class ProcessIdentity(Struct, frozen=True):
+    """A role's process: a pid alone may be somebody else's by now."""
+
+    pid: int
+    start: int
+
+    @property
+    def is_alive(self) -> bool:
+        return start_time(self.pid) == self.start != 0
+
+
+class RoleFiles:
+    """The files that say which role runs where."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def pid_file(self, role: str) -> Path:
+        return self.directory / f"{role.replace('/', '-')}.pid"
+
+    def log(self, role: str) -> Path:
+        return self.directory / f"{role.replace('/', '-')}.log"
+
+    def last_log_line(self, role: str) -> str:
+        lines = self.log(role).read_text(errors="replace").split("\n")
+        said = [line.removeprefix("volplane: ") for line in lines if line.strip()]
+        return said[-1] if said else f"its log {self.log(role)} is empty"
+
+    def crash_marker(self, role: str) -> Path:
+        """Exists while a role is to stay down."""
+        return self.directory / f"{role.replace('/', '-')}.crashed"
+
+    def write(self, role: str, pid: int) -> None:
+        # Not durable: a power cut ends every process that it could tell of.
+        atomic_write(str(self.pid_file(role)), msgspec.json.encode(ProcessIdentity(pid, start_time(pid))))
+
+    def read(self, role: str) -> ProcessIdentity | None:
+        try:
+            return msgspec.json.decode(self.pid_file(role).read_bytes(), type=ProcessIdentity)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            log.warning("%s cannot be read and counts as missing: %s", self.pid_file(role), error)
+            return None
+
+
+class MultiProcessCluster:
+    """`async with MultiProcessCluster(settings) as cluster:` like `Cluster`, with a process per role."""
+
+    def __init__(self, settings: ClusterOptions, drivers: UserDrivers = NO_USER_DRIVERS) -> None:
+        self.settings, self.user_drivers = settings, drivers
+        self.learned = DiscoveredDrivers(NO_USER_DRIVERS)
+        self.layout = DataDirectory(settings.data_dir)
+        self.members = self.layout.members(settings.nodes, settings.nodes_per_zone)
+        self.runs = RoleFiles(self.layout.run)
+        self._stack = AsyncExitStack()
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._processes: dict[str, Process] = {}
+        self._revived = asyncio.Event()
+        self._is_up = False
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    # --- start
+
+    async def _start(self) -> None:
+        if self.layout.create():
+            self._stack.push_async_callback(self._discard)
+        SpaceReserve(str(self.layout.state)).require_space()  # a role could not even write why it ends
+        self._stack.callback(os.close, self.layout.acquire_lock())
+        self.layout.claim_directory()
+        self.layout.check_state()
+        self.layout.remove_wait_report_sockets()
+        self._stack.callback(self.layout.release)
+        self.memory = prepare_ports_and_keys(self.layout, self.settings)
+        self.url = f"https://127.0.0.1:{self.memory.port}"
+        self.authority = CertificateAuthority(self.layout.directory / "pki")
+        self.host = Host()
+        self._stack.push_async_callback(self.host.close)
+        self._lifeline = os.pipe()
+        self._stack.callback(self._cut_lifeline)
+        self._stack.callback(self.layout.ready.unlink, missing_ok=True)
+        self.runs.write("up", os.getpid())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._revived.set)
+        self._stack.push_async_callback(self._stop)
+        self.learned = await user_drivers.discover_drivers(self.user_drivers, self.host)
+        if self.user_drivers.builtin:
+            self._start_role("cloud", self._cloud())
+        self._start_role(
+            "apiserver", ["--data-dir", str(self.layout.directory), "--port", str(self.memory.port)]
+        )
+        await self._connect()
+        self.layout.save(self.memory)
+        await self._apply((ROLES,))  # before those start who may nothing without them
+        self._start_role("controller-manager", self._manager())
+        self._start_role("scheduler", ["--kubeconfig", self._write_kubeconfig("system:kube-scheduler")])
+        # Links in a node's /dev may be those of before a reboot, until the disk service has set them right.
+        if self.user_drivers.builtin:
+            await self._wait_unless_role_failed(self._wait_for_cloud())
+        for member in self.members:
+            self._start_role(f"node/{member.name}", self._node(member))
+        with save_options(self.layout, self.user_drivers.options):
+            await self._deploy()
+
+    async def _deploy(self) -> None:
+        await self._apply(MANIFESTS if self.user_drivers.builtin else WITHOUT_DRIVERS)
+        if things := self.learned.manifests(str(self.layout.guests)):
+            await user_drivers.apply(self._transport, things)
+
+    async def _apply(self, manifests: Iterable[str]) -> None:
+        """However often the API server dies meanwhile; what was created before stays as it is."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    return await apply(self.client, manifests)
+                except (Unavailable, Timeout) as error:
+                    log.warning("the manifests are not applied yet: %s", error)
+                await asyncio.sleep(FIRST_PAUSE)
+
+    async def _connect(self) -> None:
+        self._transport = transport = kubeconfig.load(self._write_kubeconfig("volplane", MASTERS))
+        self._stack.push_async_callback(transport.close)
+        self.client = Client(transport, component="volplane")
+        self._stack.push_async_callback(self.client.close)
+        await self._wait_unless_role_failed(self._wait_for_apiserver())
+
+    async def _wait_for_cloud(self) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    try:
+                        _, writer = await asyncio.open_connection("127.0.0.1", self.memory.cloud_port)
+                    except ConnectionError:
+                        await asyncio.sleep(FIRST_PAUSE)
+                    else:
+                        return writer.close()
+        except TimeoutError:
+            raise ClusterNotReady(f"the disk service does not answer: see {self.runs.log('cloud')}") from None
+
+    async def _wait_for_apiserver(self) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self.client.cache(Namespace).wait_synced()
+        except TimeoutError:
+            raise ClusterNotReady(
+                f"the API server does not answer: see {self.runs.log('apiserver')}"
+            ) from None
+
+    async def _wait_unless_role_failed(self, work: Awaitable[None]) -> None:
+        """Wait for `work`, or raise what keeps a role from starting."""
+        waited = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({waited, *self._keepers.values()}, return_when=asyncio.FIRST_COMPLETED)
+            for keeper in self._keepers.values():
+                if keeper.done():
+                    keeper.result()
+            await waited
+        finally:
+            waited.cancel()
+            await asyncio.gather(waited, return_exceptions=True)
+
+    def _write_kubeconfig(self, user: str, *groups: str) -> str:
+        """A kubeconfig with a certificate for this role."""
+        name = user.replace(":", "-")
+        pair = self.authority.client(f"client-{name}", user, groups)
+        path = self.layout.run / f"{name}.kubeconfig"
+        write_kubeconfig(path, server=self.url, ca=self.authority.pair.cert, user=user, pair=pair)
+        return str(path)
+
+    def _cloud(self) -> list[str]:
+        settings = cloud_options(self.layout, self.memory, self.members, self.settings)
+        instances = self.layout.run / "instances.json"
+        atomic_write(str(instances), msgspec.json.encode(settings.instances))
+        zones = ",".join(settings.zones)
+        where = ["--data-dir", settings.data_dir, "--port", str(settings.port), "--zones", zones]
+        chosen = [f"--thin={settings.thin}", *([f"--latency={settings.latency}"] if settings.latency else [])]
+        return [*where, *chosen, "--instances-file", str(instances)]
+
+    def _manager(self) -> list[str]:
+        settings = self.settings
+        return [
+            "--kubeconfig",
+            self._write_kubeconfig("system:kube-controller-manager"),
+            "--root-ca-file",
+            str(self.authority.pair.cert_path),
+            f"--controllers={','.join(settings.controllers)}",
+            f"--cluster-signing-cert-file={self.authority.pair.cert_path}",
+            f"--cluster-signing-key-file={self.authority.pair.key_path}",
+            f"--pvclaimbinder-sync-period={settings.pvclaimbinder_sync_period}",
+            f"--node-monitor-grace-period={settings.node_monitor_grace_period}",
+            f"--max-wait-for-unmount={settings.max_wait_for_unmount}",
+            f"--disable-force-detach-on-timeout={str(settings.disable_force_detach_on_timeout).lower()}",
+            f"--wait-for-deleted-nodes={str(settings.wait_for_deleted_nodes).lower()}",
+        ]
+
+    def _node(self, member: ClusterMember) -> list[str]:
+        settings = node_options(self.authority, member, self.memory, self.settings)
+        plain = NodeOptions()
+        flags = ["--kubeconfig", self._write_kubeconfig(f"system:node:{member.name}", NODES)]
+        for field in NodeOptions.__struct_fields__:
+            value = getattr(settings, field)
+            if value != getattr(plain, field):
+                shown = ",".join(value) if isinstance(value, tuple) else value
+                flags.append(f"--{field.replace('_', '-')}={shown}")
+        if self.settings.latency:
+            flags.append(f"--latency={self.settings.latency}")
+        if self.user_drivers.programs:
+            file = self.layout.run / "programs.json"
+            atomic_write(str(file), msgspec.json.encode(self.user_drivers.programs))
+            flags.append(f"--programs-file={file}")
+        return [*flags, f"--shared-dir={self.layout.shared}", f"--cover={self.layout.directory}"]
+
+    def _environment(self, role: str, *, again: bool) -> dict[str, str]:
+        memory = self.memory
+        own = {k: v for k, v in os.environ.items() if k.startswith(("VOLPLANE_", "PYTHON"))}
+        if again:
+            own.pop("VOLPLANE_FAILPOINT", None)  # a role dies there once: its next life is to recover
+        return {
+            **own,
+            FILE: str(self.runs.log(role)),
+            LIFELINE: str(self._lifeline[0]),
+            WAITS: str(self.layout.wait_report_socket(role)),
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{memory.cloud_port}",
+            "AWS_ACCESS_KEY_ID": memory.access_key,
+            "AWS_SECRET_ACCESS_KEY": memory.secret_key,
+            "AWS_DEFAULT_REGION": REGION,
+        }
+
+    # --- keeping
+
+    def _start_role(self, role: str, arguments: list[str], *, verb: str = "") -> None:
+        """A role's name is its verb unless it is said, and behind a slash which one it is."""
+        argv = [sys.executable, "-m", "volplane", verb or role.partition("/")[0], *arguments]
+        self._keepers[role] = asyncio.create_task(self._supervise_role(role, argv), name=role)
+
+    async def _supervise_role(self, role: str, argv: list[str]) -> None:
+        pause, again, failing = FIRST_PAUSE, False, 0.0
+        while True:
+            await self._wait_for_revival(role)
+            began = clock.now()
+            env = self._environment(role, again=again)
+            again = True
+            process = await self.host.spawn(
+                argv, fds=[self._lifeline[0]], log=str(self.runs.log(role)), env=env, blocked_signals=HELD
+            )
+            self._processes[role] = process
+            self.runs.write(role, process.pid)
+            code = await process.wait()
+            self._handle_role_exit(role)
+            lived = clock.now() - began
+            # Killed, or at work for a while: that it can start is known.
+            failing = 0.0 if code < 0 or lived > GIVE_UP else failing or began
+            if failing and not self._is_up and clock.now() - failing > GIVE_UP:
+                raise RoleFailed(f"{role} does not start: {self.runs.last_log_line(role)}")
+            log.warning("%s ended with %d; starting it again", role, code, extra={"log": self.runs.log(role)})
+            pause = FIRST_PAUSE if lived > WORTH * pause else min(pause * 2, LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+
+    def _handle_role_exit(self, role: str) -> None:
+        """Told of each process that ends unasked, before the role is started again."""
+
+    async def _wait_for_revival(self, role: str) -> None:
+        while self.runs.crash_marker(role).exists():
+            self._revived.clear()
+            await self._revived.wait()
+
+    async def wait_ready(self) -> None:
+        members = [m for m in self.members if not self._is_down(m)]
+        await self._wait_unless_role_failed(
+            readiness.wait_ready(self.client, members, expected_drivers(self.learned, members))
+        )
+        self._is_up = True
+        self.layout.ready.write_text(f"{os.getpid()}\n")
+
+    def _is_down(self, member: ClusterMember) -> bool:
+        return self.runs.crash_marker(f"node/{member.name}").exists()
+
+    async def wait(self) -> None:
+        """Until a keeper breaks; a role that dies does not break it."""
+        done, _ = await asyncio.wait(self._keepers.values(), return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+
+    # --- stop
+
+    async def _stop(self) -> None:
+        """Nodes first: their pods' volumes need the driver, the disk service and the API server."""
+        await self._end_nodes()
+        for role in ("scheduler", "controller-manager", "cloud", "apiserver"):
+            await self._end(role)
+
+    async def _end_nodes(self) -> None:
+        nodes = [role for role in self._keepers if role.startswith("node/")]
+        await asyncio.gather(*(self._end(role) for role in nodes))
+        if nodes:
+            await self.host.call(network.remove_bridge, self.layout.bridge)
+
+    async def _end(self, role: str) -> None:
+        keeper, process = self._keepers.pop(role, None), self._processes.pop(role, None)
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+        if process is not None and process.running:
+            process.send(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(PATIENCE + 10):
+                    await process.wait()
+            except TimeoutError:
+                log.error("%s does not end; killing it", role)
+                process.kill()
+                await process.wait()
+        self.runs.pid_file(role).unlink(missing_ok=True)
+
+    async def _discard(self) -> None:
+        if not self._is_up:
+            await asyncio.to_thread(self.layout.discard)
+
+    def _cut_lifeline(self) -> None:
+        for end in self._lifeline:
+            os.close(end)

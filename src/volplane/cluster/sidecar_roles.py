@@ -1,0 +1,74 @@
+"""What the accounts of sidecars get when an operator brings their driver: the sidecars' roles.
+
+Upstream's manifests bind roles that stand elsewhere, in each sidecar's own repository; whoever starts a
+cluster with such a manifest wants its sidecars to work. Manifests that come later, from anybody, get nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from volplane.node.image_overrides import ImageOverrides, image_repository
+
+RBAC = "rbac.authorization.k8s.io"
+LEASES = "volplane:csi-leases"
+SIDECARS = {f"csi-{name}": name for name in ("provisioner", "attacher", "resizer", "snapshotter")}  # by image
+
+Manifest = dict[str, Any]
+
+
+def bind_sidecar(name: str, namespace: str, account: str, sidecar: str) -> Manifest:
+    """The sidecars of all drivers have the same roles."""
+    return _binding("ClusterRoleBinding", name, "", f"ebs-external-{sidecar}-role", namespace, account)
+
+
+def bind_leases(name: str, namespace: str, account: str) -> Manifest:
+    """Of several replicas one leads, by a Lease in their namespace."""
+    return _binding("RoleBinding", name, namespace, LEASES, namespace, account)
+
+
+def find_grants(manifests: Iterable[Manifest], programs: ImageOverrides) -> Iterator[Manifest]:
+    """The bindings for all sidecars that run as built-in images in the pods of manifests."""
+    wanted: dict[tuple[str, str], set[str]] = {}
+    for thing in manifests:
+        for pod in _find_pods(thing.get("spec")):
+            namespace = str((thing.get("metadata") or {}).get("namespace") or "default")
+            account = str(pod.get("serviceAccountName") or pod.get("serviceAccount") or "default")
+            wanted.setdefault((namespace, account), set()).update(_find_sidecars(pod, programs))
+    for (namespace, account), sidecars in wanted.items():
+        for sidecar in sorted(sidecars):
+            yield bind_sidecar(f"volplane:{namespace}:{account}:{sidecar}", namespace, account, sidecar)
+        if sidecars:
+            yield bind_leases(f"volplane:{account}:leases", namespace, account)
+
+
+def _find_pods(spec: Any) -> Iterator[Mapping[str, Any]]:
+    """The pod specs in an object's spec: itself, or that of a template."""
+    if not isinstance(spec, dict):
+        return
+    if isinstance(spec.get("containers"), list):
+        yield spec
+    for part in ("template", "jobTemplate"):
+        if isinstance(spec.get(part), dict):
+            yield from _find_pods(spec[part].get("spec"))
+
+
+def _find_sidecars(pod: Mapping[str, Any], programs: ImageOverrides) -> Iterator[str]:
+    for container in (*(pod.get("initContainers") or ()), *pod["containers"]):
+        if not isinstance(container, dict) or container.get("command"):
+            continue
+        image = str(container.get("image", ""))
+        sidecar = SIDECARS.get(image_repository(image).rpartition("/")[2])
+        if sidecar is not None and programs.get(image) is None:
+            yield sidecar
+
+
+def _binding(kind: str, name: str, where: str, role: str, namespace: str, account: str) -> Manifest:
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": kind,
+        "metadata": {"name": name, **({"namespace": where} if where else {})},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+    }

@@ -1,0 +1,421 @@
+"""A whole cluster in one process, over one store.
+
+Start and stop have an order: the last pods need their drivers to be unmounted, and drivers need their disks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from ipaddress import IPv4Network
+from typing import Annotated, Self
+
+from msgspec import Struct
+
+from volplane import apiserver, cloud, scheduler
+from volplane.apiserver.auth.certificates import CertificateAuthority
+from volplane.apiserver.server import RunningApiServer
+from volplane.base.settings import Duration, about
+from volplane.client import kubeconfig
+from volplane.client.cache import Caches
+from volplane.client.client import Client
+from volplane.cluster import power_loss, readiness, user_drivers
+from volplane.cluster.apply import MANIFESTS, WITHOUT_DRIVERS, apply
+from volplane.cluster.builtin_images import ImageDeps, builtin_images
+from volplane.cluster.data_directory import REGION, ClusterMember, DataDirectory, SavedCluster
+from volplane.cluster.errors import CannotStart
+from volplane.cluster.readiness import ExpectedDriver
+from volplane.cluster.saved_options import save_options
+from volplane.cluster.sidecar_clients import account_client
+from volplane.cluster.user_drivers import NO_USER_DRIVERS, DiscoveredDrivers, UserDrivers
+from volplane.controllers import manager
+from volplane.drivers import ebs
+from volplane.host import Host, network
+from volplane.loops.wait_reports import WaitRegistry, serve_wait_reports
+from volplane.node.containers.task import TaskContext
+from volplane.node.eviction import thresholds
+from volplane.node.image_overrides import ImageOverrides
+from volplane.node.kubelet import Kubelet
+from volplane.node.network import address_ranges
+from volplane.node.options import BRIDGE, HOST, NodeOptions, check_log_options
+from volplane.rules import latency
+from volplane.store.sqlite import SqliteStore
+
+log = logging.getLogger(__name__)
+
+CLAIM_READ = 5.0  # in one process a look at a claim costs next to nothing
+FILES, FILES_A_NODE = 192, 32  # a process opens about 95, and 20 for each node; some are kept for pods
+HEARTBEATS = 4  # of which all must be missed before a node counts as lost
+
+
+class ClusterOptions(Struct, frozen=True, kw_only=True):
+    data_dir: Annotated[str, about("directory of the cluster; a later start continues there")] = "~/.volplane"
+    nodes: Annotated[int, about("number of nodes: worker-1 … worker-N")] = 3
+    nodes_per_zone: Annotated[int, about("nodes in each zone")] = 2
+    port: Annotated[int, about("port of the API server; 0 keeps the last one, or picks a free one")] = 0
+    controllers: Annotated[tuple[str, ...], about("controllers to run: * is all, -name all but that one")] = (
+        "*",
+    )
+    latency: Annotated[str, about("simulate the latency of a cloud: ebs, io2 or efs", value="PROFILE")] = ""
+    pod_network: Annotated[str, about("bridge gives each pod its own network; host shares the machine's")] = (
+        BRIDGE
+    )
+    thin: Annotated[
+        float, about("overcommit factor: disk sizes may add up to this many times the free space")
+    ] = 100.0
+    pvclaimbinder_sync_period: Annotated[
+        Duration, about("interval at which every claim and volume is reconciled again")
+    ] = 15.0
+    node_monitor_grace_period: Annotated[
+        Duration, about("time without a heartbeat before a node is marked Unknown")
+    ] = 40.0
+    max_container_restart_period: Annotated[
+        Duration, about("longest delay before a failed container restarts (CrashLoopBackOff)")
+    ] = 300.0
+    seccomp_default: Annotated[
+        bool, about("apply the seccomp profile RuntimeDefault to containers that name none")
+    ] = False
+    allowed_unsafe_sysctls: Annotated[
+        tuple[str, ...],
+        about("sysctls or patterns ending in * that pods may set beside the safe ones", value="NAMES"),
+    ] = ()
+    container_log_max_size: Annotated[
+        str, about("size of one file of a container's log before it is rotated")
+    ] = "10Mi"
+    container_log_max_files: Annotated[
+        int, about("files of a container's log, the newest included; at least 2")
+    ] = 5
+    eviction_hard: Annotated[str, about("thresholds of a node's disk below which pods are evicted")] = (
+        thresholds.DEFAULT
+    )
+    max_wait_for_unmount: Annotated[
+        Duration,
+        about("time a node that is not ready gets to unmount a volume before it is detached by force"),
+    ] = 360.0
+    disable_force_detach_on_timeout: Annotated[bool, about("never detach by force after that time")] = False
+    wait_for_deleted_nodes: Annotated[
+        bool, about("apply --max-wait-for-unmount to deleted Nodes, too, as upstream does")
+    ] = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.nodes <= 1000:
+            raise ValueError(f"--nodes must be between 0 and 1000, not {self.nodes}")
+        latency.check_profile(self.latency)
+        if self.thin < 0:
+            raise ValueError(f"--thin must not be negative, not {self.thin}")
+        if self.nodes_per_zone < 1:
+            raise ValueError(f"--nodes-per-zone must be at least 1, not {self.nodes_per_zone}")
+        if self.node_monitor_grace_period < 1:
+            given = self.node_monitor_grace_period
+            raise ValueError(f"--node-monitor-grace-period must be at least 1 second, not {given:g}")
+        if not 0 <= self.port < 65536:
+            raise ValueError(f"--port must be a port number, not {self.port}")
+        if self.pod_network not in (BRIDGE, HOST):
+            raise ValueError(f"--pod-network must be {BRIDGE} or {HOST}, not {self.pod_network!r}")
+        manager.select_controllers(self.controllers)  # raises UnknownController
+        NodeOptions(allowed_unsafe_sysctls=self.allowed_unsafe_sysctls)  # raises ValueError
+        check_log_options(self.container_log_max_size, self.container_log_max_files)
+        thresholds.parse(self.eviction_hard)
+
+
+def files_needed(nodes: int) -> int:
+    """How many files one process with all roles must be able to open, drivers and a few pods included."""
+    return FILES + FILES_A_NODE * nodes
+
+
+class Cluster:
+    """`async with Cluster(settings) as cluster:` all roles run inside, and have stopped cleanly after it."""
+
+    server: RunningApiServer
+    memory: SavedCluster
+
+    def __init__(self, settings: ClusterOptions, drivers: UserDrivers = NO_USER_DRIVERS) -> None:
+        """`drivers`: drivers and manifests of the user's own."""
+        self.settings, self.user_drivers = settings, drivers
+        self.programs = ImageOverrides(drivers.programs)
+        self.learned = DiscoveredDrivers(NO_USER_DRIVERS)
+        self.layout = DataDirectory(settings.data_dir)
+        self.members = self.layout.members(settings.nodes, settings.nodes_per_zone)
+        self.nodes: dict[str, Kubelet] = {}
+        self.wait_registry = WaitRegistry()
+        self._stack = AsyncExitStack()
+        self._roles: set[asyncio.Task[None]] = set()
+        self._started = self._complete = False
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    # --- start
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def _start(self) -> None:
+        if self.layout.create():
+            self._stack.push_async_callback(self._discard)
+        self._stack.callback(os.close, self.layout.acquire_lock())
+        self.layout.claim_directory()
+        self.layout.check_state()
+        self.layout.remove_wait_report_sockets()
+        store = await SqliteStore.open(self.layout.state, compressed_prefixes=apiserver.COMPRESSED_PREFIXES)
+        self._stack.push_async_callback(store.close)
+        self._stack.callback(self.layout.ready.unlink, missing_ok=True)
+        self._stack.callback(self.layout.release)
+        self.memory = prepare_ports_and_keys(self.layout, self.settings)
+        self.host = Host()
+        self._stack.push_async_callback(self.host.close)
+        learning = asyncio.create_task(
+            user_drivers.discover_drivers(self.user_drivers, self.host), name="drivers"
+        )
+        self._stack.push_async_callback(_cancel_and_wait, learning)
+        own = apiserver.ApiServerOptions(data_dir=str(self.layout.directory), port=self.memory.port)
+        self.server = await apiserver.run(own, store)
+        self._stack.push_async_callback(self.server.close)
+        self.layout.save(self.memory)  # not earlier: a port that was in use is no port of ours
+        self.caches = await self._stack.enter_async_context(Caches(self.server.in_process_transport()))
+        self.client = self.client_for("volplane")
+        reports = serve_wait_reports(str(self.layout.wait_report_socket("up")), self.wait_registry)
+        await self._stack.enter_async_context(reports)
+        self._stack.push_async_callback(self._stop_roles)
+        if self.user_drivers.builtin:
+            await self._start_cloud()
+        registry, controllers = self.wait_registry, self.client_for("kube-controller-manager")
+        self._spawn(manager.run(controllers, self._manager(), wait_registry=registry), "controllers")
+        scheduling = scheduler.run(self.client_for("kube-scheduler"), wait_registry=registry)
+        self._spawn(scheduling, "scheduler")
+        self._stack.push_async_callback(self._stop_nodes)
+        self.learned = await learning
+        with save_options(self.layout, self.user_drivers.options):
+            async with asyncio.TaskGroup() as group:
+                applying = group.create_task(_outcome(self._apply()))
+                for member in self.members:
+                    group.create_task(self._start_node(member))
+            self._started = True
+            if (refused := applying.result()) is not None:
+                raise refused  # the nodes run by now, and give back what they have begun
+        self._complete = True
+
+    async def _apply(self) -> None:
+        await apply(self.client, MANIFESTS if self.user_drivers.builtin else WITHOUT_DRIVERS)
+        if things := self.learned.manifests(str(self.layout.guests)):
+            transport = kubeconfig.load(self.layout.kubeconfig, agent="volplane")
+            try:
+                await user_drivers.apply(transport, things)
+            finally:
+                await transport.close()
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def client_for(self, component: str) -> Client:
+        return Client(self.server.in_process_transport(), caches=self.caches, component=component)
+
+    def _sidecar(self, component: str, context: TaskContext) -> AbstractAsyncContextManager[Client]:
+        return account_client(self.server.core, self.caches, component, context)
+
+    def _manager(self) -> manager.ControllerManagerOptions:
+        return manager.ControllerManagerOptions(
+            controllers=self.settings.controllers,
+            pvclaimbinder_sync_period=self.settings.pvclaimbinder_sync_period,
+            node_monitor_grace_period=self.settings.node_monitor_grace_period,
+            max_wait_for_unmount=self.settings.max_wait_for_unmount,
+            disable_force_detach_on_timeout=self.settings.disable_force_detach_on_timeout,
+            wait_for_deleted_nodes=self.settings.wait_for_deleted_nodes,
+            cluster_signing_cert_file=str(self.server.authority.pair.cert_path),
+            cluster_signing_key_file=str(self.server.authority.pair.key_path),
+            root_ca=self.server.ca.decode(),
+        )
+
+    async def _start_cloud(self) -> None:
+        settings = cloud_options(self.layout, self.memory, self.members, self.settings)
+        store = await SqliteStore.open(self.layout.cloud / "state.db", window=cloud.EVENT_WINDOW)
+        self._stack.push_async_callback(store.close)
+        self.cloud_url = await self._stack.enter_async_context(
+            cloud.serve_endpoint(settings, self.host, store)
+        )
+
+    async def _start_node(self, member: ClusterMember) -> None:
+        kit = ImageDeps(
+            self._sidecar,
+            self.host,
+            cloud_account(self.memory),
+            {member.name: ebs_location(member, self.settings.latency)},
+            str(self.layout.shared),
+            self.wait_registry,
+        )
+        # Its certificate may have to be made, and brought to the disk.
+        settings = await self.host.call(
+            node_options, self.server.authority, member, self.memory, self.settings
+        )
+        client = self.client_for("kubelet")
+        cover = (str(self.layout.directory),)
+        own = builtin_images(kit, self.programs)
+        node = Kubelet(
+            settings,
+            client,
+            self.host,
+            own,
+            cover=cover,
+            programs=self.programs,
+            wait_registry=self.wait_registry,
+        )
+        self.nodes[member.name] = node
+        await node.start()
+        self._spawn(node.wait(), member.name)
+
+    def _spawn(self, work: object, name: str) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        task.set_name(name)
+        self._roles.add(task)
+        task.add_done_callback(self._handle_role_end)
+
+    def _handle_role_end(self, task: asyncio.Task[None]) -> None:
+        self._roles.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s failed", task.get_name(), exc_info=error)
+            if not self._broken.done():
+                self._broken.set_exception(error)
+
+    # --- running
+
+    async def wait_ready(self) -> None:
+        """Until claims and pods can be served."""
+        await readiness.wait_ready(self.client, self.members, expected_drivers(self.learned, self.members))
+        self.layout.ready.write_text(f"{os.getpid()}\n")
+
+    async def wait(self) -> None:
+        """Until a role breaks; raises what broke it."""
+        await asyncio.shield(self._broken)
+
+    # --- nodes that come and go
+
+    async def crash(self, name: str) -> None:
+        """A node loses power: its kubelet, its containers and its mounts are gone, and nobody was told."""
+        node = self.nodes.pop(name)
+        await node.stop(drain=False)
+        await power_loss.lose_power(self._member(name).root, self.host)
+
+    async def revive(self, name: str) -> None:
+        await self._start_node(self._member(name))
+
+    def _member(self, name: str) -> ClusterMember:
+        return next(m for m in self.members if m.name == name)
+
+    # --- stop
+
+    async def __aexit__(self, *_: object) -> None:
+        self._broken.cancel()
+        await self._stack.aclose()
+
+    async def _discard(self) -> None:
+        if not self._complete:
+            await asyncio.to_thread(self.layout.discard)
+
+    async def _stop_nodes(self) -> None:
+        # A start that failed leaves the containers of an earlier life as they are.
+        await asyncio.gather(*(node.stop(drain=self._started) for node in self.nodes.values()))
+        if self._started:
+            await self.host.call(network.remove_bridge, self.layout.bridge)
+
+    async def _stop_roles(self) -> None:
+        roles = list(self._roles)
+        for task in roles:
+            task.cancel()
+        await asyncio.gather(*roles, return_exceptions=True)
+
+
+async def _outcome(work: Awaitable[None]) -> CannotStart | None:
+    try:
+        await work
+    except CannotStart as error:
+        return error
+    return None
+
+
+async def _cancel_and_wait(task: asyncio.Task[DiscoveredDrivers]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def expected_drivers(learned: DiscoveredDrivers, members: list[ClusterMember]) -> list[ExpectedDriver]:
+    """The drivers that a cluster is to have."""
+    ours = [readiness.expect_ebs(members)] if learned.user_drivers.builtin else []
+    return ours + (learned.expected_drivers([m.name for m in members]) if members else [])
+
+
+def cloud_account(memory: SavedCluster) -> ebs.AwsAccount:
+    endpoint = f"http://127.0.0.1:{memory.cloud_port}"
+    return ebs.AwsAccount(endpoint, REGION, memory.access_key, memory.secret_key)
+
+
+def ebs_location(member: ClusterMember, profile: str = "") -> ebs.EbsNodeConfig:
+    return ebs.EbsNodeConfig(member.instance, member.zone, latency=profile)
+
+
+def cloud_options(
+    layout: DataDirectory, memory: SavedCluster, members: list[ClusterMember], settings: ClusterOptions
+) -> cloud.CloudOptions:
+    return cloud.CloudOptions(
+        data_dir=str(layout.cloud),
+        access_key=memory.access_key,
+        secret_key=memory.secret_key,
+        port=memory.cloud_port,
+        latency=settings.latency,
+        thin=settings.thin,
+        zones=tuple(dict.fromkeys(m.zone for m in members)) or (f"{REGION}a",),
+        instances=tuple(
+            cloud.CloudInstance(m.instance, m.zone, str(m.root / "dev"), m.name) for m in members
+        ),
+    )
+
+
+def prepare_ports_and_keys(layout: DataDirectory, settings: ClusterOptions) -> SavedCluster:
+    return layout.prepare_ports_and_keys(
+        settings.port, settings.nodes, pods_apart=settings.pod_network == BRIDGE
+    )
+
+
+def node_options(
+    authority: CertificateAuthority, member: ClusterMember, memory: SavedCluster, settings: ClusterOptions
+) -> NodeOptions:
+    plain, grace = NodeOptions(), settings.node_monitor_grace_period
+    hosts = ("127.0.0.1", "localhost", member.name)
+    pair = authority.server(f"kubelet-{member.name}", hosts)
+    return NodeOptions(
+        hostname_override=member.name,
+        root_dir=str(member.root),
+        port=memory.kubelet_ports[member.name],
+        tls_cert_file=str(pair.cert_path),
+        tls_private_key_file=str(pair.key_path),
+        client_ca_file=str(authority.pair.cert_path),
+        zone=member.zone,
+        region=REGION,
+        instance_id=member.instance,
+        instance_type="m5.large",
+        provider_id=f"aws:///{member.zone}/{member.instance}",
+        claim_read_frequency=CLAIM_READ,
+        # A node that is given less time than usual has to speak more often, or it is lost between two words.
+        node_status_update_frequency=min(plain.node_status_update_frequency, grace / HEARTBEATS),
+        node_lease_duration=min(plain.node_lease_duration, grace),
+        cluster_host="127.0.0.1",
+        cluster_port=memory.port,
+        max_container_restart_period=settings.max_container_restart_period,
+        seccomp_default=settings.seccomp_default,
+        allowed_unsafe_sysctls=settings.allowed_unsafe_sysctls,
+        container_log_max_size=settings.container_log_max_size,
+        container_log_max_files=settings.container_log_max_files,
+        eviction_hard=settings.eviction_hard,
+        pod_network=BRIDGE if memory.pod_range else HOST,
+        pod_cidr=str(address_ranges.node_range(IPv4Network(memory.pod_range), member.index))
+        if memory.pod_range
+        else "",
+        cluster_cidr=memory.pod_range,
+        pod_bridge=DataDirectory(settings.data_dir).bridge if memory.pod_range else "",
+    )

@@ -1,0 +1,271 @@
+"""What a user brings to a cluster: drivers, manifests, and programs in the place of images.
+
+Objects are applied as they are written, unknown fields included, so that a restart with another command or
+another manifest changes what is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import yaml
+from msgspec import Struct
+
+from volplane.api import codec, kinds
+from volplane.api.apiextensions import CustomResourceDefinition
+from volplane.api.errors import APIError, Invalid, NotFound
+from volplane.api.meta import Resource
+from volplane.client.https import HttpsTransport
+from volplane.client.transport import PatchStyle
+from volplane.cluster import external_driver as guests
+from volplane.cluster.errors import CannotStart
+from volplane.cluster.external_driver import host_paths
+from volplane.cluster.external_driver.command import for_manifest
+from volplane.cluster.external_driver.model import Command, DiscoveredDriver, ExternalDriver
+from volplane.cluster.readiness import ExpectedDriver, WorkloadRef
+from volplane.cluster.saved_options import CommandLine, SavedOptions
+from volplane.cluster.sidecar_roles import find_grants
+from volplane.host import Host
+from volplane.node.image_overrides import ImageOverride, ImageOverrides
+
+PATIENCE = 30.0  # seconds that a kind gets to be served after it was defined
+PAUSE = 0.02
+MANAGER = "volplane"
+SUFFIXES = (".yaml", ".yml", ".json")
+Manifest = dict[str, Any]
+
+
+class BadManifest(CannotStart):
+    """A file that is no manifest, or an object that is refused; says which, and why."""
+
+
+class BadImage(CannotStart):
+    """An --image that maps nothing to nothing."""
+
+
+class UserDrivers(Struct, frozen=True, kw_only=True):
+    drivers: tuple[ExternalDriver, ...] = ()
+    manifests: tuple[Manifest, ...] = ()
+    images: Mapping[str, ImageOverride] = {}  # programs in the place of images
+    builtin: bool = True  # the drivers that come with the program, too
+    options: SavedOptions = SavedOptions()  # what is kept for the next start
+
+    @property
+    def programs(self) -> dict[str, ImageOverride]:
+        """All programs that stand for images, those of the drivers' files included."""
+        own = {image: program_for(c) for guest in self.drivers for image, c in guest.images.items()}
+        return {**own, **self.images}
+
+
+NO_USER_DRIVERS = UserDrivers()
+
+
+def parse_image_program(text: str) -> tuple[str, ImageOverride]:
+    """`registry/name[:tag]=path or command`: an image, and what a node starts for it. Raises BadImage."""
+    image, line = parse_image_option(text)
+    return image, program_for(line.command)
+
+
+def parse_image_option(text: str) -> tuple[str, CommandLine]:
+    """The same, as it is said here and now. Raises BadImage."""
+    image, equals, line = text.partition("=")
+    if not (equals and image and line):
+        raise BadImage(f'--image is registry/name=path-or-command, not "{text}"')
+    try:
+        return image, CommandLine(line, guests.parse_command(line, os.getcwd()))
+    except guests.BadCommand as error:
+        raise BadImage(f"--image {image}: {error}") from error
+
+
+def program_for(command: Command) -> ImageOverride:
+    """Its variables are the container's: a node fills them in, as in the container's own arguments."""
+    argv = tuple(map(for_manifest, command.argv))
+    env = {name: for_manifest(value) for name, value in command.env.items()}
+    return ImageOverride(argv, env, command.directory, host_paths.hidden_paths(command))
+
+
+# --- reading
+
+
+def read_manifests(path: str | Path) -> list[Manifest]:
+    """The objects of a file, or of all files of a directory by their names. Raises BadManifest."""
+    place = Path(path).expanduser()
+    if not place.exists():
+        raise BadManifest(f"{path} does not exist")
+    files = [place] if place.is_file() else sorted(p for p in place.iterdir() if p.suffix in SUFFIXES)
+    found = [thing for file in files for thing in _objects(file)]
+    if not found:
+        raise BadManifest(f"{path} has no objects")
+    return found
+
+
+def _objects(file: Path) -> Iterator[Manifest]:
+    try:
+        documents = list(yaml.load_all(file.read_text(), Loader=yaml.CSafeLoader))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadManifest(f"{file}: {error}") from error
+    for document in documents:
+        if document is None:
+            continue
+        if not isinstance(document, dict) or not document.get("kind") or not document.get("apiVersion"):
+            raise BadManifest(f"{file}: an object without kind and apiVersion")
+        if document["kind"] == "Kustomization":
+            continue
+        if document["kind"] == "List":
+            yield from document.get("items") or ()
+        else:
+            yield document
+
+
+# --- learning
+
+
+class DiscoveredDrivers(Struct, frozen=True):
+    """What is brought, with the drivers' own answers."""
+
+    user_drivers: UserDrivers
+    facts: tuple[DiscoveredDriver, ...] = ()
+
+    def manifests(self, shared: str) -> list[Manifest]:
+        """All objects to apply; the first driver's class is the default one where ours are absent."""
+        made: list[Manifest] = []
+        for number, (guest, facts) in enumerate(zip(self.user_drivers.drivers, self.facts, strict=True)):
+            default = number == 0 and not self.user_drivers.builtin
+            place = f"{shared}/{facts.name}"
+            made += map(to_manifest, guests.build_manifests(guest, facts, shared=place, default=default))
+        grants = find_grants(self.user_drivers.manifests, ImageOverrides(self.user_drivers.programs))
+        return made + sorted((*grants, *self.user_drivers.manifests), key=_rank)
+
+    def expected_drivers(self, nodes: Sequence[str]) -> list[ExpectedDriver]:
+        pairs = zip(self.user_drivers.drivers, self.facts, strict=True)
+        found = [guests.expected_driver(guest, facts, nodes) for guest, facts in pairs]
+        return found + [e for t in self.user_drivers.manifests if (e := _expected_workload(t)) is not None]
+
+
+async def discover_drivers(brought: UserDrivers, host: Host) -> DiscoveredDrivers:
+    """Ask every driver what it is. Raises BadGuest."""
+    facts = [await guests.discover_driver(guest, host=host) for guest in brought.drivers]
+    for guest, told in zip(brought.drivers, facts, strict=True):
+        guests.resolve_shape(guest, told)  # what it cannot be is said before anything is made
+    names = [fact.name for fact in facts]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise guests.InvalidDriver(f"two of the drivers call themselves {twice}")
+    return DiscoveredDrivers(brought, tuple(facts))
+
+
+def to_manifest(obj: Resource) -> Manifest:
+    made: Manifest = msgspec.json.decode(codec.encode(obj))
+    return made
+
+
+# What others need comes first, in whatever file it stands.
+_FIRST = (
+    "Namespace",
+    "CustomResourceDefinition",
+    "ServiceAccount",
+    "Secret",
+    "ConfigMap",
+    "ClusterRole",
+    "Role",
+)
+
+
+def _rank(data: Mapping[str, Any]) -> int:
+    return _FIRST.index(data["kind"]) if data["kind"] in _FIRST else len(_FIRST)
+
+
+def _expected_workload(data: Mapping[str, Any]) -> ExpectedDriver | None:
+    """A workload of a manifest is awaited; its pods may be a driver's."""
+    if data["kind"] not in ("Deployment", "StatefulSet", "DaemonSet"):
+        return None
+    if data["kind"] != "DaemonSet" and data.get("spec", {}).get("replicas") == 0:
+        return None
+    meta = data["metadata"]
+    return ExpectedDriver(
+        workload=WorkloadRef(data["kind"], meta.get("namespace") or "default", meta["name"])
+    )
+
+
+# --- applying
+
+
+async def apply(transport: HttpsTransport, things: Sequence[Manifest]) -> None:
+    """Make each object what it is written to be. Raises BadManifest."""
+    plurals = _ResourcePaths(transport)
+    for one in things:
+        try:
+            await _apply(transport, plurals, one)
+        except APIError as error:
+            raise BadManifest(f"{_describe(one)} is refused: {error.message}") from error
+
+
+def _describe(data: Mapping[str, Any]) -> str:
+    return f"{data['kind']} {(data.get('metadata') or {}).get('name', '')}".strip()
+
+
+async def _apply(transport: HttpsTransport, plurals: _ResourcePaths, data: Manifest) -> None:
+    path = await plurals.path(data)
+    body = msgspec.json.encode(data)
+    query = f"?fieldManager={MANAGER}&force=true"
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    await transport.raw("PATCH", path + query, body, PatchStyle.APPLY)
+                    return
+                except NotFound:  # its definition or its namespace was created a moment ago
+                    if not await plurals.is_being_defined(data):
+                        raise
+                await asyncio.sleep(PAUSE)
+    except Invalid:
+        if data["kind"] not in ("StorageClass", "CSIDriver", "VolumeSnapshotClass"):
+            raise
+    # What describes a driver cannot be changed, and nothing hangs on it that would be lost.
+    await transport.raw("DELETE", path)
+    await transport.raw("PATCH", path + query, body, PatchStyle.APPLY)
+
+
+class _ResourcePaths:
+    """Where objects of a kind live; those of custom kinds by their definitions."""
+
+    def __init__(self, transport: HttpsTransport) -> None:
+        self._transport = transport
+
+    async def path(self, data: Mapping[str, Any]) -> str:
+        meta = data.get("metadata") or {}
+        if not meta.get("name"):
+            raise BadManifest(f"{data['kind']} without a name")
+        version, kind = data["apiVersion"], data["kind"]
+        if known := kinds.by_kind(version, kind) or _KNOWN.get((version, kind)):
+            return known.path(_namespace(meta) if known.namespaced else "", meta["name"])
+        definition = await self._definition(version, kind)
+        if definition is None:
+            raise BadManifest(f"{_describe(data)}: {version} {kind} is not served here")
+        space = f"/namespaces/{_namespace(meta)}" if definition.spec.scope == "Namespaced" else ""
+        return f"/apis/{version}{space}/{definition.spec.names.plural}/{quote(meta['name'])}"
+
+    async def _definition(self, version: str, kind: str) -> CustomResourceDefinition | None:
+        group = version.rpartition("/")[0]
+        for one in (await self._transport.list(CustomResourceDefinition)).items:
+            if one.spec.group == group and one.spec.names.kind == kind:
+                return one
+        return None
+
+    async def is_being_defined(self, data: Mapping[str, Any]) -> bool:
+        version, kind = data["apiVersion"], data["kind"]
+        if kinds.by_kind(version, kind):
+            return False
+        return await self._definition(version, kind) is not None
+
+
+_KNOWN = {(kind.api_version, kind.kind): kind for kind in kinds.CLIENT_KINDS}
+
+
+def _namespace(meta: Mapping[str, Any]) -> str:
+    return str(meta.get("namespace") or "default")

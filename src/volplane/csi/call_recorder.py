@@ -1,0 +1,96 @@
+"""The calls of a process in a file, for one that wants to see them from outside.
+
+A call is a line when it begins and another when it ends, each written at once: of a process that is killed in
+the middle of a call, the call is known, and that it never ended.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from google.protobuf.message import Message
+from msgspec import Struct
+
+from volplane.csi import call_interceptor
+from volplane.csi.call_interceptor import CallInterceptor, CsiCall
+
+FILE = "VOLPLANE_CALLS"  # the variable that names the file
+SUFFIX = ".calls"
+_LATER = ("end", "code", "response", "message", "note")  # what is known of a call when it is over
+
+
+class CallRecord(Struct):
+    life: float  # when the process began: one file is written by one process after the other
+    call: CsiCall
+
+
+class CallRecorder(CallInterceptor):
+    """A tap that keeps nothing, and writes everything down."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._life = time.monotonic()
+
+    def _record_call(self, method: str, caller: str, address: str, request: Message) -> CsiCall:
+        call = super()._record_call(method, caller, address, request)
+        self.calls.clear()
+        self._write(call)
+        return call
+
+    def _end_call(self, call: CsiCall) -> None:
+        self._write(call)
+
+    def _write(self, call: CsiCall) -> None:
+        os.write(self._file, msgspec.json.encode(CallRecord(self._life, call)) + b"\n")
+
+
+class CallRecordReader:
+    """What has come to the files of a directory since it was asked last, as one list of calls."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read: dict[str, int] = {}
+        self._lives: dict[str, float] = {}  # of each file, the process that writes it now
+        self._open: dict[tuple[str, float, int], CsiCall] = {}
+
+    def read_new_calls(self, ended: Callable[[CsiCall], None] = lambda call: None) -> list[CsiCall]:
+        """New calls in the order of their start. Those that were under way are completed in place."""
+        found: list[CsiCall] = []
+        for path in sorted(self._directory.glob(f"*{SUFFIX}")):
+            found += self._of(path, ended)
+        for (name, life, _), call in self._open.items():
+            if life != self._lives[name]:
+                call.note = "its caller was killed"
+        return sorted(found, key=lambda call: call.start)
+
+    def _of(self, path: Path, ended: Callable[[CsiCall], None]) -> list[CsiCall]:
+        found, at = [], self._read.get(path.name, 0)
+        with path.open("rb") as file:
+            file.seek(at)
+            for text in file:
+                if not text.endswith(b"\n"):
+                    break
+                at += len(text)
+                line = msgspec.json.decode(text, type=CallRecord)
+                self._lives[path.name] = line.life
+                key = (path.name, line.life, line.call.number)
+                if (known := self._open.pop(key, None)) is not None:
+                    for field in _LATER:
+                        setattr(known, field, getattr(line.call, field))
+                    ended(known)
+                else:
+                    found.append(line.call)
+                    self._open[key] = line.call
+        self._read[path.name] = at
+        return found
+
+
+def start_recording() -> None:
+    """Where the environment says so, every call of this process is written down."""
+    if path := os.environ.get(FILE):
+        call_interceptor.current = CallRecorder(path)

@@ -1,0 +1,109 @@
+"""Serve calls on a Unix socket that only we may open.
+
+The socket is bound under a hidden name, narrowed to 0600 and renamed into place: there is no moment at
+which a stranger could connect, a stale socket of a killed process is replaced in one step, and a server
+that is on its way out cannot unlink the socket of the one that follows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from volplane.base.sockets import short_path
+from volplane.csi.client import LARGEST_MESSAGE
+from volplane.csi.services import METHODS
+
+# (request, context): a coroutine function, or a generator when it streams
+RpcHandler = Callable[[Any, Any], Any]
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+    ("grpc.max_send_message_length", LARGEST_MESSAGE),
+    ("grpc.so_reuseport", 0),
+)
+
+
+class UnixRpcServer:
+    """`methods` are named as in the protocol; `close()` lets calls under way finish, removes the socket."""
+
+    def __init__(self, path: str, methods: Mapping[str, RpcHandler]) -> None:
+        self.path = path
+        self._server = grpc.aio.server(options=_OPTIONS)
+        self._server.add_generic_rpc_handlers(_handlers(methods))
+        self._inode = -1
+
+    async def start(self) -> None:
+        directory, name = os.path.split(self.path)
+        os.makedirs(directory or ".", mode=0o700, exist_ok=True)
+        hidden = os.path.join(directory, f".{name}.{os.getpid()}")
+        try:
+            with short_path(hidden) as short:
+                self._server.add_insecure_port(f"unix:{short}")
+                await _run_to_completion(self._server.start())
+        except BaseException:
+            await _run_to_completion(self._server.stop(0.0))
+            with suppress(FileNotFoundError):
+                os.unlink(hidden)
+            raise
+        self._inode = _restrict_to_owner(hidden)
+        os.replace(hidden, self.path)
+
+    async def close(self, grace: float = 0.0) -> None:
+        with suppress(FileNotFoundError):
+            if os.stat(self.path).st_ino == self._inode:
+                os.unlink(self.path)
+        await _run_to_completion(self._server.stop(grace))
+
+    async def __aenter__(self) -> UnixRpcServer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _restrict_to_owner(path: str) -> int:
+    """Make a socket ours alone, and return its inode; the directory may belong to somebody who swaps it."""
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISSOCK(found.st_mode):
+            raise OSError(errno.ENOTSOCK, "is not the socket that was made there", path)
+        os.chmod(f"/proc/self/fd/{descriptor}", 0o600)
+        return found.st_ino
+    finally:
+        os.close(descriptor)
+
+
+async def _run_to_completion(work: Coroutine[None, None, None]) -> None:
+    """gRPC breaks in a task of its own when its start or stop is cancelled half-way; neither takes long."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
+
+
+def _handlers(methods: Mapping[str, RpcHandler]) -> tuple[grpc.GenericRpcHandler, ...]:
+    services: dict[str, dict[str, Any]] = {}
+    for name, serve in methods.items():
+        spec = METHODS[name]
+        make = grpc.unary_stream_rpc_method_handler if spec.streams else grpc.unary_unary_rpc_method_handler
+        services.setdefault(spec.service, {})[name] = make(
+            serve,
+            request_deserializer=spec.request.FromString,
+            response_serializer=spec.reply.SerializeToString,
+        )
+    return tuple(
+        grpc.method_handlers_generic_handler(service, served) for service, served in services.items()
+    )

@@ -1,0 +1,42 @@
+"""Which service accounts may run a built-in image that can do more than its container could.
+
+The question is asked of the API server when a container starts: it needs the verb `use` on the resource
+`builtinimages` of the group `volplane.dev`, by the image's name. It is a resource of the cluster, so a role
+binding in the pod's own namespace does not count: what these images do is not limited to a namespace.
+"""
+
+from __future__ import annotations
+
+from volplane.api.authorization import ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec
+from volplane.api.errors import APIError
+from volplane.client.client import Client
+
+VERB, RESOURCE, GROUP = "use", "builtinimages", "volplane.dev"
+
+
+def service_account_user(namespace: str, account: str) -> tuple[str, tuple[str, ...]]:
+    """The user that a service account is, and its groups."""
+    groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
+    return f"system:serviceaccount:{namespace}:{account}", groups
+
+
+class ImagePermissions:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def find_denial_reason(self, namespace: str, account: str, image: str) -> str:
+        """Why the account may not use the image, "" if it may."""
+        user, groups = service_account_user(namespace, account)
+        about = ResourceAttributes(verb=VERB, group=GROUP, resource=RESOURCE, name=image)
+        asked = SubjectAccessReviewSpec(resource_attributes=about, user=user, groups=groups)
+        try:
+            answer = await self._client.create(SubjectAccessReview(spec=asked))
+        except (APIError, TimeoutError) as error:
+            return f'whether service account "{namespace}/{account}" may use "{image}" is not known: {error}'
+        if answer.status.allowed:
+            return ""
+        return (
+            f'service account "{namespace}/{account}" may not use the built-in image "{image}": bind to '
+            f'it, by a ClusterRoleBinding, a ClusterRole with verb "{VERB}" on resource "{RESOURCE}" in API '
+            f'group "{GROUP}" with resourceName "{image}"'
+        )

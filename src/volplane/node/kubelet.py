@@ -1,0 +1,524 @@
+"""One node, put together: what it starts in which order, and how it stops.
+
+Start: the disk is read first, without the API; then the Node appears, drivers register, and the pods are
+taken up again. Stop with a drain: pods that use staged volumes go first, because the pods that run their
+drivers must still be there to unmount them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Coroutine, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+
+from volplane import web
+from volplane.api.core import Pod
+from volplane.api.errors import APIError
+from volplane.api.storage import CSIDriver
+from volplane.base.directory_identity import claim_directory
+from volplane.base.locks import lock
+from volplane.client.client import Client
+from volplane.client.https import HttpsTransport
+from volplane.host import Host, NodePaths
+from volplane.loops.events import EventRecorder
+from volplane.loops.wait_reports import WaitRegistry, WaitReport, to_wall_time
+from volplane.node import node_info
+from volplane.node.admission import PodAdmission
+from volplane.node.api import KubeletApi
+from volplane.node.attach_limits import AttachLimits
+from volplane.node.configmap_secret_watch import ConfigMapSecretWatch
+from volplane.node.containers.base import Runtime
+from volplane.node.containers.launcher_client import LauncherClient
+from volplane.node.containers.process import ProcessRuntime
+from volplane.node.containers.task import TaskImage, TaskRuntime
+from volplane.node.copied_directory import discard_original_state
+from volplane.node.csinode import CSINodeObject
+from volplane.node.descriptor_budget import DescriptorBudget
+from volplane.node.eviction.controller import EvictionManager
+from volplane.node.eviction.plan import check_disk_pressure
+from volplane.node.growth import ClaimReader
+from volplane.node.image_overrides import ImageOverrides
+from volplane.node.image_permissions import ImagePermissions
+from volplane.node.manager import KubeletWait, VolumeManager
+from volplane.node.network import PodNetwork
+from volplane.node.options import CLIENT_CERTIFICATE_FILE, NodeOptions, pki_directory
+from volplane.node.plugin_watcher import PluginWatcher
+from volplane.node.pods.container import ContainerDeps, finish_uncancelled
+from volplane.node.pods.container_spec import ContainerSpecBuilder
+from volplane.node.pods.pod_manager import PodManager
+from volplane.node.pods.runtimes import Runtimes
+from volplane.node.pods.security_context import NO_APP_ARMOR, NO_APP_ARMOR_SUPPORT, check_pod
+from volplane.node.pods.worker import PodDeps
+from volplane.node.reconstruct import reconstruct_volumes, update_attachability
+from volplane.node.stats import VolumeStats
+from volplane.node.status import DISK_PRESSURE, NodeObject
+from volplane.rules import sysctls
+from volplane.volumes import plugins
+from volplane.volumes.base import NodeContext, PodVolumeSpec, VolumePlugin
+from volplane.volumes.csi import RegisteredDrivers
+from volplane.web import tls
+
+log = logging.getLogger(__name__)
+
+LOCK = "node.lock"
+LAST_WRITE_TIMEOUT = 2.0  # seconds for the last writes of a node that stops
+ADOPTION_TIMEOUT = 15.0  # seconds for a start that is stopped to find out what runs here
+
+
+class Kubelet:
+    def __init__(
+        self,
+        settings: NodeOptions,
+        client: Client,
+        host: Host,
+        images: Mapping[str, TaskImage],
+        *,
+        processes: Runtime | None = None,
+        launcher: LauncherClient | None = None,
+        cover: tuple[str, ...] = (),
+        programs: ImageOverrides | None = None,
+        wait_registry: WaitRegistry | None = None,
+    ) -> None:
+        """`processes`: another runtime for what is no built-in image; `launcher`: one for several nodes;
+        `cover`: paths that no container may see; `programs`: those that stand for images.
+        """
+        self.settings, self.client, self.host = settings, client, host
+        self.wait_registry = wait_registry or WaitRegistry()
+        self.name = settings.hostname_override or os.uname().nodename.lower()
+        self.paths = paths = NodePaths(settings.root_dir, identity=not settings.own_paths)
+        self.node_object = NodeObject(client, settings, self.name)
+        self.events = EventRecorder(client, "kubelet", self.name)
+        self.drivers = RegisteredDrivers(settings.csi_timeout)
+        site = NodeContext(
+            self.name,
+            host,
+            paths,
+            client,
+            lambda: self.node_object.capacity,
+            self.events.warning,
+            gates=settings.feature_gates,
+            retry_max=settings.volume_retry_interval_max,
+            token_max_age=settings.token_max_age,
+            ownership_notice=settings.ownership_notice,
+        )
+        self.volumes = VolumeManager(
+            site,
+            plugins.all_plugins(site, self.drivers, client.cache(CSIDriver)),
+            self.node_object,
+            self.events,
+        )
+        self.sources = ConfigMapSecretWatch(client, self.volumes)
+        self.csinode = CSINodeObject(client, self.node_object)
+        self.watcher = PluginWatcher(
+            paths, host, self.drivers, self.csinode, retry_max=settings.volume_retry_interval_max
+        )
+        self._processes = processes or ProcessRuntime(
+            paths.real(paths.containers), host, cover=(paths.root, *cover), launcher=launcher
+        )
+        tasks = TaskRuntime(images, paths, ImagePermissions(client).find_denial_reason)
+        self.runtimes = Runtimes(tasks, self._processes)
+        builder = ContainerSpecBuilder(
+            site,
+            _cluster_variables(settings),
+            programs or ImageOverrides(),
+            settings.node_ip,
+            settings.seccomp_default,
+            log_max_size=settings.log_max_size,
+            log_max_files=settings.container_log_max_files,
+        )
+        self.network = PodNetwork(settings, host, paths, is_builtin=self.runtimes.is_builtin)
+        self.network.on_range_chosen = self.node_object.set_pod_cidr
+        kit = ContainerDeps(
+            self.runtimes,
+            builder,
+            self.events,
+            self.network,
+            longest_backoff=settings.max_container_restart_period,
+        )
+        shared = PodDeps(
+            client,
+            self.volumes,
+            kit,
+            host_ip=settings.node_ip,
+            mount_timeout=settings.pod_mount_timeout,
+        )
+        app_armor = NO_APP_ARMOR_SUPPORT if node_info.has_app_armor() else NO_APP_ARMOR
+        allowed = sysctls.allow(settings.allowed_unsafe_sysctls)
+        budget = DescriptorBudget(self.runtimes.is_builtin, self.node_object.set_pressure)
+        self.node_object.on_heartbeat = budget.update_pressure
+        shared.admission = PodAdmission(
+            security=(partial(check_pod, allowed=allowed, app_armor=app_armor),),
+            resources=(
+                lambda pod: check_disk_pressure(
+                    pod, disk_pressure=self.node_object.has_pressure(DISK_PRESSURE)
+                ),
+                budget.check,
+            ),
+            on_started=budget.pod_started,
+            on_ended=budget.pod_ended,
+        )
+        self.pods = PodManager(client, self.name, shared)
+        self.api = KubeletApi(self.pods, host, paths, allowed=settings.api_server_names)
+        self.limits = AttachLimits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)
+        self.pods.deps.find_mount_failure = self.limits.find_exceeded_limit
+        self.eviction = EvictionManager(
+            settings, host, paths, self.node_object, self.pods.workers, self.events
+        )
+        self._root = _RootDirectory(paths)
+        self._stack = AsyncExitStack()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: asyncio.Future[None] | None = None
+        self.pods_adopted = asyncio.Event()
+
+    # --- start
+
+    async def run(self) -> None:
+        """Start, and go on until a part of the node breaks."""
+        await self.start()
+        await self.wait()
+
+    async def start(self) -> None:
+        """Raises Locked if another node's process has this root."""
+        self._failed = asyncio.get_running_loop().create_future()
+        self._stack.callback(self._root.release)
+        await finish_uncancelled(self.host.call(self._root.take))
+        await self._prepare_disk()
+        await self._stack.enter_async_context(self.events)
+        self.wait_registry.add(self.wait_reports)
+        self.drivers.on_added(self.volumes.driver_added)
+        self.node_object.on_in_use_acknowledged = self.volumes.wake_all
+        self.node_object.on_volumes_attached_changed = self.volumes.wake_all
+        self.node_object.volumes_found_on_disk = self.volumes.volumes_in_use
+        self.node_object.on_recreated = lambda: self._spawn(
+            self._reregister_drivers(), "drivers of a new Node"
+        )
+        await reconstruct_volumes(self.volumes)
+        if isinstance(self._processes, ProcessRuntime):
+            # Ready before the first container needs it; to its end, or its process would belong to nobody.
+            self._spawn(finish_uncancelled(self._processes.prepare()), "launcher")
+        await self._listen()
+        await self.eviction.measure_disk()
+        await self._register_node()
+        self._spawn(self.node_object.run(), "node object")
+        self._spawn(self.watcher.run(), "plugin watcher")
+        await self._adopt_pods()
+        await self._start_certificate_rotation()
+        self._spawn(self._republish(), "republish")
+        self._spawn(self.limits.run(), "volume limits")
+        self._spawn(self.eviction.run(), "eviction")
+        self._spawn(ClaimReader(self.volumes).run(self.settings.claim_read_frequency), "claims")
+        stats = VolumeStats(self.volumes, self.events, self.settings.feature_gates)
+        self._spawn(stats.run(self.settings.volume_stats_agg_period), "volume stats")
+
+    async def _listen(self) -> None:
+        """The kubelet's API; without a certificate there is none."""
+        settings = self.settings
+        if settings.tls_cert_file:
+            await self._serve_api(settings.tls_cert_file, settings.tls_private_key_file)
+        elif settings.rotate_server_certificates:
+            self._spawn(self._listen_when_certified(), "serving certificate")
+
+    async def _listen_when_certified(self) -> None:
+        """Pods run meanwhile; only logs and commands have to wait for the certificate."""
+        # What they need is large, and most nodes do not need it.
+        from volplane.node import certificate_rotation, tls_bootstrap
+
+        settings = self.settings
+
+        async def certificate() -> str:
+            directory = pki_directory(settings)
+            return await tls_bootstrap.request_serving_certificate(
+                self.client, name=self.name, address=settings.node_ip, directory=directory
+            )
+
+        try:
+            pair = await certificate()
+        except tls_bootstrap.BootstrapRefused as error:
+            log.error("nobody can reach this node's API: %s", error)
+            return
+        context = await self._serve_api(pair, pair)
+        self.node_object.write_status_soon()
+        await certificate_rotation.rotate_serving_certificate(pair, self.host, certificate, context)
+
+    async def _start_certificate_rotation(self) -> None:
+        """Whoever was given a certificate by the cluster asks for the next one in time."""
+        directory, transport = pki_directory(self.settings), self.client.transport
+        given = f"{directory}/{CLIENT_CERTIFICATE_FILE}"
+        if not (self.settings.rotate_certificates and isinstance(transport, HttpsTransport)):
+            return
+        if await self.host.call(os.path.exists, given):
+            from volplane.node import certificate_rotation
+
+            work = certificate_rotation.rotate_client_certificate(
+                self.client, self.host, transport.use_certificate, name=self.name, directory=directory
+            )
+            self._spawn(work, "client certificate")
+
+    async def _serve_api(self, certificate: str, key: str) -> ssl.SSLContext:
+        settings = self.settings
+        known = f"{pki_directory(settings)}/ca.crt"  # of the cluster that has let this machine in
+        clients = settings.client_ca_file or (known if await self.host.call(os.path.exists, known) else None)
+        context = await self.host.call(tls.server_context, certificate, key, clients)
+        server = await web.serve(self.api, host=settings.address, port=settings.port, ssl=context)
+        self._stack.push_async_callback(server.close, 0.0)
+        self.node_object.port = server.port
+        return context
+
+    async def _prepare_disk(self) -> None:
+        real = self.paths.real
+        wanted = (self.paths.pods, self.paths.plugins, self.paths.registry, self.paths.containers)
+        await self.host.call(_make_directories, self.paths.root, [real(p) for p in wanted])
+        if self.settings.own_paths:
+            await self.host.call(_make_directories, self.paths.dev, [])
+        await self._share_root()
+        self.node_object.system_info = await self.host.call(node_info.system_info, self.settings.instance_id)
+        self.node_object.capacity = await self.host.call(
+            node_info.capacity, self.paths.root, self.settings.max_pods, self.settings.capacity
+        )
+
+    async def _share_root(self) -> None:
+        """What a driver mounts inside its container must appear here, and the reverse.
+
+        Done before anything is mounted below: a later bind would leave a second, hidden copy of each mount.
+        """
+        table = await self.host.mounts()
+        around = [e for e in table if _is_inside(self.paths.root, e.target)]
+        above = max(reversed(around), key=lambda e: len(e.target))  # the mount that the root lies in
+        if not above.is_shared:
+            await finish_uncancelled(self.host.make_shared(self.paths.root))
+
+    async def _register_node(self) -> None:
+        """The Node and its CSINode are there before anybody is told that we are ready."""
+        await self.node_object.register()
+        await self.csinode.ensure()
+
+    async def _reregister_drivers(self) -> None:
+        """The Node is another one than the drivers were told to: its CSINode and labels are gone."""
+        try:
+            await self.csinode.ensure()
+        except APIError as error:
+            log.warning("the CSINode of the new Node was not made: %s", error)
+        for driver in self.drivers:
+            await self.limits.refresh_limit(driver.name)
+
+    async def _adopt_pods(self) -> None:
+        await self.node_object.cache.wait_synced()
+        await self.client.cache(CSIDriver).wait_synced()
+        update_attachability(self.volumes)
+        self.node_object.list_volumes_in_use = self.volumes.volumes_in_use
+        self.node_object.report_volumes_in_use()
+        self.node_object.set_ready()
+        await self.network.load()
+        await self.pods.start()
+        self.pods_adopted.set()
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=f"{self.name}: {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            assert self._failed is not None
+            if not self._failed.done():
+                self._failed.set_exception(error)
+
+    async def _republish(self) -> None:
+        """The backstop: tokens grow old, and drivers may want to be asked again."""
+
+        def is_due(plugin: VolumePlugin, spec: PodVolumeSpec) -> bool:
+            return plugin.requires_remount(spec)
+
+        while True:
+            await asyncio.sleep(self.settings.sync_frequency)
+            self.volumes.remount(is_due)
+
+    async def wait(self) -> None:
+        """Until a part of the node breaks; raises what broke it."""
+        assert self._failed is not None
+        await asyncio.shield(self._failed)
+
+    # --- what it tells
+
+    def list_waits(self) -> list[KubeletWait]:
+        return [*self.volumes.list_waits(), *self.pods.waits()]
+
+    def wait_reports(self) -> list[WaitReport]:
+        return [
+            WaitReport(
+                f"node/{self.name}",
+                w.key,
+                w.why,
+                to_wall_time(w.since),
+                to_wall_time(w.next_try) if w.next_try else None,
+            )
+            for w in self.list_waits()
+        ]
+
+    async def has_leftovers(self) -> bool:
+        """Whether mounts, pods or containers are here."""
+        mounts, real = (await self.host.mounts()).under(self.paths.root), self.paths.real
+        return any(e.target != self.paths.root for e in mounts) or any(
+            _has_directories(real(place)) for place in (self.paths.pods, self.paths.containers)
+        )
+
+    # --- stop
+
+    async def stop(self, *, drain: bool) -> None:
+        """With `drain`, pods are stopped and volumes unmounted; without, everything is left as it is."""
+        try:
+            if drain:
+                await self._drain()
+        finally:
+            await self._close()
+        if drain:
+            await self.network.remove()
+
+    async def _drain(self) -> None:
+        if not self.volumes.ready_to_unmount:
+            log.warning("the node had not found out what runs here: everything is left as it is")
+            return
+        self.volumes.keep_pod_data()
+        workers = list(self.pods.workers.values())
+        first = [w for w in workers if self._uses_devices(w.pod)]
+        try:
+            async with asyncio.timeout(self.settings.shutdown_grace_period):
+                await self.pods.suspend(first)
+                await self.volumes.wait_until_unstaged()
+                await self.pods.suspend(workers)
+                await self.volumes.wait_until_empty()
+        except TimeoutError:
+            left = "; ".join(f"{w.key}: {w.why}" for w in self.list_waits())
+            log.warning("not everything was unmounted in time: %s", left or "a container does not end")
+        try:
+            async with asyncio.timeout(LAST_WRITE_TIMEOUT):
+                await self.node_object.wait_until_written()
+        except TimeoutError:
+            log.warning("the last volumesInUse was not written")
+
+    def _uses_devices(self, pod: Pod) -> bool:
+        return any(
+            e.staged for e in self.volumes.entries.values() if pod.uid in e.wanted or pod.uid in e.pods
+        )
+
+    async def _close(self) -> None:
+        self.wait_registry.remove(self.wait_reports)
+        await self.pods.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.volumes.close()
+        await self.sources.close()
+        await self.network.close()
+        await self.runtimes.close()
+        await self._stack.aclose()
+        await self._unshare_root()
+        if self._failed is not None:
+            self._failed.cancel()
+
+    async def _unshare_root(self) -> None:
+        """Also when an earlier life has shared it: this one may be stopped before it comes to that."""
+        table, root = await self.host.mounts(), self.paths.root
+        if table.is_on_itself(root) and all(e.target == root for e in table.under(root)):
+            # A driver's socket may still be open in it; nothing is mounted below, so nothing is hidden.
+            await self.host.unmount(root, detach=True)
+
+
+class _RootDirectory:
+    """A node's directory, locked: two nodes on one would unmount each other's volumes."""
+
+    def __init__(self, paths: NodePaths) -> None:
+        self._path, self._lock = paths.root, -1
+        self._pods, self._plugins = paths.real(paths.pods), paths.real(paths.plugins)
+
+    def take(self) -> None:
+        """Raises Locked, OSError."""
+        _make_directories(self._path, [])
+        self._lock = lock(f"{self._path}/{LOCK}", f"the node's directory {self._path}")
+        claim_directory(self._path, lambda _: discard_original_state(self._path, self._pods, self._plugins))
+
+    def release(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _make_directories(root: str, inside: list[str]) -> None:
+    os.makedirs(root, mode=0o700, exist_ok=True)
+    for path in inside:
+        os.makedirs(path, mode=0o755, exist_ok=True)
+
+
+def _has_directories(place: str) -> bool:
+    try:
+        with os.scandir(place) as entries:
+            return any(entry.is_dir(follow_symlinks=False) for entry in entries)
+    except FileNotFoundError:
+        return False
+
+
+def _is_inside(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _cluster_variables(settings: NodeOptions) -> dict[str, str]:
+    """How programs in containers find the API server."""
+    if not settings.cluster_host:
+        return {}
+    host, port = settings.cluster_host, str(settings.cluster_port)
+    address = f"tcp://{host}:{port}"
+    return {
+        "KUBERNETES_SERVICE_HOST": host,
+        "KUBERNETES_SERVICE_PORT": port,
+        "KUBERNETES_SERVICE_PORT_HTTPS": port,
+        "KUBERNETES_PORT": address,
+        f"KUBERNETES_PORT_{port}_TCP": address,
+        f"KUBERNETES_PORT_{port}_TCP_PROTO": "tcp",
+        f"KUBERNETES_PORT_{port}_TCP_PORT": port,
+        f"KUBERNETES_PORT_{port}_TCP_ADDR": host,
+    }
+
+
+async def run(
+    settings: NodeOptions,
+    client: Client,
+    host: Host,
+    images: Mapping[str, TaskImage],
+    *,
+    stop: asyncio.Event | None = None,
+    cover: tuple[str, ...] = (),
+    programs: ImageOverrides | None = None,
+    wait_registry: WaitRegistry | None = None,
+) -> None:
+    """A node until `stop` is set (then it drains) or the task is cancelled (then everything is left)."""
+    node = Kubelet(
+        settings, client, host, images, cover=cover, programs=programs, wait_registry=wait_registry
+    )
+    life = asyncio.create_task(node.run(), name=f"{node.name}: life")
+    asked = asyncio.create_task((stop or asyncio.Event()).wait())
+    try:
+        await asyncio.wait({life, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if asked.done():
+            await _wait_until_adopted(node, life)
+    finally:
+        drain = asked.done()
+        for task in (life, asked):
+            task.cancel()
+        await asyncio.wait({life, asked})
+        await node.stop(drain=drain)
+    if not life.cancelled():
+        life.result()
+
+
+async def _wait_until_adopted(node: Kubelet, life: asyncio.Task[None]) -> None:
+    """Stopped while it starts: what an earlier life left can be taken down only when it is known."""
+    if not await node.has_leftovers():
+        return
+    known = asyncio.create_task(node.pods_adopted.wait())
+    await asyncio.wait({life, known}, timeout=ADOPTION_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+    known.cancel()

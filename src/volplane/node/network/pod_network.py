@@ -1,0 +1,370 @@
+"""Every pod in a network of its own: namespace, address, and the ways in and out of it.
+
+The namespace is held by a descriptor of ours and by the pod's processes, so it is gone when both are, however
+they ended. All that is written down is the address, beside the pod's other files and before it is used: a
+pod whose containers outlived us is found again by one of them, one that has to be started anew gets the
+address that it had. Nothing leads out of such a network but what is listened to for the pod: the API server
+on its loopback, and its host ports on ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv4Network
+
+import msgspec
+from msgspec import Struct
+
+from volplane.api.core import Container, ContainerPort, Pod
+from volplane.base import failpoint
+from volplane.base.files import atomic_write
+from volplane.host import Host, NodePaths, network
+from volplane.host.network import Bridge, JoinedNamespace, RangeInUse
+from volplane.node.network import address_ranges
+from volplane.node.network.relay import Relay, StreamPair
+from volplane.node.options import BRIDGE, NodeOptions
+
+log = logging.getLogger(__name__)
+
+RECORD_FILE = "network.json"
+# What a machine says that has no such networks, or does not let us make them.
+_UNSUPPORTED_ERRNOS = (
+    errno.EPERM,
+    errno.EACCES,
+    errno.EROFS,
+    errno.ENOSYS,
+    errno.EOPNOTSUPP,
+    errno.EINVAL,
+    errno.ENODEV,
+)
+
+
+class PodNetworkError(Exception):
+    """The pod has none yet; the text is for its events."""
+
+
+class NetworkAttachment(Struct, frozen=True):
+    """Where a pod is."""
+
+    address: str
+    namespace: str = ""  # a path, for whoever starts its containers; the machine's own if empty
+
+
+class AddressRecord(Struct, frozen=True):
+    address: str
+
+
+# Made here, on the importing thread: msgspec crashes when several threads meet a type for the first time.
+_record = msgspec.json.Decoder(AddressRecord)
+
+
+class _HeldNamespace:
+    def __init__(self, namespace: int, address: IPv4Address) -> None:
+        self.namespace, self.address = namespace, address
+        self.relays: list[Relay] = []
+
+    @property
+    def attachment(self) -> NetworkAttachment:
+        return NetworkAttachment(str(self.address), f"/proc/{os.getpid()}/fd/{self.namespace}")
+
+
+def bridge_name(directory: str) -> str:
+    """For a cluster, or a node of its own, that lives in this directory."""
+    return f"vp-{hashlib.sha256(os.path.realpath(directory).encode()).hexdigest()[:10]}"
+
+
+class PodNetwork:
+    def __init__(
+        self, settings: NodeOptions, host: Host, paths: NodePaths, *, is_builtin: Callable[[Container], bool]
+    ) -> None:
+        """`is_builtin`: containers that run inside this process, and so in the machine's network."""
+        self._settings, self._host, self._paths, self._is_builtin = settings, host, paths, is_builtin
+        self.unavailable_reason = ""  # why pods share the machine's network though they should not
+        self.on_range_chosen: Callable[[str], Awaitable[None]] | None = (
+            None  # told what we have chosen ourselves
+        )
+        self._bridge: Bridge | None = None
+        self._node_range: IPv4Network | None = None
+        self._preparing = asyncio.Lock()
+        self._last = (
+            os.getpid() % address_ranges.HIGHEST
+        )  # of the share, given out last: anywhere to begin with
+        self._addresses: dict[str, IPv4Address] = {}  # by pod
+        self._held: dict[str, _HeldNamespace] = {}
+        self._joining: dict[str, asyncio.Task[_HeldNamespace | None]] = {}
+        self._in_host_network: set[str] = set()  # pods whose containers were started in the machine's network
+
+    async def load(self) -> None:
+        """The addresses of an earlier life, as far as they are in the node's range of today."""
+        found = await self._host.call(_read_records, self._paths.real(self._paths.pods))
+        share = IPv4Network(self._settings.pod_cidr) if self._settings.pod_cidr else None
+        self._addresses = {uid: address for uid, address in found.items() if not share or address in share}
+
+    def has_own_network(self, pod: Pod) -> bool:
+        """Whether it has a network of its own."""
+        if self._settings.pod_network != BRIDGE or self.unavailable_reason or pod.spec.host_network:
+            return False
+        if pod.uid in self._in_host_network:
+            return False
+        return not self._is_all_builtin(pod)
+
+    def lacks_own_network(self, pod: Pod) -> bool:
+        """Whether a process of the pod would be in the machine's network, which it has not asked for.
+
+        A pod of built-in images alone needs no network of its own; an ephemeral container may be added to it.
+        """
+        wanted = (
+            self._settings.pod_network == BRIDGE and not self.unavailable_reason and not pod.spec.host_network
+        )
+        return wanted and pod.uid not in self._in_host_network and self._is_all_builtin(pod)
+
+    def _is_all_builtin(self, pod: Pod) -> bool:
+        return all(self._is_builtin(c) for c in (*pod.spec.init_containers, *pod.spec.containers))
+
+    def address(self, uid: str, container: Container | None = None) -> str:
+        """Where to reach a container of that pod; built-in ones are in this process."""
+        known = self._addresses.get(uid)
+        inside = container is not None and self._is_builtin(container)
+        return self._settings.node_ip if known is None or inside else str(known)
+
+    # --- in and out
+
+    async def join(self, pod: Pod, pids: Iterable[int] = ()) -> NetworkAttachment:
+        """Where the pod is from now on. `pids`: processes of it that run already. Raises NoNetwork."""
+        if not self.has_own_network(pod):
+            return NetworkAttachment(self._settings.node_ip)
+        held = self._held.get(pod.uid)
+        if held is None:
+            task = self._joining.get(pod.uid)
+            if task is None:
+                task = asyncio.create_task(self._join(pod, list(pids)), name=f"network of pod {pod.key}")
+                self._joining[pod.uid] = task
+                task.add_done_callback(lambda done: self._forget_join(pod.uid, done))
+            # To its end, whoever stops waiting for it: a namespace must belong to somebody.
+            held = await asyncio.shield(task)
+        return held.attachment if held is not None else NetworkAttachment(self._settings.node_ip)
+
+    def _forget_join(self, uid: str, task: asyncio.Task[_HeldNamespace | None]) -> None:
+        del self._joining[uid]
+        if not task.cancelled():
+            task.exception()  # the caller has it; if it is gone, nobody wants it
+
+    async def _join(self, pod: Pod, pids: list[int]) -> _HeldNamespace | None:
+        """None if the pod is in the machine's network after all."""
+        try:
+            bridge = await self._get_bridge()
+            address = self._addresses.get(pod.uid) or self._allocate_address(pod.uid)
+            joined = await self._host.call(self._build, pod, bridge, pids, address)
+        except RangeInUse as error:
+            raise PodNetworkError(str(error)) from error
+        except OSError as error:
+            if error.errno in _UNSUPPORTED_ERRNOS and not self._held:
+                self.unavailable_reason = f"this machine has no networks for pods ({error.strerror or error})"
+                log.warning("%s: they share its own", self.unavailable_reason)
+                self._addresses.pop(pod.uid, None)
+                return None
+            raise PodNetworkError(f"network of the pod: {error}") from error
+        if joined is None:
+            self._in_host_network.add(pod.uid)
+            self._addresses.pop(pod.uid, None)
+            return None
+        held = _HeldNamespace(joined.namespace, address)
+        try:
+            await self._open_relays(pod, held, joined.listening)
+        except BaseException:
+            await _release(held)
+            raise
+        self._held[pod.uid] = held
+        return held
+
+    def _build(
+        self, pod: Pod, bridge: Bridge, pids: list[int], address: IPv4Address
+    ) -> JoinedNamespace | None:
+        namespace = _namespace_of(pids)
+        if namespace is None:
+            return None
+        try:
+            _write_record(self._record(pod.uid), address)
+            with failpoint.around("pod:network"):
+                return network.join(
+                    bridge,
+                    address,
+                    about=f"{bridge.owner} pod {pod.key}",
+                    namespace=namespace,
+                    listen=self._api_server,
+                )
+        finally:
+            if namespace >= 0:
+                os.close(namespace)
+
+    @property
+    def _api_server(self) -> tuple[IPv4Address, int] | None:
+        try:
+            return IPv4Address(self._settings.cluster_host), self._settings.cluster_port
+        except ValueError:
+            return None  # there is none, or it has a name, which can mean anything in there
+
+    def _allocate_address(self, uid: str) -> IPv4Address:
+        assert self._node_range is not None
+        found = address_ranges.next_free(self._node_range, set(self._addresses.values()), self._last)
+        if found is None:
+            raise PodNetworkError(f"no addresses available in range {self._node_range}")
+        self._addresses[uid], self._last = found
+        return found[0]
+
+    async def leave(self, uid: str, *, forget: bool = True) -> None:
+        """Its containers have ended; with `forget` it will not come back, and others may have its address."""
+        if (joining := self._joining.get(uid)) is not None:
+            await asyncio.wait({joining})
+        if (held := self._held.pop(uid, None)) is not None:
+            await _release(held)
+        self._in_host_network.discard(uid)
+        if forget and self._addresses.pop(uid, None) is not None:
+            await self._host.call(_remove_record, self._record(uid))
+
+    async def close(self) -> None:
+        """Let go; who runs in a namespace stays in it."""
+        if self._joining:
+            await asyncio.wait(self._joining.values())
+        while self._held:
+            await _release(self._held.popitem()[1])
+
+    async def remove(self) -> None:
+        """After the last pod: nothing of the network stays, unless it is a whole cluster's."""
+        if self._settings.pod_network == BRIDGE and not self._settings.pod_bridge:
+            await self._host.call(network.remove_bridge, bridge_name(self._paths.root))
+
+    def _record(self, uid: str) -> str:
+        return self._paths.real(f"{self._paths.pod(uid)}/{RECORD_FILE}")
+
+    # --- the node's range
+
+    async def _get_bridge(self) -> Bridge:
+        async with self._preparing:
+            if self._bridge is None:
+                self._bridge = await self._choose_bridge()
+            return self._bridge
+
+    async def _choose_bridge(self) -> Bridge:
+        """As we are told, or any that is free on this machine."""
+        settings = self._settings
+        name = settings.pod_bridge or bridge_name(self._paths.root)
+        if settings.pod_cidr:
+            self._node_range = IPv4Network(settings.pod_cidr)
+            whole = IPv4Network(settings.cluster_cidr or settings.pod_cidr)
+            return await self._ensure_bridge(Bridge(name, whole, self._paths.root))
+        kept = next(iter(self._addresses.values()), None)  # of pods that may still run
+        used = await self._host.call(network.list_used_ranges, name)
+        for whole in address_ranges.candidates(address_ranges.prefix_for(1), self._paths.root):
+            if (kept is None or kept in whole) and network.first_free([whole], used):
+                with suppress(RangeInUse):  # since we looked
+                    bridge = await self._ensure_bridge(Bridge(name, whole, self._paths.root))
+                    self._node_range = address_ranges.node_range(whole, 1)
+                    if self.on_range_chosen is not None:
+                        await self.on_range_chosen(str(self._node_range))
+                    return bridge
+        raise RangeInUse(f"this machine uses all of {address_ranges.SPACE}")
+
+    async def _ensure_bridge(self, bridge: Bridge) -> Bridge:
+        await self._host.call(network.ensure_bridge, bridge)
+        return bridge
+
+    # --- ways in and out
+
+    async def _open_relays(
+        self, pod: Pod, held: _HeldNamespace, listening: socket.socket | OSError | None
+    ) -> None:
+        host, port = self._settings.cluster_host, self._settings.cluster_port
+        if isinstance(listening, OSError):  # after a restart of ours the pod may have taken the port itself
+            log.warning("pod %s cannot reach the API server at %s:%d: %s", pod.key, host, port, listening)
+        elif listening is not None:
+            await self._relay(held, listening, lambda: asyncio.open_connection(host, port))
+        for container in pod.spec.containers:
+            for offered in container.ports:
+                if offered.host_port:
+                    await self._open_host_port(offered, held)
+
+    async def _open_host_port(self, port: ContainerPort, held: _HeldNamespace) -> None:
+        """A host port: on the address that is asked for, else on the node's."""
+        if (port.protocol or "TCP") != "TCP":
+            raise PodNetworkError(
+                f"hostPort {port.host_port}: only TCP can be handed on, not {port.protocol}"
+            )
+        anywhere = port.host_ip in ("", "0.0.0.0")
+        where = (self._settings.node_ip if anywhere else port.host_ip, port.host_port)
+        try:
+            listening = await self._host.call(socket.create_server, where)
+        except OSError as error:
+            raise PodNetworkError(
+                f"hostPort {port.host_port} of {where[0]}: {error.strerror or error}"
+            ) from error
+        inside = port.container_port
+        await self._relay(held, listening, lambda: asyncio.open_connection(str(held.address), inside))
+
+    async def _relay(
+        self, held: _HeldNamespace, listening: socket.socket, dial: Callable[[], Awaitable[StreamPair]]
+    ) -> None:
+        relay = Relay(listening, dial)
+        held.relays.append(relay)
+        await relay.start()
+
+    async def dial(self, uid: str, port: int) -> StreamPair:
+        """A connection to a port of the pod as its own containers see it."""
+        if (held := self._held.get(uid)) is None:
+            return await asyncio.open_connection(self._settings.node_ip, port)
+        dialling = await self._host.call(network.open_socket_in_namespace, held.namespace)
+        try:
+            await asyncio.get_running_loop().sock_connect(dialling, ("127.0.0.1", port))
+            return await asyncio.open_connection(sock=dialling)
+        except BaseException:
+            dialling.close()
+            raise
+
+
+async def _release(held: _HeldNamespace) -> None:
+    for relay in held.relays:
+        await relay.close()
+    os.close(held.namespace)
+
+
+def _namespace_of(pids: list[int]) -> int | None:
+    """-1 if none of them runs any more, None if they are in the machine's."""
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found = network.open_namespace(pid)
+            return None if found < 0 else found
+    return -1
+
+
+def _read_records(directory: str) -> dict[str, IPv4Address]:
+    found = {}
+    for uid in os.listdir(directory):
+        with suppress(OSError, ValueError), open(f"{directory}/{uid}/{RECORD_FILE}", "rb") as file:
+            found[uid] = IPv4Address(_record.decode(file.read()).address)
+    return found
+
+
+def forget_addresses(directory: str) -> None:
+    """Of all pods below the directory."""
+    with suppress(FileNotFoundError):
+        for uid in os.listdir(directory):
+            with suppress(NotADirectoryError):
+                _remove_record(f"{directory}/{uid}/{RECORD_FILE}")
+
+
+def _write_record(path: str, address: IPv4Address) -> None:
+    if not os.path.exists(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        atomic_write(path, msgspec.json.encode(AddressRecord(str(address))))
+
+
+def _remove_record(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)

@@ -1,0 +1,363 @@
+"""From a pod's container to what a runtime starts: environment, mounts, users, files of its own.
+
+The subtle thing is where paths come from. Volumes lie below the node's own root on this machine, whatever the
+manifest calls it; a container of a driver that mounts `/var/lib/kubelet` finds that same root there.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from msgspec import Struct, structs
+
+from volplane.api.core import (
+    Container,
+    HostIP,
+    Pod,
+    PodIP,
+    VolumeDevice,
+    VolumeMount,
+)
+from volplane.base.files import atomic_write
+from volplane.node.containers import seccomp
+from volplane.node.containers.base import ContainerDevice, ContainerSpec, Mount, Propagation
+from volplane.node.containers.launcher.log import list_rotated
+from volplane.node.image_overrides import ImageOverride, ImageOverrides
+from volplane.node.manager import MountedVolume
+from volplane.node.network import NetworkAttachment
+from volplane.node.pods.env_expansion import UnknownVariable, expand, expand_strictly
+from volplane.node.pods.environment import ContainerConfigError, ContainerCreateError, Environment
+from volplane.node.pods.runtimes import find_own_command
+from volplane.node.pods.security_context import ContainerSecurity, check_user, resolve_security
+from volplane.node.subpaths import SubPathError, bind_subpath
+from volplane.rules.sysctls import namespace_of
+from volplane.volumes.base import NodeContext
+
+PAUSE_COMMAND = ("/bin/sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done")
+LONGEST_MESSAGE = 4096
+HOSTS = "/etc/hosts"
+# Containers write to these, and some see their directory: no link is followed, and no pipe is waited for.
+_NO_FOLLOW = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+_PROPAGATIONS: Mapping[str, Propagation] = {
+    "": "private",
+    "None": "private",
+    "HostToContainer": "rslave",
+    "Bidirectional": "rshared",
+}
+
+
+class ContainerSpecBuilder(Struct, frozen=True):
+    """What all containers of a node are made from."""
+
+    site: NodeContext
+    cluster: Mapping[str, str]  # variables that lead to the API server
+    programs: ImageOverrides = ImageOverrides()  # of this machine, in the place of images
+    host_ip: str = ""
+    seccomp_default: bool = False  # RuntimeDefault for containers that name no seccomp profile
+    log_max_size: int = 0  # bytes of one file of a container's log; 0: no limit
+    log_max_files: int = 0
+
+    async def build(
+        self,
+        pod: Pod,
+        container: Container,
+        volumes: Mapping[str, MountedVolume],
+        place: NetworkAttachment,
+        *,
+        id: str,
+        attempt: int,
+        builtin: bool,
+    ) -> ContainerSpec:
+        """Raises ConfigError."""
+        site = self.site
+        environment = Environment(
+            site.client, self._with_addresses(pod, place), container, site.allocatable()
+        )
+        variables = await environment.build(self.cluster)
+        if builtin:  # it connects from the node's own network: not to whatever address a pod likes
+            variables = {**variables, **self.cluster}
+        command = tuple(expand(part, variables) for part in container.command)
+        args = tuple(expand(part, variables) for part in container.args)
+        program = None if builtin else self.programs.get(container.image)
+        if program is not None:
+            command = program.command(command, variables)
+        elif not command and not builtin:
+            command, args = (args, ()) if find_own_command(container) else (PAUSE_COMMAND, ())
+        mounts = [
+            await self._mount(pod, container, index, mount, volumes, variables)
+            for index, mount in enumerate(container.volume_mounts)
+        ]
+        if not builtin:
+            mounts += self._own_files(pod, container, attempt)
+        if program is not None:
+            mounts += _program_mounts(program, mounts)
+        security = resolve_security(pod, container, seccomp_default=self.seccomp_default)
+        spec = ContainerSpec(
+            id=id,
+            pod_uid=pod.uid,
+            pod_name=pod.name,
+            namespace=pod.namespace,
+            service_account=pod.spec.service_account_name or "default",
+            name=container.name,
+            image=container.image,
+            command=command,
+            args=args,
+            env={**program.environment(variables), **variables} if program else variables,
+            workdir=container.working_dir or (program.directory if program else ""),
+            hostname=hostname(pod),
+            mounts=tuple(mounts),
+            devices=tuple(_device(container, d, volumes) for d in container.volume_devices),
+            user=security.user,
+            group=security.group,
+            groups=security.groups,
+            privileged=security.privileged,
+            attempt=attempt,
+            log_path=site.paths.real(
+                site.paths.log_file(pod.namespace, pod.name, pod.uid, container.name, attempt)
+            ),
+            log_max_size=self.log_max_size,
+            log_max_files=self.log_max_files,
+            host_network=pod.spec.host_network,
+            host_pid=pod.spec.host_pid,
+            host_ipc=pod.spec.host_ipc,
+            stdin=container.stdin,
+            stdin_once=container.stdin_once,
+            tty=container.tty,
+            network="" if builtin else place.namespace,
+            stop_signal=stop_signal(container) or "SIGTERM",
+        )
+        # Built-in images are coroutines of this process: what limits a process cannot limit them.
+        return spec if builtin else await self._confine(spec, pod, container, security)
+
+    async def _confine(
+        self, spec: ContainerSpec, pod: Pod, container: Container, security: ContainerSecurity
+    ) -> ContainerSpec:
+        check_user(pod, container)
+        for name in security.sysctls:
+            if namespace_of(name) == "net" and not spec.network:
+                raise ContainerCreateError(
+                    f'sysctl "{name}" cannot be set: the pod shares the network of its node'
+                )
+        if not spec.privileged and "CAP_MKNOD" in security.effective_capabilities:
+            _refuse_propagation(container)
+        return structs.replace(
+            spec,
+            capabilities=security.capabilities,
+            no_new_privs=security.no_new_privs,
+            readonly_root=security.readonly_root,
+            seccomp=await self._seccomp(security),
+            sysctls=security.sysctls,
+            proc_mount=security.proc_mount,
+        )
+
+    async def _seccomp(self, security: ContainerSecurity) -> str:
+        """The compiled filter; "" for none."""
+        host, capabilities = self.site.host, security.effective_capabilities
+        try:
+            match security.seccomp:
+                case "RuntimeDefault":
+                    return await host.call(seccomp.compile_default, capabilities)
+                case "Localhost":
+                    path = self.site.paths.real(f"{self.site.paths.seccomp}/{security.seccomp_file}")
+                    return await host.call(seccomp.compile_file, path, capabilities)
+                case _:
+                    return ""
+        except seccomp.SeccompCompileError as error:
+            raise ContainerCreateError(str(error)) from error
+
+    def _with_addresses(self, pod: Pod, place: NetworkAttachment) -> Pod:
+        """As its status will be in a moment: its first container wants to know its address, too."""
+        here = structs.replace(
+            pod.status,
+            pod_ip=place.address,
+            pod_ips=(PodIP(place.address),),
+            host_ip=self.host_ip,
+            host_ips=(HostIP(self.host_ip),),
+        )
+        return structs.replace(pod, status=here)
+
+    async def _mount(
+        self,
+        pod: Pod,
+        container: Container,
+        index: int,
+        mount: VolumeMount,
+        volumes: Mapping[str, MountedVolume],
+        variables: Mapping[str, str],
+    ) -> Mount:
+        volume = volumes.get(mount.name)
+        if volume is None:
+            raise ContainerConfigError(
+                f'cannot find volume "{mount.name}" to mount into container "{container.name}"'
+            )
+        propagation = _PROPAGATIONS[mount.mount_propagation or ""]
+        if propagation == "rshared" and not _is_privileged(container):
+            raise ContainerConfigError(
+                "Bidirectional mount propagation is available only to privileged containers"
+            )
+        source = volume.path
+        subpath = _subpath(mount, variables)
+        if subpath:
+            try:
+                source = await bind_subpath(
+                    self.site,
+                    pod=pod.uid,
+                    volume=volume.name,
+                    container=container.name,
+                    index=index,
+                    root=volume.path,
+                    subpath=subpath,
+                    mount=mount.name,
+                )
+            except SubPathError as error:
+                raise ContainerConfigError(str(error)) from error
+        readonly = mount.read_only or volume.readonly
+        recursive = mount.recursive_read_only in ("Enabled", "IfPossible") and readonly
+        return Mount(source, mount.mount_path, readonly, propagation, recursive)
+
+    async def write_container_files(
+        self, pod: Pod, container: Container, *, place: NetworkAttachment, attempt: int, builtin: bool
+    ) -> None:
+        """Make the container's own files; they need no volume, so this can be done while one is mounted."""
+        if not builtin:
+            files = self._own_files(pod, container, attempt)
+            await self.site.host.call(_make_files, files, pod, place.address)
+
+    def _own_files(self, pod: Pod, container: Container, attempt: int) -> list[Mount]:
+        """The hosts file and the place for the last words of the container."""
+        paths, made = self.site.paths, []
+        taken = {mount.mount_path for mount in container.volume_mounts}
+        if not pod.spec.host_network and HOSTS not in taken:
+            made.append(Mount(paths.real(paths.hosts_file(pod.uid)), HOSTS))
+        last_words = container.termination_message_path
+        if last_words and last_words not in taken:
+            made.append(Mount(self.termination_message_file(pod.uid, container.name, attempt), last_words))
+        return made
+
+    def termination_message_file(self, pod: str, container: str, attempt: int) -> str:
+        return self.site.paths.real(f"{self.site.paths.container(pod, container)}/{attempt}")
+
+    async def remove_attempt_files(self, pod: Pod, container: str, attempt: int) -> None:
+        """The log and the last words of an attempt that nobody can ask for any more."""
+        paths = self.site.paths
+        log = paths.real(paths.log_file(pod.namespace, pod.name, pod.uid, container, attempt))
+        message = self.termination_message_file(pod.uid, container, attempt)
+        await self.site.host.call(_remove_attempt, log, message)
+
+    async def read_termination_message(self, pod: Pod, container: Container, attempt: int) -> str:
+        """What the container has left at its terminationMessagePath."""
+        if not container.termination_message_path:
+            return ""
+        return await self.site.host.call(
+            _read_message, self.termination_message_file(pod.uid, container.name, attempt)
+        )
+
+
+def _program_mounts(program: ImageOverride, mounts: Sequence[Mount]) -> list[Mount]:
+    """What a program needs of the machine; a volume at the same place is what the pod wants there."""
+    taken = {mount.target.rstrip("/") for mount in mounts}
+    return [Mount(path, path) for path in program.paths if path not in taken]
+
+
+def _device(
+    container: Container, device: VolumeDevice, volumes: Mapping[str, MountedVolume]
+) -> ContainerDevice:
+    volume = volumes.get(device.name)
+    if volume is None:
+        raise ContainerConfigError(
+            f'cannot find volume "{device.name}" to pass into container "{container.name}"'
+        )
+    return ContainerDevice(volume.path, device.device_path, "r" if volume.readonly else "mrw")
+
+
+def stop_signal(container: Container) -> str | None:
+    return container.lifecycle.stop_signal if container.lifecycle else None
+
+
+def hostname(pod: Pod) -> str:
+    if pod.spec.host_network:
+        return os.uname().nodename
+    return pod.spec.hostname_override or pod.spec.hostname or pod.name[:63].rstrip("-.")
+
+
+def _subpath(mount: VolumeMount, variables: Mapping[str, str]) -> str:
+    path = mount.sub_path
+    if mount.sub_path_expr:
+        try:
+            path = expand_strictly(mount.sub_path_expr, variables)
+        except UnknownVariable as error:
+            raise ContainerConfigError(str(error)) from error
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ContainerConfigError(f"subPath {path!r} must be a relative path without '..'")
+    return posixpath.normpath(path) if path else ""
+
+
+def _refuse_propagation(container: Container) -> None:
+    """Mounts that come later have devices, which the container could use. Raises CreateError."""
+    for mount in container.volume_mounts:
+        if _PROPAGATIONS[mount.mount_propagation or ""] != "private":
+            raise ContainerCreateError(
+                f'volume mount "{mount.name}" of container "{container.name}" has mountPropagation '
+                f"{mount.mount_propagation}, which cannot be combined with capability MKNOD: drop MKNOD, "
+                "or make the container privileged"
+            )
+
+
+def _is_privileged(container: Container) -> bool:
+    return bool(container.security_context and container.security_context.privileged)
+
+
+def _make_files(files: Sequence[Mount], pod: Pod, address: str) -> None:
+    for file in files:
+        if file.target == HOSTS:
+            _write_hosts(file.source, pod, address)
+        else:
+            _make_message_file(file.source)
+
+
+def _write_hosts(path: str, pod: Pod, address: str) -> None:
+    name = hostname(pod)
+    lines = [
+        "# Kubernetes-managed hosts file.",
+        "127.0.0.1\tlocalhost",
+        "::1\tlocalhost ip6-localhost ip6-loopback",
+    ]
+    lines.append(f"{address}\t{name}")
+    lines += [f"{alias.ip}\t{' '.join(alias.hostnames)}" for alias in pod.spec.host_aliases]
+    text = "\n".join(lines) + "\n"
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if not os.path.exists(path):  # it is mounted by running containers: never replaced under them
+        atomic_write(path, text.encode(), 0o644)
+
+
+def _make_message_file(path: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | _NO_FOLLOW, 0o666)
+    try:
+        os.fchmod(descriptor, 0o666)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_attempt(log: str, message: str) -> None:
+    for path in (message, log, *list_rotated(log)):
+        with suppress(OSError):
+            os.unlink(path)
+
+
+def _read_message(path: str) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | _NO_FOLLOW)
+    except OSError:
+        return ""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        return os.read(descriptor, LONGEST_MESSAGE).decode(errors="replace")
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,30 @@
+"""What filters may ask about, however it is kept: the ledger of nodes and lookups into caches.
+
+Lookups show what this scheduler has decided and not yet seen back (a volume promised to a claim, a node
+chosen for one) as if it had happened already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.api.policy import PodDisruptionBudget
+from volplane.api.storage import CSIDriver, CSINode, CSIStorageCapacity, StorageClass
+from volplane.scheduler.node_cache import NodeCache
+
+
+class SchedulingSnapshot(Struct, frozen=True):
+    node_cache: NodeCache
+    claim: Callable[[str], PersistentVolumeClaim | None]  # by namespace/name
+    volume: Callable[[str], PersistentVolume | None]
+    unclaimed: Callable[[str], Iterable[PersistentVolume]]  # by class: neither claimed nor promised
+    reserved: Callable[[str], Iterable[PersistentVolume]]  # by namespace/name of the claim they name
+    storage_class: Callable[[str], StorageClass | None]
+    driver: Callable[[str], CSIDriver | None]
+    csi_node: Callable[[str], CSINode | None]
+    capacities: Callable[[str], Iterable[CSIStorageCapacity]]  # by class
+    attached: Callable[[str], Iterable[str]]  # by node: names of volumes that a VolumeAttachment puts there
+    budgets: Callable[[str], Iterable[PodDisruptionBudget]] = lambda namespace: ()

@@ -1,0 +1,48 @@
+"""Calls whose outcome is open, as this process knows them.
+
+Found by the claim's uid, and by its key: of one name there may be an open call for a claim that is gone, and
+whoever works the key looks for it each time, however many others are open.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from volplane.api.core import PersistentVolumeClaim
+from volplane.sidecars.provisioner.provision_request import ProvisionRequest
+
+
+class InFlightCall(Struct, frozen=True):
+    claim: PersistentVolumeClaim
+    request: ProvisionRequest
+
+
+class InFlightCalls:
+    def __init__(self) -> None:
+        self._open: dict[str, InFlightCall] = {}  # by uid
+        self._named: dict[str, dict[str, InFlightCall]] = {}  # by key, then uid
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._open
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def get(self, uid: str) -> InFlightCall | None:
+        return self._open.get(uid)
+
+    def list_by_key(self, key: str) -> list[InFlightCall]:
+        return list(self._named.get(key, {}).values())
+
+    def begin(self, claim: PersistentVolumeClaim, order: ProvisionRequest) -> None:
+        attempt = self._open[claim.uid] = InFlightCall(claim, order)
+        self._named.setdefault(claim.key, {})[claim.uid] = attempt
+
+    def end(self, uid: str) -> None:
+        attempt = self._open.pop(uid, None)
+        if attempt is None:
+            return
+        alike = self._named[attempt.claim.key]
+        del alike[uid]
+        if not alike:
+            del self._named[attempt.claim.key]

@@ -1,0 +1,92 @@
+"""Who makes the volume of a claim that no node was chosen for, where a driver runs on every node.
+
+Each provisioner waits a random while, longer after each time in vain; whoever comes first and has room writes
+its node on the claim. The write goes over the very version of the claim that was looked at,
+so that two who come at the same time cannot both have it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from volplane.api.core import PersistentVolumeClaim
+from volplane.api.errors import Conflict
+from volplane.api.storage import StorageClass
+from volplane.base import clock
+from volplane.client.client import Client
+from volplane.csi import convert, v1
+from volplane.csi.outcome import CallError
+from volplane.loops.controller import RetryableError
+from volplane.rules import binding, sizes, topology
+from volplane.sidecars import DriverClient
+from volplane.sidecars.provisioner.settings import ProvisionerOptions
+
+
+class NodeClaimRace:
+    def __init__(
+        self,
+        client: Client,
+        driver: DriverClient,
+        settings: ProvisionerOptions,
+        node: str,
+        places: Mapping[str, str],
+    ) -> None:
+        self.client, self.driver, self.settings = client, driver, settings
+        self.node, self.places = node, places
+        self._due: dict[str, float] = {}  # claim's uid → when it is our turn
+        self._tries: dict[str, int] = {}
+
+    def seconds_left(self, claim: PersistentVolumeClaim) -> float:
+        """Seconds until it is our turn; the first question starts the wait."""
+        due = self._due.get(claim.uid)
+        if due is None:
+            due = self._due[claim.uid] = clock.now() + self._pause(claim)
+        return due - clock.now()
+
+    def _pause(self, claim: PersistentVolumeClaim) -> float:
+        base, longest = self.settings.node_deployment_base_delay, self.settings.node_deployment_max_delay
+        pause = min(base * 2 ** self._tries.get(claim.uid, 0), longest)
+        return float(min(pause * random.uniform(0.5, 1.5), longest))
+
+    def forget(self, uid: str) -> None:
+        self._due.pop(uid, None)
+        self._tries.pop(uid, None)
+
+    async def try_claim(self, claim: PersistentVolumeClaim, storage_class: StorageClass) -> bool:
+        """Whether the claim is ours now; else the wait begins again, longer."""
+        self._due.pop(claim.uid, None)
+        self._tries[claim.uid] = self._tries.get(claim.uid, 0) + 1
+        if not topology.allows_node(storage_class.allowed_topologies, self.places):
+            return False
+        if not await self._has_capacity(claim, storage_class):
+            return False
+        try:
+            written = await self.client.patch(
+                PersistentVolumeClaim,
+                claim.name,
+                claim.namespace,
+                merge={"metadata": {"annotations": {binding.SELECTED_NODE: self.node}}},
+                uid=claim.uid,
+                revision=claim.metadata.resource_version,
+                missing_ok=True,
+            )
+        except Conflict:
+            return False  # somebody was at the claim, another node perhaps
+        return written is not None
+
+    async def _has_capacity(self, claim: PersistentVolumeClaim, storage_class: StorageClass) -> bool:
+        if "GET_CAPACITY" not in self.driver.controller:
+            return True
+        request = v1.GetCapacityRequest(parameters=dict(storage_class.parameters))
+        if self.places:
+            request.accessible_topology.CopyFrom(convert.topology(self.places))
+        try:
+            room = await self.driver.call(
+                "GetCapacity", request, timeout=self.settings.timeout, subject=f"pvc/{claim.key}"
+            )
+        except CallError as error:
+            raise RetryableError(str(error)) from error
+        wanted = sizes.requested_size(claim)
+        largest = room.maximum_volume_size.value
+        return bool(room.available_capacity >= wanted and (not largest or largest >= wanted))

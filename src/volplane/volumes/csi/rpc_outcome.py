@@ -1,0 +1,50 @@
+"""One call to a driver on behalf of a pod, and the judgement of its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from google.protobuf.message import Message
+
+from volplane.api.core import Pod
+from volplane.csi.outcome import CallError, Code, classify, is_infeasible
+from volplane.volumes.base import (
+    InfeasibleExpansionError,
+    InUseExpansionError,
+    UncertainProgressError,
+    VolumeOperationError,
+)
+from volplane.volumes.csi.drivers import RegisteredDriver
+
+
+class NodeRpc:
+    """A call whose refusal is kept for the caller to clean up after; what is uncertain is raised."""
+
+    def __init__(self) -> None:
+        self.final_error: CallError | None = None
+
+    async def __call__(self, driver: RegisteredDriver, method: str, message: Message, pod: Pod) -> Any:
+        subject = f"pod/{pod.namespace}/{pod.name}"
+        async with asyncio.timeout(driver.timeout + 5):
+            return await driver.call(method, message, subject)
+
+
+@contextmanager
+def node_rpc() -> Iterator[NodeRpc]:
+    call = NodeRpc()
+    try:
+        yield call
+    except CallError as error:
+        if not classify(error).is_final:
+            raise UncertainProgressError(str(error)) from error
+        call.final_error = error
+
+
+def expansion_error(error: CallError) -> VolumeOperationError:
+    """Why NodeExpandVolume will not do it."""
+    if error.code is Code.FAILED_PRECONDITION:
+        return InUseExpansionError(str(error))
+    return InfeasibleExpansionError(str(error)) if is_infeasible(error) else VolumeOperationError(str(error))

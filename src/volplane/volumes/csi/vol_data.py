@@ -1,0 +1,111 @@
+"""vol_data.json: what a later life must know to take a volume down. Written before the call it belongs to."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+
+from volplane.api import names
+from volplane.base import failpoint
+from volplane.base.files import atomic_write, remove_with_leftovers, set_aside
+from volplane.host import mounts
+from volplane.volumes.base import VolumeOperationError, make_directory, remove_empty_directories
+
+log = logging.getLogger(__name__)
+
+Data = Mapping[str, str]
+
+
+class UnreadableVolData(VolumeOperationError):
+    """The metadata is there and makes no sense: nothing is deleted on such a basis."""
+
+
+def read(path: str) -> Data | None:
+    """None if there is none."""
+    try:
+        with open(path, "rb") as file:
+            data = json.loads(file.read())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UnreadableVolData(f"failed to read volume data {path}: {error}") from error
+    if not isinstance(data, dict) or not all(isinstance(v, str) for v in data.values()):
+        raise UnreadableVolData(f"failed to read volume data {path}: not a map of strings")
+    return data
+
+
+def read_leftover(path: str, *targets: str) -> Data | None:
+    """`read`, of what an earlier life has left: a file that cannot be read and describes nothing that is
+    mounted (a power cut ends all mounts, and may empty a file that was just written) is removed.
+    """
+    try:
+        return read(path)
+    except UnreadableVolData as error:
+        if any(map(mounts.is_mount, targets)):
+            raise
+        if os.path.isdir(path):
+            set_aside(path, error)
+            return None
+        log.warning("%s; nothing is mounted there: removed", error)
+        remove(path)
+        return None
+
+
+def unique_name_from(known: Data, path: str) -> str:
+    """The name of the volume across the node."""
+    try:
+        return names.csi_volume_name(known["driverName"], known["volumeHandle"])
+    except KeyError as error:
+        raise UnreadableVolData(f"failed to read volume data {path}: no {error}") from error
+
+
+def save(path: str, data: Data) -> None:
+    with failpoint.around("file:vol_data:write"):
+        atomic_write(path, json.dumps(data, separators=(",", ":")).encode() + b"\n", 0o600)
+
+
+def prepare(directory: str, path: str, data: Data, mode: int = 0o750) -> None:
+    make_directory(directory, mode)
+    save(path, data)
+
+
+def remove(path: str) -> None:
+    with failpoint.around("file:vol_data:remove"):
+        remove_with_leftovers(path)
+
+
+def find_staged(directory: str) -> list[Data]:
+    """The metadata of every staged volume, below `plugins/kubernetes.io/csi/<driver>/<hash>/`."""
+    found = []
+    for driver in _directories(directory):
+        for volume in _directories(driver):
+            try:
+                data = read_leftover(
+                    os.path.join(volume, "vol_data.json"), os.path.join(volume, "globalmount")
+                )
+            except UnreadableVolData as error:
+                log.warning("%s; it may be mounted, and is left as it is", error)
+                continue
+            if data is not None and data.get("driverName") and data.get("volumeHandle"):
+                found.append(data)
+    return found
+
+
+def remove_empty_staging(directory: str) -> None:
+    """Staging directories without metadata: a crash came before that was written, or after it was removed."""
+    for driver in _directories(directory):
+        for volume in _directories(driver):
+            metadata = os.path.join(volume, "vol_data.json")
+            if not os.path.lexists(metadata):
+                remove_empty_directories(os.path.join(volume, "globalmount"))
+                remove_with_leftovers(metadata)
+                remove_empty_directories(volume, driver)
+
+
+def _directories(path: str) -> list[str]:
+    try:
+        return [e.path for e in os.scandir(path) if e.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,178 @@
+"""A cluster to measure: `volplane up` as a process of its own, and a user's client over HTTPS.
+
+Nothing here polls: the process says on its standard output that it is ready, watches say what has become of
+objects, and a container says over a named pipe that it has written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from tests.support.up import Up
+from volplane.api.meta import Resource
+from volplane.base.trace import Span
+from volplane.client import kubeconfig
+from volplane.client.cache import Cache
+from volplane.client.client import Client
+from volplane.client.https import HttpsTransport
+
+VOLPLANE = str(Path(sys.executable).parent / "volplane")
+PATIENCE = 120.0  # seconds for anything that is measured
+SIGNAL = "written"
+
+T = TypeVar("T", bound=Resource)
+
+
+class ClusterProcess:
+    """`async with Running(nodes) as running:` one cluster in a directory of its own, removed afterwards."""
+
+    client: Client
+    transport: HttpsTransport
+    process: asyncio.subprocess.Process
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = nodes
+        self.directory = Path(tempfile.mkdtemp(prefix="vp-bench-"))
+        # Beside the data directory: that one is hidden from containers.
+        self.signals = Path(tempfile.mkdtemp(prefix="vp-signal-"))
+        self.pipe = Pipe(self.signals / SIGNAL)
+        self._drain: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def start(self) -> None:
+        with (self.directory / "up.log").open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                VOLPLANE,
+                "up",
+                "--data-dir",
+                str(self.directory),
+                "--nodes",
+                str(self.nodes),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        async with asyncio.timeout(PATIENCE):
+            await self._until_ready()
+        self._drain = asyncio.create_task(self._read_on())
+        self.transport = kubeconfig.load(self.directory / "kubeconfig", agent="bench")
+        self.client = Client(self.transport, component="bench")
+
+    async def _until_ready(self) -> None:
+        assert self.process.stdout is not None
+        while line := await self.process.stdout.readline():
+            if line.startswith(b"ready in"):
+                return
+        raise RuntimeError(f"volplane up ended:\n{(self.directory / 'up.log').read_text()[-4000:]}")
+
+    async def _read_on(self) -> None:
+        assert self.process.stdout is not None
+        while await self.process.stdout.read(65536):
+            pass
+
+    async def __aexit__(self, *_: object) -> None:
+        if hasattr(self, "client"):
+            await self.client.close()
+            await self.transport.close()
+        if hasattr(self, "process"):
+            await self._stop()
+        self.pipe.close()
+        left = Up(directory=self.directory).leftovers()
+        if left:
+            raise RuntimeError(f"{self.directory} is not clean: {left}")
+        shutil.rmtree(self.directory)
+        shutil.rmtree(self.signals)
+
+    async def _stop(self) -> None:
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE):
+            await self.process.wait()
+        if self._drain is not None:
+            await self._drain
+
+    # --- what measures need
+
+    def cpu_times(self) -> tuple[int, int]:
+        """Nanoseconds that the cluster's main thread has run, and has been ready to run without a CPU."""
+        run, delayed, _ = Path(f"/proc/{self.process.pid}/schedstat").read_text().split()
+        return int(run), int(delayed)
+
+    async def watch(self, type: type[T]) -> Cache[T]:
+        """All objects of a kind, kept up to date by a watch."""
+        cache = self.client.cache(type)
+        await cache.wait_synced()
+        return cache
+
+    async def warm(self, connections: int = 64) -> None:
+        """Open the connections that many requests at once will use: a client that runs has them."""
+        await asyncio.gather(*(self.get("/version") for _ in range(connections)))
+
+    async def get(self, path: str) -> bytes:
+        return await self.transport._request("GET", path)
+
+    async def spans(self, since: int) -> list[Span]:
+        """What the process has traced since that moment; its clock is the machine's, and so is ours."""
+        return msgspec.json.decode(await self.get(f"/debug/trace?since={since}"), type=list[Span])
+
+
+async def until(cache: Cache[Any], test: Callable[[], bool], what: str) -> None:
+    """Until the test is true, looked at on every change of the cache."""
+    changed = asyncio.Event()
+    end = cache.subscribe(lambda old, new: changed.set())
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not test():
+                changed.clear()
+                await changed.wait()
+    except TimeoutError as error:
+        raise TimeoutError(f"not within {PATIENCE:g} s: {what}") from error
+    finally:
+        end()
+
+
+class Pipe:
+    """Lines from containers through a named pipe; each is written at once, so they do not mix."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path, 0o666)
+        # Open for writing, too: it must not end when a writer goes.
+        self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._rest = b""
+        asyncio.get_running_loop().add_reader(self._descriptor, self._read)
+
+    def line(self, text: str) -> asyncio.Future[None]:
+        """Done when that line has come."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[text] = future
+        return future
+
+    def _read(self) -> None:
+        *lines, self._rest = (self._rest + os.read(self._descriptor, 65536)).split(b"\n")
+        for line in lines:
+            future = self._waiting.pop(line.decode(), None)
+            if future is not None and not future.done():
+                future.set_result(None)
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        os.close(self._descriptor)

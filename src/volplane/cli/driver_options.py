@@ -111,7 +111,8 @@ def resolve_user_drivers(directory: str, **given: Any) -> tuple[UserDrivers, boo
     except CannotStart as error:
         raise CommandError(
             f"{error}\n  The last start on {layout.directory} was told "
-            f"{' '.join(told.command_words())}: say what to bring instead, or --builtin-drivers for EBS and EFS alone."
+            f"{' '.join(told.command_words())}: say what to bring instead, "
+            "or --builtin-drivers for EBS and EFS alone."
         ) from error
 
 

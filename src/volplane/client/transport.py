@@ -1,8 +1,8 @@
 """What a client needs of an API server: the typed verbs, whoever carries them.
 
 Two carriers exist: `client.https.HttpsTransport` (any Kubernetes API server) and the API server's own
-in-process one. A transport carries one user. It sends and returns objects as they are: no retries, no caches. Errors are
-`api.errors`, a lost connection included (`Unavailable`), so that callers know one tree. The subtle thing:
+in-process one. A transport carries one user. It sends and returns objects as they are: no retries, no caches.
+Errors are `api.errors`, a lost connection included (`Unavailable`), so that callers know one tree. The subtle thing:
 a patch or an object handed in is shared, never changed.
 """
 

@@ -5,7 +5,7 @@ entered when it is decided (assumed) and entered again when its node shows in th
 first entry. Pods may be known before their node is, and stay when it is deleted.
 
 Pods for which others were evicted are nominated to their node: pods of lower or equal priority find it taken.
-A decision that has to try something out does so on a `NodeCacheOverlay`; the cache itself never changes for it.
+A decision that has to try something out does so on a `NodeCacheOverlay`; the cache itself does not change.
 """
 
 from __future__ import annotations

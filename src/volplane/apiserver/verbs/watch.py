@@ -2,8 +2,8 @@
 
 A watch begins with the state it starts from (as ADDED events, when asked for) and goes on with the store's
 events after exactly that revision. It yields batches: whatever is ready. A watcher that offers a `PushTarget`
-gets what happens from then on right where it is published, and the batches carry only what it could not take. The
-subtle thing is the bookmark: it names how far this watcher's own stream has got, not how far the store has.
+gets what happens from then on right where it is published, and the batches carry only what it could not take.
+A bookmark names how far this watcher's own stream has got, not how far the store has.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
     ),
     "after a crash what was noted is not noted again": (
         list(plan(attachment(finalizer=True, node_id="i-1"), volume(held=True), node(), DRIVER)),
-        [structs.replace(PUBLISH, noted=True)],
+        [structs.replace(PUBLISH, intent_written=True)],
     ),
     "a node that was registered anew is noted again": (
         list(plan(attachment(finalizer=True, node_id="i-0"), volume(held=True), node(), DRIVER)),
@@ -118,7 +118,7 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
                 forced=True,
             )
         ),
-        [structs.replace(PUBLISH, noted=True)],
+        [structs.replace(PUBLISH, intent_written=True)],
     ),
     "another driver's is not ours": (
         list(plan(attachment(attacher="other.example.com"), volume(), node(), DRIVER)),

@@ -127,7 +127,7 @@ def _notes(notes: Mapping[str, Any]) -> dict[str, Any]:
     if notes.get("retain"):
         out["retain_keys"] = True
     if notes.get("replace"):
-        out["replaced"] = True
+        out["is_replaced"] = True
     return out
 
 

@@ -108,8 +108,10 @@ CONTROLLERS: Mapping[str, ControllerSpec] = {
     "persistentvolume-expander-controller": ControllerSpec(
         "volplane.controllers.expand.controller:Expansion"
     ),
-    "snapshot-controller": ControllerSpec("volplane.controllers.snapshot.controller:Snapshots"),
-    "group-snapshot-controller": ControllerSpec("volplane.controllers.snapshot.groups.controller:Groups"),
+    "snapshot-controller": ControllerSpec("volplane.controllers.snapshot.controller:VolumeSnapshots"),
+    "group-snapshot-controller": ControllerSpec(
+        "volplane.controllers.snapshot.groups.controller:VolumeGroupSnapshots"
+    ),
     "ephemeral-volume-controller": ControllerSpec(
         "volplane.controllers.ephemeral.controller:EphemeralVolumes"
     ),
@@ -143,8 +145,10 @@ CONTROLLERS: Mapping[str, ControllerSpec] = {
         "volplane.controllers.podgc.controller:PodGarbage",
         {"threshold": lambda s: s.terminated_pod_gc_threshold},
     ),
-    "garbage-collector-controller": ControllerSpec("volplane.controllers.garbage.controller:Garbage"),
-    "resourcequota-controller": ControllerSpec("volplane.controllers.quota.controller:Quotas"),
+    "garbage-collector-controller": ControllerSpec(
+        "volplane.controllers.garbage.controller:GarbageCollector"
+    ),
+    "resourcequota-controller": ControllerSpec("volplane.controllers.quota.controller:ResourceQuotas"),
     "namespace-controller": ControllerSpec("volplane.controllers.namespace.controller:Namespaces"),
     "certificatesigningrequest-controller": ControllerSpec(
         "volplane.controllers.csr.controller:SigningRequests",

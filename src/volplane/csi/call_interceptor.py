@@ -2,8 +2,8 @@
 
 There is one per process and it sits where every call passes (`CallerBase.call`), so in a process that runs
 all roles it sees all sidecars and all nodes. Nobody pays for it while none is set. The subtle thing is the
-cut after the driver's answer: the driver has done its work and says so, and the caller must believe that it does
-not know.
+cut after the driver's answer: the driver has done its work and says so, and the caller must believe that it
+does not know.
 """
 
 from __future__ import annotations

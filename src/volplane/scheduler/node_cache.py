@@ -213,7 +213,7 @@ class NodeCache:
         """What a pod takes does not change while it is on its node; its labels do, and it may begin to go."""
         before = held.pod
         who = structs.replace(held.indexed_pod, pod=pod)
-        self._infos[node].pods[pod.key] = structs.replace(held, who=who)
+        self._infos[node].pods[pod.key] = structs.replace(held, indexed_pod=who)
         if before.metadata.labels != pod.metadata.labels or before.is_deleting != pod.is_deleting:
             self.crowd.remove_pod(held.indexed_pod, node)
             self.crowd.add_pod(who, node)

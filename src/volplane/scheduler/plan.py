@@ -176,7 +176,7 @@ def decide(
     """`start`: where in the list of nodes the search begins."""
     ledger = world.node_cache.with_nominated(pod)
     if ledger is not world.node_cache:
-        world = structs.replace(world, ledger=ledger)
+        world = structs.replace(world, node_cache=ledger)
     nodes = ledger.nodes
     if not nodes:
         return Unschedulable(NO_NODES, frozenset({"NodeName"}))

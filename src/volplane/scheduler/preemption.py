@@ -149,7 +149,7 @@ class _VictimTrial:
 
     def __init__(self, world: SchedulingSnapshot, node: str, fits: Fits) -> None:
         self.overlay = NodeCacheOverlay(world.node_cache)
-        self.world = structs.replace(world, ledger=self.overlay)
+        self.world = structs.replace(world, node_cache=self.overlay)
         self.node, self.fits = node, fits
         self.removed: dict[str, PodUsage] = {}
 

@@ -13,9 +13,9 @@ from volplane.api.core import ConfigMap, Event
 from volplane.api.errors import NotFound
 from volplane.api.meta import ObjectMeta
 from volplane.base import clock
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.loops.controller import Controller, Outcome, Replan, RetryableError, Stop
-from volplane.loops.queue import Backoff
 from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Requeue, Wait, normal
 
 pytestmark = pytest.mark.virtual

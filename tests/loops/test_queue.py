@@ -8,7 +8,8 @@ import math
 import pytest
 
 from volplane.base import clock
-from volplane.loops.queue import Backoff, Queue
+from volplane.base.backoff import Backoff
+from volplane.loops.queue import Queue
 
 pytestmark = pytest.mark.virtual
 
@@ -54,8 +55,8 @@ async def test_the_pause_doubles_per_key_up_to_its_longest_and_starts_over_after
 
 
 def test_the_pause_never_overflows() -> None:
-    assert Backoff().pause(10_000) == 1000.0
-    assert Backoff().pause(1) == 0.005
+    assert Backoff().delay(10_000) == 1000.0
+    assert Backoff().delay(1) == 0.005
 
 
 async def test_the_earliest_of_several_waits_rings() -> None:

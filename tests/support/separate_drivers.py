@@ -16,8 +16,9 @@ import click
 
 from volplane.api.core import Node, ServiceAccount
 from volplane.api.storage import CSIDriver, CSINode
+from volplane.base.tasks import run_until
 from volplane.cli.options import options
-from volplane.cli.serve import run_until, serve
+from volplane.cli.serve import serve
 from volplane.cluster import readiness
 from volplane.cluster.apply import ROLES, load_manifest
 from volplane.cluster.data_directory import ClusterMember

@@ -5,7 +5,6 @@ This is the whole server for tests and simulations on a virtual clock; `server.S
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 from volplane.api.apiextensions import CustomResourceDefinition
@@ -35,6 +34,7 @@ from volplane.apiserver.registry import Registry
 from volplane.apiserver.served import SERVED
 from volplane.apiserver.strategies.namespaces import NamespaceStrategy
 from volplane.apiserver.strategy import RequestUser
+from volplane.base.tasks import TaskSet
 from volplane.store import Store
 
 
@@ -64,7 +64,7 @@ class InProcessServer:
         self._following.add_index(self._emptying, Namespace)
         self._aggregation = RoleAggregation(self.backend, self.rbac.cluster_roles)
         self._following.add_index(self._aggregation, ClusterRole)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskSet()
 
     def in_process_transport(self, user: RequestUser = ADMIN) -> InProcessTransport:
         """The server as an in-process transport, for one user."""
@@ -73,17 +73,13 @@ class InProcessServer:
     async def start(self) -> InProcessServer:
         await bootstrap(self.backend)
         await self._following.start()
-        self._tasks = [
-            asyncio.create_task(expire_events_and_compact(self.backend), name="apiserver housekeeping"),
-            asyncio.create_task(self._aggregation.run(), name="roles made of others"),
-        ]
+        self._tasks.start(expire_events_and_compact(self.backend), "apiserver housekeeping")
+        self._tasks.start(self._aggregation.run(), "role aggregation")
         return self
 
     async def close(self) -> None:
         """Ends what was started; the store belongs to the caller."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         await self._following.close()
         await self._keeper.close()
         await self._emptying.close()

@@ -11,9 +11,10 @@ import msgspec
 from msgspec import structs
 
 from volplane import cloud
+from volplane.base.tasks import run_until
 from volplane.cli.error import CommandError
 from volplane.cli.options import options
-from volplane.cli.serve import require_root, run_until, serve
+from volplane.cli.serve import require_root, serve
 from volplane.cloud import CloudInstance, CloudOptions
 from volplane.host import Host
 from volplane.store.sqlite import SqliteStore

@@ -10,9 +10,10 @@ import click
 
 from volplane.api import errors
 from volplane.api.core import Node
+from volplane.base.tasks import run_until
 from volplane.cli.aws_account import aws_account
 from volplane.cli.error import CommandError
-from volplane.cli.serve import connect, require_root, run_until, serve
+from volplane.cli.serve import connect, require_root, serve
 from volplane.drivers import ebs, efs
 from volplane.drivers.ebs import metadata
 from volplane.host import Host, NodePaths

@@ -6,8 +6,9 @@ import asyncio
 
 import click
 
+from volplane.base.tasks import run_until
 from volplane.cli.aws_account import aws_account
-from volplane.cli.serve import connect, run_until, serve
+from volplane.cli.serve import connect, serve
 from volplane.drivers import ebs
 from volplane.host import Host
 from volplane.loops.wait_reports import WaitRegistry

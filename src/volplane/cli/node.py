@@ -9,10 +9,11 @@ from pathlib import Path
 import click
 import msgspec
 
+from volplane.base.tasks import run_until
 from volplane.cli.aws_account import aws_account
 from volplane.cli.error import CommandError
 from volplane.cli.options import options
-from volplane.cli.serve import connect, require_root, run_until, serve
+from volplane.cli.serve import connect, require_root, serve
 from volplane.client.kubeconfig import BadKubeconfig
 from volplane.cluster.builtin_images import ImageDeps, builtin_images, service_account_client
 from volplane.cluster.user_drivers import BadImage, parse_image_program

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from volplane.base.tasks import run_until
 from volplane.cli.options import options
-from volplane.cli.serve import run_until, serve
+from volplane.cli.serve import serve
 from volplane.sidecars import registrar
 from volplane.sidecars.registrar import RegistrarOptions
 

@@ -8,7 +8,8 @@ from functools import partial
 import click
 
 from volplane import scheduler
-from volplane.cli.serve import connect, run_until, serve
+from volplane.base.tasks import run_until
+from volplane.cli.serve import connect, serve
 from volplane.loops.wait_reports import WaitRegistry
 
 

@@ -19,6 +19,7 @@ import uvloop
 from volplane.base import descriptors, log, memory
 from volplane.base.files import UnusableFile
 from volplane.base.locks import LockHeld
+from volplane.base.tasks import background
 from volplane.cli.client_factory import connect as connect
 from volplane.cli.error import CommandError
 from volplane.cluster.errors import CannotStart
@@ -143,27 +144,10 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]], reg
         from volplane.csi import call_recorder  # not for those that never call a driver
 
         call_recorder.start_recording()
-    tidying = asyncio.create_task(memory.release_memory_periodically(), name="memory")
-    place = os.environ.get("VOLPLANE_WAITS")
-    try:
-        async with serve_wait_reports(place, registry) if place else nullcontext():
+    path = os.environ.get("VOLPLANE_WAITS")
+    async with background(memory.release_memory_periodically()):
+        async with serve_wait_reports(path, registry) if path else nullcontext():
             await work(stop)
-    finally:
-        tidying.cancel()
-        await asyncio.gather(tidying, return_exceptions=True)
-
-
-async def run_until(stop: asyncio.Event, work: Awaitable[None]) -> None:
-    """Run `work` until it ends or `stop` is set; then it is cancelled and awaited."""
-    running, asked = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            await running
-    finally:
-        for task in (running, asked):
-            task.cancel()
-        await asyncio.gather(running, asked, return_exceptions=True)
 
 
 def require_descriptors(files: int) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import click
 from msgspec import Struct
 
+from volplane.base.tasks import run_until
 from volplane.cli.error import CommandError
 from volplane.cli.options import options
-from volplane.cli.serve import connect, run_until, serve
+from volplane.cli.serve import connect, serve
 from volplane.loops.controller import Unsupported
 from volplane.loops.wait_reports import WaitRegistry
 

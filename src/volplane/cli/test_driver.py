@@ -14,10 +14,11 @@ from itertools import chain
 import click
 import yaml
 
+from volplane.base.tasks import run_until
 from volplane.base.units import format_duration
 from volplane.cli.error import CommandError
 from volplane.cli.options import DURATION
-from volplane.cli.serve import require_root, run_until, serve
+from volplane.cli.serve import require_root, serve
 from volplane.cluster import external_driver
 from volplane.cluster.errors import CannotStart as CannotBring
 from volplane.cluster.external_driver import ExternalDriver

@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
+from volplane.base.tasks import run_until
 from volplane.cli.driver_options import add_driver_options, describe_drivers, resolve_user_drivers
 from volplane.cli.error import CommandError
 from volplane.cli.options import options
-from volplane.cli.serve import FEWEST_FILES, require_root, run_until, serve
+from volplane.cli.serve import FEWEST_FILES, require_root, serve
 from volplane.cluster.errors import CannotStart
 from volplane.cluster.multi_process import MultiProcessCluster
 from volplane.cluster.single_process import Cluster, ClusterOptions, files_needed

@@ -22,6 +22,8 @@ from volplane.api import kinds
 from volplane.api.errors import APIError, Expired
 from volplane.api.meta import Resource
 from volplane.base import clock
+from volplane.base.backoff import Backoff, Failures
+from volplane.base.tasks import TaskSet
 from volplane.client.transport import ChangeType, ObjectChange, Transport
 
 log = logging.getLogger(__name__)
@@ -29,7 +31,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Resource)
 Subscriber = Callable[[T | None, T | None], None]
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between attempts to reach a server that does not answer
+RETRY = Backoff(0.05, 5.0)  # between attempts to reach a server that does not answer
+QUIET = 4  # failures in a row that are logged at level debug only
 LONGEST_ASKED = 60  # seconds that a server may ask us to stay away
 WATCH_SECONDS = (300, 600)  # how long one stream is asked to live, as client-go asks
 STALLED = 60.0  # a stream that is this much overdue is dead, whatever TCP says
@@ -164,7 +167,7 @@ class Cache(Generic[T]):
     # --- keeping up
 
     async def run(self) -> None:
-        pause = FIRST_PAUSE
+        failures = Failures(RETRY)
         while True:
             started, asked = clock.now(), 0.0
             try:
@@ -174,7 +177,7 @@ class Cache(Generic[T]):
             except Expired:
                 self._current = lively = False
             except (APIError, TimeoutError) as error:
-                log.log(logging.WARNING if pause > 1 else logging.DEBUG, "%s: %s", self, error)
+                log.log(logging.WARNING if failures.count > QUIET else logging.DEBUG, "%s: %s", self, error)
                 lively = False
                 asked = _retry_after(error)
             except Exception:  # an object we cannot read, say: the others' news must not end with it
@@ -183,10 +186,9 @@ class Cache(Generic[T]):
             if asked:  # the server has said when; not all of us at the same moment
                 await asyncio.sleep(asked * random.uniform(1.0, 1.5))
             elif lively or clock.now() - started > 1:
-                pause = FIRST_PAUSE
+                failures.reset()
             else:
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(pause * 2, LONGEST_PAUSE)
+                await asyncio.sleep(failures.next_delay() * random.uniform(0.5, 1.0))
 
     async def _list(self) -> None:
         async with asyncio.timeout(STALLED):
@@ -318,7 +320,7 @@ class Caches:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._caches: dict[tuple[type[Resource], str, str, str], Cache[Any]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def get(self, type: type[T], *, namespace: str = "", labels: str = "", fields: str = "") -> Cache[T]:
         key = (type, namespace, labels, fields)
@@ -326,14 +328,11 @@ class Caches:
         if made is None:
             made = Cache(self._transport, type, namespace=namespace, labels=labels, fields=fields)
             self._caches[key] = made
-            self._tasks.add(asyncio.create_task(made.run(), name=repr(made)))
+            self._tasks.start(made.run(), repr(made))
         return made
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        await self._tasks.close()
         self._caches.clear()
 
     async def __aenter__(self) -> Caches:

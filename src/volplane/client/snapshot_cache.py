@@ -40,7 +40,7 @@ class SnapshotCaches(Caches):
                 made.fill(())
             else:
                 reading = self._read(made, namespace, labels, fields)
-                self._tasks.add(asyncio.create_task(reading, name=repr(made)))
+                self._tasks.start(reading, repr(made))
         return made
 
     def put(self, type: type[T], items: Iterable[T], *, namespace: str = "") -> None:

@@ -11,6 +11,7 @@ import secrets
 from datetime import datetime
 
 from volplane.base import clock, metrics, trace
+from volplane.base.tasks import TaskSet, ignore_error
 from volplane.cloud import sigv4, xml
 from volplane.cloud.actions import ACTIONS, CHECKS, Action
 from volplane.cloud.errors import Ec2ErrorResponse, insufficient_capacity, internal_error
@@ -39,7 +40,7 @@ class Ec2Endpoint:
     ) -> None:
         self._service, self._keys = service, keys
         self._throttle, self._faults = throttle or RequestThrottle(0, 1), faults or FaultScript()
-        self._running: set[asyncio.Task[dict[str, xml.Value]]] = set()
+        self._running = TaskSet(ignore_error)  # `_run` logs errors
 
     async def handle(self, request: Request) -> Response:
         request_id = _request_id()
@@ -57,7 +58,7 @@ class Ec2Endpoint:
 
     async def close(self) -> None:
         """Until the actions under way have ended."""
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await self._running.wait()
 
     def _read(self, request: Request) -> QueryParameters:
         sigv4.verify(_to_signed_request(request), self._keys, _now())
@@ -89,10 +90,7 @@ class Ec2Endpoint:
             raise Ec2ErrorResponse(
                 "DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412
             )
-        task = asyncio.ensure_future(self._run(name, action, given))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        return await asyncio.shield(task)
+        return await asyncio.shield(self._running.start(self._run(name, action, given)))
 
     async def _run(self, name: str, action: Action, given: QueryParameters) -> dict[str, xml.Value]:
         with trace.span("cloud", name, f"volume/{given.text('VolumeId')}"):

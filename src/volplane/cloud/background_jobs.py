@@ -7,6 +7,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from volplane.base.tasks import TaskSet
 from volplane.cloud.errors import Ec2ErrorResponse
 
 log = logging.getLogger(__name__)
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 class BackgroundJobs:
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet(_log_unexpected)
 
     async def run_within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T | None:
         """The result, or None when it takes longer: then it goes on by itself."""
@@ -25,22 +26,13 @@ class BackgroundJobs:
         return task.result() if done else None
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.ensure_future(coroutine)
-        self._running.add(task)
-        task.add_done_callback(self._forget_task)
-        return task
+        return self._tasks.start(coroutine)
 
     async def close(self) -> None:
         """What is under way is given up; the ledger knows of it, and the next start sees to it."""
-        tasks = tuple(self._running)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
-    def _forget_task(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()  # who waits for it gets it too
-        if error is not None and not isinstance(error, Ec2ErrorResponse):
-            log.error("work in the background failed", exc_info=error)
+
+def _log_unexpected(task: asyncio.Task[Any], error: BaseException) -> None:
+    if not isinstance(error, Ec2ErrorResponse):  # which the caller gets
+        log.error("a background job failed", exc_info=error)

@@ -13,6 +13,8 @@ from volplane.api import codec, kinds
 from volplane.api.apps import DaemonSet, Deployment
 from volplane.api.errors import NotFound
 from volplane.api.meta import Resource
+from volplane.base.backoff import constant
+from volplane.base.retry import retry
 from volplane.client.client import Client
 
 ROLES = "roles.yaml"  # what the other manifests' pods, and the roles as processes, may do
@@ -27,7 +29,7 @@ WITHOUT_DRIVERS = (
 _CUSTOM = {kind.type for kind in kinds.CLIENT_KINDS}
 _KNOWN = {(kind.api_version, kind.kind): kind for kind in kinds.CLIENT_KINDS}
 PATIENCE = 30.0  # seconds that a kind gets to be served after it was defined
-PAUSE = 0.01
+RETRY = constant(0.01)
 
 
 def load_manifest(name: str) -> Iterator[Resource]:
@@ -68,9 +70,5 @@ async def _create(client: Client, obj: Resource) -> None:
         await client.create(obj, exists_ok=True)
         return
     async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                await client.create(obj, exists_ok=True)
-                return
-            except NotFound:  # its definition was created a moment ago
-                await asyncio.sleep(PAUSE)
+        # Its definition was created a moment ago, and may not be served yet.
+        await retry(lambda: client.create(obj, exists_ok=True), on=NotFound, backoff=RETRY)

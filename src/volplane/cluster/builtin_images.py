@@ -7,7 +7,6 @@ volumes hold. The drivers and the fencer hold the cloud account, so only some ac
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -16,6 +15,7 @@ from typing import TypeVar
 from msgspec import Struct, field, structs
 
 from volplane.base.settings import BadFlag, parse
+from volplane.base.tasks import run_until
 from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.csi.client import socket_path
@@ -300,15 +300,7 @@ async def service_account_client(component: str, context: TaskContext) -> AsyncI
 
 async def _until_stopped(context: TaskContext, work: Awaitable[None]) -> None:
     """Run until the work ends by itself or the container is asked to end."""
-    running = asyncio.ensure_future(work)
-    asked = asyncio.create_task(context.stop.wait())
     try:
-        await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            await running
+        await run_until(context.stop, work)
     except Unsupported as error:
         raise SystemExit(str(error)) from error
-    finally:
-        asked.cancel()
-        running.cancel()
-        await asyncio.gather(running, asked, return_exceptions=True)

@@ -26,8 +26,11 @@ from volplane.apiserver.auth.certificates import CertificateAuthority
 from volplane.apiserver.auth.kubeconfig import write as write_kubeconfig
 from volplane.apiserver.auth.well_known_users import MASTERS, NODES
 from volplane.base import clock
+from volplane.base.backoff import Backoff, Failures, constant
 from volplane.base.files import atomic_write
 from volplane.base.log import FILE
+from volplane.base.retry import retry
+from volplane.base.tasks import background, cancel_and_wait
 from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.cluster import readiness, user_drivers
@@ -50,7 +53,8 @@ from volplane.store.sqlite.space import SpaceReserve
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between two starts of a role that keeps dying
+RESTART = Backoff(0.05, 5.0)  # between two starts of a role that keeps dying
+POLL = constant(0.05)  # while a role starts
 WORTH = 10  # times its last pause that a role lived: it does not keep dying
 LIFELINE = "VOLPLANE_LIFELINE"
 WAITS = "VOLPLANE_WAITS"  # where a role tells what it waits for
@@ -182,12 +186,12 @@ class MultiProcessCluster:
     async def _apply(self, manifests: Iterable[str]) -> None:
         """However often the API server dies meanwhile; what was created before stays as it is."""
         async with asyncio.timeout(PATIENCE):
-            while True:
-                try:
-                    return await apply(self.client, manifests)
-                except (Unavailable, Timeout) as error:
-                    log.warning("the manifests are not applied yet: %s", error)
-                await asyncio.sleep(FIRST_PAUSE)
+            await retry(
+                lambda: apply(self.client, manifests),
+                on=(Unavailable, Timeout),
+                backoff=POLL,
+                report=lambda error: log.warning("the manifests are not applied yet: %s", error),
+            )
 
     async def _connect(self) -> None:
         self._transport = transport = kubeconfig.load(self._write_kubeconfig("volplane", MASTERS))
@@ -199,13 +203,12 @@ class MultiProcessCluster:
     async def _wait_for_cloud(self) -> None:
         try:
             async with asyncio.timeout(PATIENCE):
-                while True:
-                    try:
-                        _, writer = await asyncio.open_connection("127.0.0.1", self.memory.cloud_port)
-                    except ConnectionError:
-                        await asyncio.sleep(FIRST_PAUSE)
-                    else:
-                        return writer.close()
+                _, writer = await retry(
+                    lambda: asyncio.open_connection("127.0.0.1", self.memory.cloud_port),
+                    on=ConnectionError,
+                    backoff=POLL,
+                )
+                writer.close()
         except TimeoutError:
             raise ClusterNotReady(f"the disk service does not answer: see {self.runs.log('cloud')}") from None
 
@@ -220,16 +223,12 @@ class MultiProcessCluster:
 
     async def _wait_unless_role_failed(self, work: Awaitable[None]) -> None:
         """Wait for `work`, or raise what keeps a role from starting."""
-        waited = asyncio.ensure_future(work)
-        try:
+        async with background(work) as (waited,):
             await asyncio.wait({waited, *self._keepers.values()}, return_when=asyncio.FIRST_COMPLETED)
             for keeper in self._keepers.values():
                 if keeper.done():
                     keeper.result()
             await waited
-        finally:
-            waited.cancel()
-            await asyncio.gather(waited, return_exceptions=True)
 
     def _write_kubeconfig(self, user: str, *groups: str) -> str:
         """A kubeconfig with a certificate for this role."""
@@ -306,7 +305,8 @@ class MultiProcessCluster:
         self._keepers[role] = asyncio.create_task(self._supervise_role(role, argv), name=role)
 
     async def _supervise_role(self, role: str, argv: list[str]) -> None:
-        pause, again, failing = FIRST_PAUSE, False, 0.0
+        failures, again, failing = Failures(RESTART), False, 0.0
+        delay = failures.next_delay()
         while True:
             await self._wait_for_revival(role)
             began = clock.now()
@@ -325,8 +325,10 @@ class MultiProcessCluster:
             if failing and not self._is_up and clock.now() - failing > GIVE_UP:
                 raise RoleFailed(f"{role} does not start: {self.runs.last_log_line(role)}")
             log.warning("%s ended with %d; starting it again", role, code, extra={"log": self.runs.log(role)})
-            pause = FIRST_PAUSE if lived > WORTH * pause else min(pause * 2, LONGEST_PAUSE)
-            await asyncio.sleep(pause)
+            if lived > WORTH * delay:
+                failures.reset()
+            delay = failures.next_delay()
+            await asyncio.sleep(delay)
 
     def _handle_role_exit(self, role: str) -> None:
         """Told of each process that ends unasked, before the role is started again."""
@@ -370,8 +372,7 @@ class MultiProcessCluster:
     async def _end(self, role: str) -> None:
         keeper, process = self._keepers.pop(role, None), self._processes.pop(role, None)
         if keeper is not None:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+            await cancel_and_wait(keeper)
         if process is not None and process.running:
             process.send(signal.SIGTERM)
             try:

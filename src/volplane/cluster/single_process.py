@@ -19,6 +19,7 @@ from volplane import apiserver, cloud, scheduler
 from volplane.apiserver.auth.certificates import CertificateAuthority
 from volplane.apiserver.server import RunningApiServer
 from volplane.base.settings import Duration, about
+from volplane.base.tasks import TaskSet, cancel_and_wait, log_error
 from volplane.client import kubeconfig
 from volplane.client.cache import Caches
 from volplane.client.client import Client
@@ -142,7 +143,7 @@ class Cluster:
         self.nodes: dict[str, Kubelet] = {}
         self.wait_registry = WaitRegistry()
         self._stack = AsyncExitStack()
-        self._roles: set[asyncio.Task[None]] = set()
+        self._roles = TaskSet(self._note_role_failure)
         self._started = self._complete = False
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -173,7 +174,7 @@ class Cluster:
         learning = asyncio.create_task(
             user_drivers.discover_drivers(self.user_drivers, self.host), name="drivers"
         )
-        self._stack.push_async_callback(_cancel_and_wait, learning)
+        self._stack.push_async_callback(cancel_and_wait, learning)
         own = apiserver.ApiServerOptions(data_dir=str(self.layout.directory), port=self.memory.port)
         self.server = await apiserver.run(own, store)
         self._stack.push_async_callback(self.server.close)
@@ -182,13 +183,13 @@ class Cluster:
         self.client = self.client_for("volplane")
         reports = serve_wait_reports(str(self.layout.wait_report_socket("up")), self.wait_registry)
         await self._stack.enter_async_context(reports)
-        self._stack.push_async_callback(self._stop_roles)
+        self._stack.push_async_callback(self._roles.close)
         if self.user_drivers.builtin:
             await self._start_cloud()
         registry, controllers = self.wait_registry, self.client_for("kube-controller-manager")
-        self._spawn(manager.run(controllers, self._manager(), wait_registry=registry), "controllers")
+        self._roles.start(manager.run(controllers, self._manager(), wait_registry=registry), "controllers")
         scheduling = scheduler.run(self.client_for("kube-scheduler"), wait_registry=registry)
-        self._spawn(scheduling, "scheduler")
+        self._roles.start(scheduling, "scheduler")
         self._stack.push_async_callback(self._stop_nodes)
         self.learned = await learning
         with save_options(self.layout, self.user_drivers.options):
@@ -268,20 +269,12 @@ class Cluster:
         )
         self.nodes[member.name] = node
         await node.start()
-        self._spawn(node.wait(), member.name)
+        self._roles.start(node.wait(), member.name)
 
-    def _spawn(self, work: object, name: str) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[call-overload]
-        task.set_name(name)
-        self._roles.add(task)
-        task.add_done_callback(self._handle_role_end)
-
-    def _handle_role_end(self, task: asyncio.Task[None]) -> None:
-        self._roles.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s failed", task.get_name(), exc_info=error)
-            if not self._broken.done():
-                self._broken.set_exception(error)
+    def _note_role_failure(self, task: asyncio.Task[None], error: BaseException) -> None:
+        log_error(task, error)
+        if not self._broken.done():
+            self._broken.set_exception(error)
 
     # --- running
 
@@ -324,12 +317,6 @@ class Cluster:
         if self._started:
             await self.host.call(network.remove_bridge, self.layout.bridge)
 
-    async def _stop_roles(self) -> None:
-        roles = list(self._roles)
-        for task in roles:
-            task.cancel()
-        await asyncio.gather(*roles, return_exceptions=True)
-
 
 async def _outcome(work: Awaitable[None]) -> CannotStart | None:
     try:
@@ -337,11 +324,6 @@ async def _outcome(work: Awaitable[None]) -> CannotStart | None:
     except CannotStart as error:
         return error
     return None
-
-
-async def _cancel_and_wait(task: asyncio.Task[DiscoveredDrivers]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def expected_drivers(learned: DiscoveredDrivers, members: list[ClusterMember]) -> list[ExpectedDriver]:

@@ -29,10 +29,11 @@ from msgspec import Struct
 from volplane.api.errors import APIError, Conflict
 from volplane.api.meta import Resource
 from volplane.base import clock, metrics
+from volplane.base.backoff import Backoff
 from volplane.client.cache import Cache
 from volplane.client.client import Client, written_revisions
 from volplane.loops.events import EventRecorder
-from volplane.loops.queue import Backoff, Queue, WaitingKey
+from volplane.loops.queue import Queue, WaitingKey
 from volplane.rules.steps import CommonStep, RecordEvent, Requeue, Wait
 
 log = logging.getLogger(__name__)

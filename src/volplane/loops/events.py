@@ -22,6 +22,7 @@ from volplane.api.core import Event, EventSource, ObjectReference
 from volplane.api.errors import APIError, NotFound, Unavailable
 from volplane.api.meta import ObjectMeta, Resource
 from volplane.base import clock
+from volplane.base.tasks import cancel_and_wait
 from volplane.client.client import Client
 
 log = logging.getLogger(__name__)
@@ -194,8 +195,7 @@ class EventRecorder:
         except TimeoutError:
             log.warning("%d events of %s were not written", len(self._notes), self.component)
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel_and_wait(task)
 
     async def _run(self) -> None:
         while True:

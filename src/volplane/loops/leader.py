@@ -24,6 +24,7 @@ from volplane.api.errors import AlreadyExists, APIError, Conflict
 from volplane.api.meta import ObjectMeta
 from volplane.base import clock
 from volplane.base.settings import Duration, about
+from volplane.base.tasks import cancel_and_wait
 from volplane.client.client import Client
 from volplane.client.transport import ChangeType
 from volplane.loops.events import EventRecorder
@@ -173,8 +174,7 @@ class LeaderElector:
                     return
                 await self._wait(turn)
         finally:
-            watcher.cancel()
-            await asyncio.gather(watcher, return_exceptions=True)
+            await cancel_and_wait(watcher)
 
     async def _wait(self, turn: asyncio.Event) -> None:
         """Until a try may succeed, or it is time to look."""

@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from volplane.base import clock, metrics
+from volplane.base.backoff import Backoff
 
 K = TypeVar("K", bound=Hashable)
 
@@ -25,15 +26,6 @@ ADDS = metrics.counter("workqueue_adds_total", "Total number of adds handled by 
 RETRIES = metrics.counter(
     "workqueue_retries_total", "Total number of retries handled by workqueue", ("name",)
 )
-
-
-class Backoff(Struct, frozen=True):
-    first: float = 0.005
-    longest: float = 1000.0
-
-    def pause(self, failures: int) -> float:
-        """Seconds before the next try, after this many failures in a row."""
-        return min(self.first * 2.0 ** min(failures - 1, 60), self.longest)
 
 
 class WaitingKey(Struct, Generic[K], frozen=True):
@@ -88,7 +80,7 @@ class Queue(Generic[K]):
         """Work the key again after its next pause; the pause, for whoever wants to say it."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self._retries.inc()
-        pause = (backoff or self.backoff).pause(failures)
+        pause = (backoff or self.backoff).delay(failures)
         self.later(key, pause, why)
         return pause
 

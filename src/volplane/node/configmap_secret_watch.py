@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 from volplane.api.meta import Resource
+from volplane.base.tasks import TaskSet
 from volplane.client.cache import Cache
 from volplane.client.client import Client
 from volplane.node.manager import VolumeManager
@@ -25,7 +26,7 @@ class ConfigMapSecretWatch:
     def __init__(self, client: Client, manager: VolumeManager) -> None:
         self._client, self._manager = client, manager
         self._sources: dict[ReferencedObject, _ObjectWatch] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         manager.on_volume_added = self._add_volume
         manager.on_pod_released = self._remove_pod
 
@@ -47,20 +48,15 @@ class ConfigMapSecretWatch:
                 self._manager.source_changed(lambda plugin, spec: watched in plugin.referenced_objects(spec))
 
         cache.subscribe(on_change)
-        return _ObjectWatch(cache, asyncio.create_task(cache.run(), name=f"watch of {name}"))
+        return _ObjectWatch(cache, self._tasks.start(cache.run(), f"watch of {name}"))
 
     def _remove_pod(self, pod: str) -> None:
         for watched, source in list(self._sources.items()):
             source.pods.discard(pod)
             if not source.pods:
                 source.task.cancel()
-                self._ending.add(source.task)
-                source.task.add_done_callback(self._ending.discard)
                 del self._sources[watched]
 
     async def close(self) -> None:
-        tasks = [*self._ending, *(source.task for source in self._sources.values())]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
         self._sources.clear()

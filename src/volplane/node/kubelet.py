@@ -21,6 +21,7 @@ from volplane.api.errors import APIError
 from volplane.api.storage import CSIDriver
 from volplane.base.directory_identity import claim_directory
 from volplane.base.locks import lock
+from volplane.base.tasks import TaskSet
 from volplane.client.client import Client
 from volplane.client.https import HttpsTransport
 from volplane.host import Host, NodePaths
@@ -170,7 +171,7 @@ class Kubelet:
         )
         self._root = _RootDirectory(paths)
         self._stack = AsyncExitStack()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(self._note_failure)
         self._failed: asyncio.Future[None] | None = None
         self.pods_adopted = asyncio.Event()
 
@@ -317,16 +318,12 @@ class Kubelet:
         self.pods_adopted.set()
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
-        task = asyncio.create_task(work, name=f"{self.name}: {name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
+        self._tasks.start(work, f"{self.name}: {name}")
 
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            assert self._failed is not None
-            if not self._failed.done():
-                self._failed.set_exception(error)
+    def _note_failure(self, task: asyncio.Task[None], error: BaseException) -> None:
+        assert self._failed is not None
+        if not self._failed.done():
+            self._failed.set_exception(error)
 
     async def _republish(self) -> None:
         """The backstop: tokens grow old, and drivers may want to be asked again."""
@@ -409,9 +406,7 @@ class Kubelet:
     async def _close(self) -> None:
         self.wait_registry.remove(self.wait_reports)
         await self.pods.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         await self.volumes.close()
         await self.sources.close()
         await self.network.close()

@@ -17,6 +17,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from volplane.api.errors import APIError
+from volplane.base.backoff import Backoff
+from volplane.base.retry import retry
+from volplane.base.tasks import TaskSet, cancel_and_wait
 from volplane.csi import registration, v1
 from volplane.csi.client import Caller, CsiChannel
 from volplane.csi.outcome import CallError
@@ -63,7 +66,7 @@ class PluginWatcher:
         self.directory = paths.real(paths.registry)
         self._retry_max, self._connect = retry_max, connect
         self._sockets: dict[str, RegistrationSocket] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving = TaskSet()
 
     async def run(self) -> None:
         """Until cancelled; registered drivers stay registered, since their volumes stay mounted."""
@@ -90,33 +93,34 @@ class PluginWatcher:
 
     def _start_registration(self, socket: RegistrationSocket) -> None:
         self._sockets[socket.path] = socket
-        before = [t for t in self._leaving if t.get_name() == socket.path]
+        before = [task for task in self._leaving if task.get_name() == socket.path]
         socket.task = asyncio.create_task(self._register(socket, before), name=socket.path)
 
     def _start_deregistration(self, socket: RegistrationSocket) -> None:
         del self._sockets[socket.path]
-        task = asyncio.create_task(self._deregister(socket), name=socket.path)
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._leaving.start(self._deregister(socket), socket.path)
 
     # --- one socket
 
     async def _register(self, socket: RegistrationSocket, before: list[asyncio.Task[None]]) -> None:
         if before:
             await asyncio.wait(before)
-        pause = min(FIRST_PAUSE, self._retry_max)
-        while True:
+
+        async def ask() -> tuple[RegistrationInfo, str]:
+            info = await registration.get_registration_info(socket.path)
             try:
-                info = await registration.get_registration_info(socket.path)
-                version = self._admit(info)
-            except (CallError, TimeoutError, RegistrationRefused) as error:
-                log.warning("plugin %s: %s", socket.path, error)
-                if isinstance(error, RegistrationRefused):
-                    await self._notify(socket, error=str(error))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, self._retry_max)
-            else:
-                return await self._add(socket, info, version)
+                return info, self._admit(info)
+            except RegistrationRefused as error:
+                await self._notify(socket, error=str(error))
+                raise
+
+        info, version = await retry(
+            ask,
+            on=(CallError, TimeoutError, RegistrationRefused),
+            backoff=Backoff(min(FIRST_PAUSE, self._retry_max), self._retry_max),
+            report=lambda error: log.warning("plugin %s: %s", socket.path, error),
+        )
+        await self._add(socket, info, version)
 
     def _admit(self, info: RegistrationInfo) -> str:
         """The version under which the driver may register."""
@@ -194,9 +198,7 @@ class PluginWatcher:
 
     async def _close(self) -> None:
         tasks = [s.task for s in self._sockets.values() if s.task] + list(self._leaving)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
         for driver in self.drivers:
             await driver.channel.close()
 

@@ -32,6 +32,8 @@ from volplane.api.core import (
 from volplane.api.errors import APIError, NotFound
 from volplane.api.meta import ObjectMeta, OwnerReference
 from volplane.base import clock
+from volplane.base.backoff import Backoff
+from volplane.base.retry import retry
 from volplane.client.client import Client
 from volplane.node import node_info
 from volplane.node.options import NodeOptions
@@ -43,7 +45,7 @@ T = TypeVar("T")
 MANAGED_ANNOTATION = "volumes.kubernetes.io/controller-managed-attach-detach"
 LEASES = "kube-node-lease"
 RESEND = 300.0  # seconds after which an unchanged status is written anyway
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # between attempts to reach the API server
+RETRY = Backoff(0.1, 10.0)  # between attempts to reach the API server
 CALL = 10.0
 
 DISK_PRESSURE = "DiskPressure"
@@ -377,17 +379,13 @@ class NodeObject:
 
     async def _retry_until_reached(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat while the API server cannot be reached or is not ready for us."""
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                async with asyncio.timeout(CALL):
-                    return await call()
-            except NotFound:
-                raise
-            except (APIError, TimeoutError) as error:
-                log.warning("node %s: %s", self.name, error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+
+        def report(error: Exception) -> None:
+            if isinstance(error, NotFound):
+                raise error
+            log.warning("node %s: %s", self.name, error)
+
+        return await retry(call, on=(APIError, TimeoutError), backoff=RETRY, report=report, timeout=CALL)
 
 
 def _pod_cidr(cidr: str) -> dict[str, object]:

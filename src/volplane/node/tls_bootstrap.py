@@ -7,7 +7,6 @@ more afterwards, unless the machine was away until its certificate had ended.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import ipaddress
@@ -33,7 +32,9 @@ from cryptography.x509.oid import NameOID
 from volplane.api.certificates import CertificateSigningRequest, CertificateSigningRequestSpec
 from volplane.api.errors import APIError, Unavailable
 from volplane.api.meta import ObjectMeta
+from volplane.base.backoff import Backoff
 from volplane.base.files import atomic_write
+from volplane.base.retry import retry
 from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.node.options import CLIENT_CERTIFICATE_FILE as PAIR
@@ -48,7 +49,7 @@ SERVING_USAGES = ("digital signature", "server auth")
 SERVING, SERVING_KEY = "kubelet-server-current.pem", "kubelet-server.key.tmp"
 AUTHORITY = "ca.crt"  # of the cluster that has let us in: who may use this node's API
 SHARE = 0.8  # of its life; after that a certificate is asked for again
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+RETRY = Backoff(0.1, 10.0)
 
 
 class BootstrapRefused(Exception):
@@ -154,17 +155,21 @@ async def _request_certificate(client: Client, signer: str, usages: tuple[str, .
         metadata=ObjectMeta(name=_request_name(text)),
         spec=CertificateSigningRequestSpec(request=text, signer_name=signer, usages=usages),
     )
-    pause = FIRST_PAUSE
-    while True:
-        try:
-            made = await client.create(request, exists_ok=True)
-            return _read_certificate(made) or await _wait_for_approval(client, made)
-        except (Unavailable, TimeoutError) as error:  # the cluster is not up yet, or the connection broke
-            log.warning("not let in yet: %s", error)
-        except APIError as error:
-            raise BootstrapRefused(f"the request for a certificate was refused: {error}") from error
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def ask() -> bytes:
+        made = await client.create(request, exists_ok=True)
+        return _read_certificate(made) or await _wait_for_approval(client, made)
+
+    try:
+        # The cluster may not be up yet, or the connection breaks.
+        return await retry(
+            ask,
+            on=(Unavailable, TimeoutError),
+            backoff=RETRY,
+            report=lambda error: log.warning("no certificate yet: %s", error),
+        )
+    except APIError as error:
+        raise BootstrapRefused(f"the request for a certificate was refused: {error}") from error
 
 
 async def _wait_for_approval(client: Client, made: CertificateSigningRequest) -> bytes:

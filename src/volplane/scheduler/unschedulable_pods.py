@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from volplane.api.meta import Resource
+from volplane.base.backoff import Backoff
 from volplane.scheduler.filters.base import Filter
 
-FIRST, LONGEST = 0.01, 10.0
+BACKOFF = Backoff(0.01, 10.0)
 
 
 class UnschedulableRecord(Struct):
@@ -36,7 +37,7 @@ class UnschedulablePods:
         self._unlink(key, record)
         record.filters = by
         record.times += 1
-        record.due = now + min(FIRST * 2.0 ** min(record.times - 1, 30), LONGEST)
+        record.due = now + BACKOFF.delay(record.times)
         for name in by:
             self._by_filter.setdefault(name, {})[key] = None
         return record

@@ -17,6 +17,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from volplane.base import failpoint, metrics, trace
+from volplane.base.tasks import KeyedTasks, cancel_and_wait, ignore_error
 from volplane.csi import redact, v1
 from volplane.csi.client import subject_of
 from volplane.csi.outcome import CallError, Code
@@ -38,7 +39,7 @@ class Dispatcher:
     def __init__(self, driver: Driver) -> None:
         self.driver, self.offer = driver, ServedCapabilities(driver)
         self._locks = locks.VolumeLocks()
-        self._running: dict[tuple[str, bytes], asyncio.Task[Message]] = {}
+        self._running: KeyedTasks[tuple[str, bytes], Message] = KeyedTasks(ignore_error)
         self._closing = False
         self._methods = self._build()
 
@@ -103,13 +104,11 @@ class Dispatcher:
     async def close(self, grace: float) -> None:
         """Refuse new calls, let the work under way end, and cancel what does not."""
         self._closing = True
-        tasks = tuple(self._running.values())
+        tasks = self._running.values()
         if not tasks:
             return
         _, late = await asyncio.wait(tasks, timeout=grace)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await cancel_and_wait(*late)
 
     async def _answer(self, method: str, request: Message) -> Message:
         if self._closing:
@@ -118,16 +117,9 @@ class Dispatcher:
         if not locks.is_locking(method):
             return await self._answer_unlocked(method, request)
         key = (method, request.SerializeToString(deterministic=True))
-        task = self._running.get(key)
-        if task is None:
-            task = self._running[key] = asyncio.ensure_future(self._answer_locked(method, request))
-            task.add_done_callback(lambda done: self._forget_call(key, done))
-        return await asyncio.shield(task)
-
-    def _forget_call(self, key: tuple[str, bytes], task: asyncio.Task[Message]) -> None:
-        del self._running[key]
-        if not task.cancelled():
-            task.exception()  # the caller may have left; nobody else will look at it
+        return await asyncio.shield(
+            self._running.get_or_start(key, lambda: self._answer_locked(method, request))
+        )
 
     async def _answer_unlocked(self, method: str, request: Message) -> Message:
         try:

@@ -20,6 +20,8 @@ from google.protobuf.message import Message
 from volplane.api import errors
 from volplane.api.core import Secret, SecretReference
 from volplane.base import metrics
+from volplane.base.backoff import Backoff, Failures
+from volplane.base.retry import retry
 from volplane.base.settings import Duration, about
 from volplane.client.client import Client
 from volplane.csi import v1
@@ -36,7 +38,7 @@ from volplane.loops.leader import lead as lead
 log = logging.getLogger(__name__)
 
 STARTUP_CALL_TIMEOUT = 1.0  # seconds for each question of the start
-FIRST_PROBE, LONGEST_PROBE = 0.02, 1.0  # pauses between two probes of a driver that is not ready
+PROBE_RETRY = Backoff(0.02, 1.0)  # between two probes of a driver that is not ready
 
 OPERATION_SECONDS = metrics.histogram(
     "csi_sidecar_operations_seconds",
@@ -95,20 +97,20 @@ async def discover_driver(caller: Caller) -> DriverClient:
 
 async def _call_until_answered(caller: Caller, method: str, request: Message) -> Any:
     """A question of the start, again until it is answered: the machine may be busy, or the driver away."""
-    pause = FIRST_PROBE
-    while True:
-        try:
-            return await caller.call(method, request, timeout=STARTUP_CALL_TIMEOUT)
-        except CallError as error:
-            if error.code not in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED):
-                raise
-            log.info("CSI driver does not answer %s yet: %s", method, error)
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_PROBE)
+
+    def report(error: Exception) -> None:
+        if isinstance(error, CallError) and error.code not in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED):
+            raise error
+        log.info("CSI driver does not answer %s yet: %s", method, error)
+
+    async def call() -> Any:
+        return await caller.call(method, request, timeout=STARTUP_CALL_TIMEOUT)
+
+    return await retry(call, on=CallError, backoff=PROBE_RETRY, report=report)
 
 
 async def _probe_until_ready(caller: Caller) -> None:
-    pause = FIRST_PROBE
+    failures = Failures(PROBE_RETRY)
     while True:
         try:
             answer = await caller.call("Probe", v1.ProbeRequest(), timeout=STARTUP_CALL_TIMEOUT)
@@ -117,8 +119,7 @@ async def _probe_until_ready(caller: Caller) -> None:
             log.info("CSI driver is not ready yet")
         except CallError as error:
             log.info("CSI driver probe failed: %s", error)
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_PROBE)
+        await asyncio.sleep(failures.next_delay())
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
+from volplane.base.tasks import cancel_and_wait
 from volplane.cluster.external_driver.command import FIELDS, MODE, fill_variables
 from volplane.cluster.external_driver.model import Command
 from volplane.csi.client import CsiChannel
@@ -84,9 +85,7 @@ class DriverProcess:
                 f"{text}{self._endpoint_hint()}: {self.log_tail() or 'it says nothing'}"
             ) from None
         finally:
-            ready.cancel()
-            ended.cancel()
-            await asyncio.gather(ready, ended, return_exceptions=True)
+            await cancel_and_wait(ready, ended)
 
     def _endpoint_hint(self) -> str:
         words = (*self._command.argv, *self._command.env.values())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from google.protobuf.message import Message
 
+from volplane.base.backoff import constant
+from volplane.base.retry import retry
 from volplane.csi import v1
 from volplane.csi.call_interceptor import CsiCall
 from volplane.csi.client import CsiChannel
@@ -55,10 +56,11 @@ async def _pages(channel: CsiChannel, method: str, request: Any) -> AsyncIterato
 
 async def _call_any(channel: CsiChannel, method: str, request: Message) -> Any:
     """However long the driver, which may just have been killed, takes to start."""
-    while True:
-        try:
-            return await channel.call(method, request)
-        except CallError as error:
-            if error.code is not Code.UNAVAILABLE:
-                raise
-        await asyncio.sleep(PAUSE)
+
+    def report(error: Exception) -> None:
+        if isinstance(error, CallError) and error.code is not Code.UNAVAILABLE:
+            raise error
+
+    return await retry(
+        lambda: channel.call(method, request), on=CallError, backoff=constant(PAUSE), report=report
+    )

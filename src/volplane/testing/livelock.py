@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
+from volplane.base.tasks import background
 from volplane.csi.call_interceptor import CsiCall
 from volplane.csi.outcome import Code
 from volplane.testing.case import SPEC, CaseFailure
@@ -96,17 +97,13 @@ class LivelockDetector:
 
     async def wait_or_livelock(self, work: Awaitable[None]) -> None:
         """Wait for `work`. Raises Broken if the driver keeps it from coming to its end."""
-        waited, found = asyncio.ensure_future(work), asyncio.ensure_future(self._event.wait())
-        try:
+        async with background(work, self._event.wait()) as (waited, found):
             await asyncio.wait({waited, found}, return_when=asyncio.FIRST_COMPLETED)
             if waited.done():
-                return waited.result()
+                await waited
+                return
             assert self._found is not None
             raise CaseFailure(self._describe(self._found), section=f"{SPEC}: {self._found.method}")
-        finally:
-            for task in (waited, found):
-                task.cancel()
-            await asyncio.gather(waited, found, return_exceptions=True)
 
     def _describe(self, call: CsiCall) -> str:
         times = self._answers[call.method, call.request].times

@@ -17,6 +17,9 @@ from typing import TypeVar
 from volplane.api.core import PersistentVolumeClaim, Pod
 from volplane.api.errors import Timeout, Unavailable
 from volplane.api.meta import Resource
+from volplane.base.backoff import constant
+from volplane.base.retry import retry
+from volplane.base.tasks import background
 from volplane.cluster.multi_process import MultiProcessCluster
 from volplane.cluster.single_process import ClusterOptions
 from volplane.cluster.user_drivers import UserDrivers
@@ -92,20 +95,12 @@ class ProcessEnv(ClusterEnv):
 
     async def request(self, work: Callable[[], Awaitable[R]]) -> R:
         """The API server may just have been killed; what is asked twice is done once."""
-        while True:
-            try:
-                return await work()
-            except (Unavailable, Timeout):
-                await asyncio.sleep(PAUSE)
+        return await retry(work, on=(Unavailable, Timeout), backoff=constant(PAUSE))
 
     async def until(self, kind: type[T], holds: Callable[[], object], what: str) -> None:
         """The calls are heard of from files, now and then."""
-        hearing = asyncio.create_task(self._read_calls())
-        try:
+        async with background(self._read_calls()):
             await super().until(kind, holds, what)
-        finally:
-            hearing.cancel()
-            await asyncio.gather(hearing, return_exceptions=True)
 
     async def _read_calls(self) -> None:
         while True:

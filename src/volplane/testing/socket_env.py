@@ -18,6 +18,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from volplane.base.backoff import Backoff
+from volplane.base.retry import retry
 from volplane.cluster.external_driver.model import ExternalDriver
 from volplane.csi import convert, v1
 from volplane.csi.call_interceptor import CallInterceptor
@@ -85,16 +87,16 @@ class DriverSocket:
             # A disk may be held for a moment by a mount namespace that others have just copied. The section's
             # errors leave FAILED_PRECONDITION open here, and every cluster tries a detach again.
             unsettled += (Code.FAILED_PRECONDITION,)
-        end, pause = time.monotonic() + SETTLE, 0.01
-        while True:
-            try:
-                return await self.call_once(method, request)
-            except CallError as error:
-                if error.code not in unsettled or time.monotonic() > end:
-                    raise
+        end = time.monotonic() + SETTLE
+
+        def report(error: Exception) -> None:
+            if (isinstance(error, CallError) and error.code not in unsettled) or time.monotonic() > end:
+                raise error
             self._bench.repeated += 1
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 1.0)
+
+        return await retry(
+            lambda: self.call_once(method, request), on=CallError, backoff=Backoff(0.01, 1.0), report=report
+        )
 
     @property
     def root(self) -> Path:

@@ -17,6 +17,7 @@ from functools import partial
 from http import HTTPStatus
 
 from volplane.base import clock
+from volplane.base.tasks import cancel_and_wait
 from volplane.web.connection import ServerConnection
 from volplane.web.limits import MAX_LARGE_BODIES, ServerLimits, descriptors_for_connections
 from volplane.web.listener import BadAddress, PortInUse, TcpListener
@@ -191,9 +192,7 @@ class HttpServer:
         self._sweeper.cancel()
         self._listener.close()
         handshakes = [task for c in self._handshakes if (task := c.handshake) is not None]
-        for task in handshakes:
-            task.cancel()
-        await asyncio.gather(*handshakes, return_exceptions=True)
+        await cancel_and_wait(*handshakes)
         busy = [
             task for connection in list(self.connections) if (task := _begin_closing(connection)) is not None
         ]

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from volplane.api.meta import Resource
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.registry import ServedResource
+from volplane.base.tasks import TaskSet
 from volplane.store import StoreClosed, StoreError, StoreEvent
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class StoreIndexer:
         self._backend = backend
         self._indexes: dict[type[Resource], list[StoreIndex]] = {}
         self._kinds: dict[type[Resource], _KindIndexer] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskSet()
 
     def add_index(self, index: StoreIndex, *types: type[Resource]) -> None:
         for type in types:
@@ -47,7 +48,7 @@ class StoreIndexer:
         for type, indexes in self._indexes.items():
             kind = self._kinds[type] = _KindIndexer(self._backend, type, indexes)
             revision = await kind.list()
-            self._tasks.append(asyncio.create_task(kind.follow(revision), name=f"index of {type.__name__}"))
+            self._tasks.start(kind.follow(revision), f"index of {type.__name__}")
 
     async def wait_for_revision(self, type: type[Resource], revision: int) -> None:
         """Until the indexes have seen this revision of a kind, or a moment has passed."""
@@ -58,9 +59,7 @@ class StoreIndexer:
                     await kind.wait_for_revision(revision)
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         self._kinds.clear()
 
 

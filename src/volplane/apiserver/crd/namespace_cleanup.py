@@ -6,8 +6,8 @@ it knows which there are. Nothing new can come: creating in such a namespace is 
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 
 from volplane.api.core import Namespace
@@ -19,11 +19,14 @@ from volplane.apiserver.registry import ServedResource
 from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.verbs.update import SERVER_WRITE, modify
 from volplane.base import clock
+from volplane.base.backoff import constant
+from volplane.base.retry import retry
+from volplane.base.tasks import KeyedTasks
 from volplane.store import StoreClosed, StoreError, StoreRecord
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 5.0  # seconds until work that failed is tried again
+RETRY = constant(5.0)
 
 
 class NamespaceCleanup:
@@ -31,13 +34,11 @@ class NamespaceCleanup:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: KeyedTasks[str, None] = KeyedTasks()
 
     def put(self, key: str, obj: Namespace) -> None:
         if obj.is_deleting and key not in self._tasks and self.has_custom_objects(key):
-            task = asyncio.create_task(self._empty(key), name=f"custom objects of namespace {key}")
-            self._tasks[key] = task
-            task.add_done_callback(lambda done: self._tasks.pop(key, None))
+            self._tasks.start(key, self._empty(key), f"custom objects of namespace {key}")
 
     def drop(self, type: type[Any], key: str) -> None:
         """The task that emptied it ends by itself."""
@@ -52,18 +53,19 @@ class NamespaceCleanup:
         return list({entry.prefix: entry for entry in served}.values())
 
     async def _empty(self, namespace: str) -> None:
-        while True:
-            try:
-                for entry in self._entries():
-                    await delete_all(self._backend, entry, namespace)
-                    await wait_until_empty(self._backend, entry, namespace)
-                await self._trigger_removal(namespace)
-                return
-            except (NotFound, StoreClosed):
-                return
-            except (APIError, StoreError):
-                log.exception("namespace %s is not emptied; it is tried again in a moment", namespace)
-                await asyncio.sleep(RETRY_SECONDS)
+        def report(error: Exception) -> None:
+            log.error("namespace %s is not emptied; it is tried again in a moment", namespace, exc_info=error)
+
+        await retry(
+            lambda: self._try_to_empty(namespace), on=(APIError, StoreError), backoff=RETRY, report=report
+        )
+
+    async def _try_to_empty(self, namespace: str) -> None:
+        with suppress(NotFound, StoreClosed):
+            for entry in self._entries():
+                await delete_all(self._backend, entry, namespace)
+                await wait_until_empty(self._backend, entry, namespace)
+            await self._trigger_removal(namespace)
 
     async def _trigger_removal(self, namespace: str) -> None:
         """A write that changes nothing, but finds that nothing holds the namespace any more."""
@@ -76,7 +78,4 @@ class NamespaceCleanup:
         await modify(backend, entry, call, same, SERVER_WRITE)
 
     async def close(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()

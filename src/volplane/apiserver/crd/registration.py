@@ -27,6 +27,7 @@ from volplane.apiserver.registry import ServedResource
 from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.verbs.update import SERVER_WRITE, modify
 from volplane.base import clock
+from volplane.base.tasks import KeyedTasks
 from volplane.store import StoreClosed, StoreError, StoreRecord
 
 log = logging.getLogger(__name__)
@@ -56,13 +57,10 @@ class CRDRegistrar:
         self._entry: ServedResource = backend.registry.of(Definition)
         self._known: dict[str, Definition] = {}
         self._served: dict[str, ServedDefinition] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: KeyedTasks[str, None] = KeyedTasks()
 
     async def close(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     # What is seen
 
@@ -115,9 +113,7 @@ class CRDRegistrar:
         if name in self._tasks:
             work.close()
             return
-        task = asyncio.create_task(self._run_task(name, work), name=f"definition {name}")
-        self._tasks[name] = task
-        task.add_done_callback(lambda done: self._tasks.pop(name) if self._tasks.get(name) is done else None)
+        self._tasks.start(name, self._run_task(name, work), f"definition {name}")
 
     async def _run_task(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -127,7 +123,7 @@ class CRDRegistrar:
         except (APIError, StoreError):
             log.exception("definition %s is not done with; it is tried again in a moment", name)
             await asyncio.sleep(RETRY_SECONDS)
-            del self._tasks[name]
+            self._tasks.discard(name)
             if (definition := self._known.get(name)) is not None:
                 self.put(name, definition)
 

@@ -19,6 +19,7 @@ from volplane.apiserver.auth.authenticate import WEBSOCKET_TOKEN
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.registry import ServedResource
 from volplane.apiserver.strategy import ApiCall
+from volplane.base.tasks import cancel_and_wait
 from volplane.web import HttpClient, Request, Response, Stream, Upgraded
 
 STREAMS = frozenset({"log", "exec", "attach", "portforward"})
@@ -152,9 +153,7 @@ async def relay(near: Stream, far: Stream) -> None:
         if there.done() and there.exception() is not None:
             await asyncio.wait({back})  # the node has hung up; what it said before is still to be handed on
     finally:
-        for task in (there, back):
-            task.cancel()
-        await asyncio.gather(there, back, return_exceptions=True)
+        await cancel_and_wait(there, back)
         near.close()
         far.close()
 

@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 from msgspec import structs
 
 from volplane.api.names import is_subdomain
+from volplane.base.tasks import background
 from volplane.cluster.external_driver import host_paths
 from volplane.cluster.external_driver.command import FIELDS, MODE, PATHS, SHARED, STATE, fill_variables
 from volplane.cluster.external_driver.model import Command, DiscoveredDriver, ExternalDriver, InvalidDriver
@@ -114,24 +115,16 @@ async def _fail_if_driver_ends(
     runtime: ProcessRuntime, spec: ContainerSpec, command: Command
 ) -> AsyncIterator[Any]:
     """What is awaited inside, or the end of the driver as an error."""
-    ended = asyncio.create_task(runtime.wait(spec.id))
+    async with background(runtime.wait(spec.id)) as (ended,):
 
-    async def guard(work: Coroutine[Any, Any, Any]) -> Any:
-        working = asyncio.create_task(work)
-        try:
-            await asyncio.wait({working, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if not working.done() or (working.exception() and ended.done()):
-                raise InvalidDriver(_describe_exit(ended.result(), spec, command))
-            return working.result()
-        finally:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+        async def guard(work: Coroutine[Any, Any, Any]) -> Any:
+            async with background(work) as (working,):
+                await asyncio.wait({working, ended}, return_when=asyncio.FIRST_COMPLETED)
+                if not working.done() or (working.exception() and ended.done()):
+                    raise InvalidDriver(_describe_exit(ended.result(), spec, command))
+                return working.result()
 
-    try:
         yield guard
-    finally:
-        ended.cancel()
-        await asyncio.gather(ended, return_exceptions=True)
 
 
 async def _wait_until_listening(

@@ -16,6 +16,7 @@ from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.meta import ObjectMeta
 from volplane.api.storage import CSIDriver, VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec
 from volplane.base import clock, metrics, trace
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.controllers.attachdetach import plan as p
 from volplane.controllers.attachdetach.facts import (
@@ -35,7 +36,6 @@ from volplane.controllers.attachdetach.facts import (
 from volplane.controllers.attachdetach.memory import AttachDetachMemory
 from volplane.controllers.attachdetach.volumes_attached import VolumesAttached
 from volplane.loops.controller import Controller, RetryableError
-from volplane.loops.queue import Backoff
 from volplane.rules import access, pods, taints
 from volplane.rules.binding import claim_key, is_pair
 from volplane.rules.steps import CommonStep

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from volplane.api.core import Node
 from volplane.base import clock
+from volplane.base.backoff import Backoff
 from volplane.controllers.attachdetach.plan import AttachDetachView
-from volplane.loops.queue import Backoff
 
 Timer = tuple[str, str]  # a node, and `unwanted`, `attach` or `detach`
 
@@ -75,7 +75,7 @@ class AttachDetachMemory:
         """A failure was reported, and the attach starts again; when the next one may be reported."""
         failures = self._failures.setdefault(volume, {})
         count, _ = failures.get(node, (0, 0.0))
-        due = clock.now() + backoff.pause(count + 1)
+        due = clock.now() + backoff.delay(count + 1)
         failures[node] = (count + 1, due)
         self._since.get(volume, {}).pop((node, "attach"), None)
         return due

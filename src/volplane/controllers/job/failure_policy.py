@@ -9,8 +9,9 @@ from msgspec import Struct
 
 from volplane.api.batch import Job, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule
 from volplane.api.core import ContainerStatus, Pod
+from volplane.base.backoff import Backoff
 
-FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
+BACKOFF = Backoff(10.0, 600.0)
 
 
 def waits_for_the_end(job: Job) -> bool:
@@ -80,7 +81,7 @@ def pause(job: Job, pods: Iterable[Pod], now: datetime) -> float:
         last = moment
     if not failures:
         return 0.0
-    whole = min(FIRST_PAUSE * 2.0 ** min(failures - 1, 60), LONGEST_PAUSE)
+    whole = BACKOFF.delay(failures)
     return max(whole - (now - last).total_seconds(), 0.0)
 
 

@@ -22,6 +22,7 @@ from volplane.api.snapshot import (
     VolumeSnapshotContent,
 )
 from volplane.base import trace
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.controllers.snapshot import plan as plans
 from volplane.controllers.snapshot.crd_wait import wait_for_crds
@@ -45,7 +46,6 @@ from volplane.controllers.snapshot.steps import (
 )
 from volplane.loops.controller import Continue, Outcome
 from volplane.loops.events import EventRecorder
-from volplane.loops.queue import Backoff
 from volplane.rules import snapshots, topology
 from volplane.rules.steps import CommonStep
 

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, TypeVar
 
+from volplane.base.tasks import cancel_and_wait
+
 T = TypeVar("T")
 
 MAX_BATCH = 200  # values that EC2 takes in a filter
@@ -32,8 +34,7 @@ class RequestBatcher(Generic[T]):
 
     async def close(self) -> None:
         if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+            await cancel_and_wait(self._running)
 
     async def _drain(self) -> None:
         while self._waiting:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Protocol
 
+from volplane.base.tasks import cancel_and_wait
 from volplane.node.api.errors import KubeletApiError
 from volplane.web import Request, spdy, websocket
 from volplane.web.spdy import SpdyChannel, SpdySession
@@ -175,9 +176,7 @@ class SpdyChannels:
             while (item := await queue.get()) is not None:
                 yield item
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_and_wait(*tasks)
 
 
 async def _accept_streams(session: SpdySession, wanted: set[str]) -> dict[str, SpdyChannel]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from volplane.base import clock
+from volplane.base.tasks import cancel_and_wait
 from volplane.host import Host, NodePaths
 from volplane.node import inotify
 from volplane.node.api.errors import KubeletApiError
@@ -156,11 +157,9 @@ class _LogReader:
                     try:
                         await asyncio.wait({change, ending}, return_when=asyncio.FIRST_COMPLETED)
                     finally:
-                        change.cancel()
-                        await asyncio.gather(change, return_exceptions=True)
+                        await cancel_and_wait(change)
             finally:
-                ending.cancel()
-                await asyncio.gather(ending, return_exceptions=True)
+                await cancel_and_wait(ending)
 
     def _format(self, data: bytes) -> bytes:
         lines = (self._rest + data).split(b"\n")

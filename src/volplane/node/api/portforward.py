@@ -12,6 +12,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from volplane.base.tasks import TaskSet, cancel_and_wait
 from volplane.node.api.errors import KubeletApiError
 from volplane.web import Request, Response, Upgraded, spdy, websocket
 from volplane.web.spdy import SpdyChannel, SpdySession
@@ -64,17 +65,15 @@ def _ports(request: Request) -> list[int]:
 
 
 async def _serve(below: ByteStream, dial: Dial) -> None:
-    links: set[asyncio.Task[None]] = set()
+    links = TaskSet()
     async with spdy.server(below) as session:
         try:
             await _pair(session, links, dial)
         finally:
-            for link in links:
-                link.cancel()
-            await asyncio.gather(*links, return_exceptions=True)
+            await links.close()
 
 
-async def _pair(session: SpdySession, links: set[asyncio.Task[None]], dial: Dial) -> None:
+async def _pair(session: SpdySession, links: TaskSet, dial: Dial) -> None:
     waiting: dict[str, SpdyChannel] = {}  # streams whose other half has not come yet
     async for channel in session:
         number = channel.headers.get("requestid")
@@ -85,9 +84,7 @@ async def _pair(session: SpdySession, links: set[asyncio.Task[None]], dial: Dial
                 await waiting.pop(next(iter(waiting))).reset()
             continue
         data, error = (channel, other) if channel.headers.get("streamtype") == "data" else (other, channel)
-        link = asyncio.create_task(_connect_channel(data, error, dial))
-        links.add(link)
-        link.add_done_callback(links.discard)
+        links.start(_connect_channel(data, error, dial), "forwarded connection")
 
 
 async def _connect_channel(data: SpdyChannel, error: SpdyChannel, dial: Dial) -> None:
@@ -176,7 +173,6 @@ async def _relay(
         pass  # one of the two is gone, which ends it for the other
     finally:
         writer.close()  # before anything that waits: we may be cancelled a second time
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
+        await cancel_and_wait(sending)
         with suppress(ConnectionError):
             await writer.wait_closed()

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from volplane.base.tasks import cancel_and_wait
 from volplane.host import Host, NodePaths
 from volplane.node.api.channels import Channels, accept
 from volplane.node.api.errors import KubeletApiError
@@ -88,8 +89,7 @@ async def _run_exec(channels: Channels, started: ExecSession) -> None:
         with suppress(ConnectionError):
             await channels.send_status(_internal_error_status(problems.exceptions[0]))
     finally:
-        incoming.cancel()
-        await asyncio.gather(incoming, return_exceptions=True)
+        await cancel_and_wait(incoming)
 
 
 async def _forward_input(channels: Channels, started: ExecSession) -> None:
@@ -207,9 +207,7 @@ async def _run_attach(channels: Channels, attached: AttachSession, *, once: bool
     except ConnectionError:
         pass  # the client has left
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
 
 
 async def _send_output(channels: Channels, attached: AttachSession) -> None:

@@ -18,6 +18,9 @@ import msgspec
 from msgspec import structs
 
 from volplane.base import failpoint
+from volplane.base.backoff import constant
+from volplane.base.retry import retry
+from volplane.base.tasks import KeyedTasks, TaskSet, ignore_error
 from volplane.host import Host
 from volplane.host.processes import wait_for_exit
 from volplane.node.containers import records
@@ -64,9 +67,9 @@ class ProcessRuntime:
         log = f"{self._directory}/launcher.log"
         self.launcher = launcher or LauncherClient(host, cover=[directory, *cover], log=log)
         self._containers: dict[str, _ProcessContainer] = {}
-        self._starting: dict[str, asyncio.Task[ContainerRunState]] = {}
-        self._ending: dict[str, asyncio.Task[None]] = {}  # starts given up whose processes are still there
-        self._followers: set[asyncio.Task[None]] = set()
+        self._starting: KeyedTasks[str, ContainerRunState] = KeyedTasks(ignore_error)
+        self._ending: KeyedTasks[str, None] = KeyedTasks()  # starts given up whose processes are still there
+        self._followers = TaskSet()
         self._adopting = asyncio.Lock()
         self._adopted = False
 
@@ -89,21 +92,24 @@ class ProcessRuntime:
         container = _ProcessContainer(record)
         self._containers[record.started.spec.id] = container
         if container.state.running:
-            follower = asyncio.create_task(self._watch_exit(container))
-            self._followers.add(follower)
-            follower.add_done_callback(self._followers.discard)
+            self._followers.start(self._watch_exit(container), f"exit of {record.started.spec.id}")
         return container
 
     async def _watch_exit(self, container: _ProcessContainer) -> None:
         directory = container.record.directory
-        while True:
-            try:
-                await _wait_for_exit(container.record.started)
-                record = await self._host.call(records.load, directory)
-                break
-            except OSError as error:  # it may still run
-                log.warning("cannot tell whether the container in %s runs: %s", directory, error)
-                await asyncio.sleep(RETRY_INTERVAL)
+
+        async def load_when_exited() -> ProcessContainerRecord | None:
+            await _wait_for_exit(container.record.started)
+            return await self._host.call(records.load, directory)
+
+        record = await retry(
+            load_when_exited,
+            on=OSError,  # it may still run
+            backoff=constant(RETRY_INTERVAL),
+            report=lambda error: log.warning(
+                "cannot tell whether the container in %s runs: %s", directory, error
+            ),
+        )
         container.record = record or structs.replace(container.record, supervised=False)
         container.state = container.record.state()
         container.done.set()
@@ -114,11 +120,9 @@ class ProcessRuntime:
         await self._adopt()
         if known := self._containers.get(spec.id):
             return known.state
-        task = self._starting.get(spec.id)
-        if task is None or task.done():
-            task = asyncio.create_task(self._start_after_earlier(spec), name=f"start {spec.id}")
-            self._starting[spec.id] = task
-            task.add_done_callback(lambda done: self._forget_start(spec.id, done))
+        task = self._starting.get_or_start(
+            spec.id, lambda: self._start_after_earlier(spec), f"start {spec.id}"
+        )
         # A caller that is cancelled leaves the start to its end: a container nobody knows of would be worse.
         try:
             return await asyncio.shield(task)
@@ -128,12 +132,6 @@ class ProcessRuntime:
                 raise StartFailed("the start was cancelled") from None
             raise
 
-    def _forget_start(self, id: str, task: asyncio.Task[ContainerRunState]) -> None:
-        if self._starting.get(id) is task:
-            del self._starting[id]
-        if not task.cancelled():
-            task.exception()  # the callers have it; if they are gone, nobody wants it
-
     async def _start_after_earlier(self, spec: ContainerSpec) -> ContainerRunState:
         await self._await_end_of_earlier_start(spec.id)
         known = self._containers.get(spec.id)
@@ -141,7 +139,7 @@ class ProcessRuntime:
 
     async def _await_end_of_earlier_start(self, id: str) -> None:
         ending = self._ending.get(id)
-        if ending is None or ending.done():
+        if ending is None:
             return
         await asyncio.wait({ending}, timeout=TIMEOUT)
         if not ending.done():
@@ -207,24 +205,26 @@ class ProcessRuntime:
         with suppress(OSError):  # the task below tries again
             _kill(start)
         if start.id not in self._ending:
-            ending = asyncio.create_task(
-                self._finish_unfinished_start(start), name=f"end of start {start.id}"
-            )
-            self._ending[start.id] = ending
-            ending.add_done_callback(lambda _: self._ending.pop(start.id))
+            self._ending.start(start.id, self._finish_unfinished_start(start), f"end of start {start.id}")
 
     async def _finish_unfinished_start(self, start: UnfinishedStart) -> None:
         """A process that waits in the kernel dies as soon as it is let go, before any further instruction."""
         left: UnfinishedStart | None = start
-        while True:
-            try:
-                while left is not None:
-                    left = await self._wait_for_processes(left)
-                record = await self._host.call(records.load, start.directory)
-                break
-            except OSError as error:  # its id stays taken until it is known to be gone
-                log.warning("cannot tell whether the start in %s has ended: %s", start.directory, error)
-                await asyncio.sleep(RETRY_INTERVAL)
+
+        async def load_when_ended() -> ProcessContainerRecord | None:
+            nonlocal left
+            while left is not None:
+                left = await self._wait_for_processes(left)
+            return await self._host.call(records.load, start.directory)
+
+        record = await retry(
+            load_when_ended,
+            on=OSError,  # its id stays taken until it is known to be gone
+            backoff=constant(RETRY_INTERVAL),
+            report=lambda error: log.warning(
+                "cannot tell whether the start in %s has ended: %s", start.directory, error
+            ),
+        )
         if record is not None:  # it was given up between the exec and our hearing of it
             self._track(record)
         else:
@@ -242,8 +242,7 @@ class ProcessRuntime:
 
     async def starts(self) -> list[str]:
         await self._adopt()
-        under_way = {**self._starting, **self._ending}
-        return [id for id, task in under_way.items() if not task.done()]
+        return list(dict.fromkeys((*self._starting, *self._ending)))
 
     async def cancel_start(self, id: str) -> None:
         await self._adopt()
@@ -254,7 +253,7 @@ class ProcessRuntime:
 
     def _pending_tasks(self, id: str) -> list[asyncio.Task[Any]]:
         tasks = (self._starting.get(id), self._ending.get(id))
-        return [task for task in tasks if task is not None and not task.done()]
+        return [task for task in tasks if task is not None]
 
     async def stop(self, id: str, grace: float) -> ContainerRunState:
         await self.cancel_start(id)
@@ -314,11 +313,9 @@ class ProcessRuntime:
 
     async def close(self) -> None:
         """Let go of everything; the containers run on."""
-        for tasks in (self._starting.values(), self._ending.values(), self._followers):
-            waiting = [*tasks]  # a start that is cancelled is given up, and so leaves one more to end
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        await self._starting.close()  # first: a start that is cancelled is given up, and adds to `_ending`
+        await self._ending.close()
+        await self._followers.close()
         if self._owns_launcher:
             await self.launcher.close()
 

@@ -25,6 +25,7 @@ from msgspec import Struct
 from volplane.api.core import Container, ContainerPort, Pod
 from volplane.base import failpoint
 from volplane.base.files import atomic_write
+from volplane.base.tasks import KeyedTasks, ignore_error
 from volplane.host import Host, NodePaths, network
 from volplane.host.network import Bridge, JoinedNamespace, RangeInUse
 from volplane.node.network import address_ranges
@@ -98,7 +99,7 @@ class PodNetwork:
         )  # of the share, given out last: anywhere to begin with
         self._addresses: dict[str, IPv4Address] = {}  # by pod
         self._held: dict[str, _HeldNamespace] = {}
-        self._joining: dict[str, asyncio.Task[_HeldNamespace | None]] = {}
+        self._joining: KeyedTasks[str, _HeldNamespace | None] = KeyedTasks(ignore_error)
         self._in_host_network: set[str] = set()  # pods whose containers were started in the machine's network
 
     async def load(self) -> None:
@@ -142,19 +143,13 @@ class PodNetwork:
             return NetworkAttachment(self._settings.node_ip)
         held = self._held.get(pod.uid)
         if held is None:
-            task = self._joining.get(pod.uid)
-            if task is None:
-                task = asyncio.create_task(self._join(pod, list(pids)), name=f"network of pod {pod.key}")
-                self._joining[pod.uid] = task
-                task.add_done_callback(lambda done: self._forget_join(pod.uid, done))
-            # To its end, whoever stops waiting for it: a namespace must belong to somebody.
-            held = await asyncio.shield(task)
+            # A caller that is cancelled leaves the join to its end: a namespace must belong to a pod.
+            held = await asyncio.shield(
+                self._joining.get_or_start(
+                    pod.uid, lambda: self._join(pod, list(pids)), f"network of pod {pod.key}"
+                )
+            )
         return held.attachment if held is not None else NetworkAttachment(self._settings.node_ip)
-
-    def _forget_join(self, uid: str, task: asyncio.Task[_HeldNamespace | None]) -> None:
-        del self._joining[uid]
-        if not task.cancelled():
-            task.exception()  # the caller has it; if it is gone, nobody wants it
 
     async def _join(self, pod: Pod, pids: list[int]) -> _HeldNamespace | None:
         """None if the pod is in the machine's network after all."""
@@ -231,8 +226,8 @@ class PodNetwork:
 
     async def close(self) -> None:
         """Let go; who runs in a namespace stays in it."""
-        if self._joining:
-            await asyncio.wait(self._joining.values())
+        if joining := self._joining.values():
+            await asyncio.wait(joining)
         while self._held:
             await _release(self._held.popitem()[1])
 

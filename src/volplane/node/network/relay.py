@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from volplane.base import descriptors
+from volplane.base.tasks import cancel_and_wait
 from volplane.web.listener import dropped as _refused
 
 log = logging.getLogger(__name__)
@@ -78,9 +79,7 @@ class Relay:
         else:
             self._listening.close()
         links = list(self._links)
-        for link in links:
-            link.cancel()
-        await asyncio.gather(*links, return_exceptions=True)
+        await cancel_and_wait(*links)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from volplane.api.core import Container, LifecycleHandler, Pod
 from volplane.base import clock, trace
+from volplane.base.backoff import Backoff, Failures
 from volplane.loops.events import EventRecorder
 from volplane.node.containers.base import ContainerError, ContainerRunState, ImageNotAllowed
 from volplane.node.image_overrides import image_repository
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # between attempts to make a container that cannot be made yet
+START_RETRY = Backoff(1.0, 30.0)  # between attempts to make a container that cannot be made yet
 DEFAULT_GRACE = 30.0
 MIN_GRACE = 2.0  # seconds that a container has to end however long its hook took
 KEPT_ATTEMPTS = 2  # attempts whose files stay: the current one and the one that `logs --previous` shows
@@ -93,7 +94,7 @@ class ContainerLoop:
 
     async def run(self) -> bool:
         """Until it has ended for good; whether it succeeded."""
-        pause = FIRST_PAUSE
+        failures = Failures(START_RETRY)
         while True:
             step = plan.plan(self.policy, self.record.current, self._backoff, self._ended_for())
             match step:
@@ -108,10 +109,9 @@ class ContainerLoop:
                     await asyncio.sleep(seconds)
                 case StartAttempt(number):
                     if await self._start(number):
-                        pause = FIRST_PAUSE
+                        failures.reset()
                     else:
-                        await asyncio.sleep(pause)
-                        pause = min(pause * 2, LONGEST_PAUSE)
+                        await asyncio.sleep(failures.next_delay())
                 case _:
                     assert_never(step)
 

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterable
 
 from volplane.api.core import Pod
+from volplane.base.tasks import KeyedTasks, TaskSet, cancel_and_wait
 from volplane.client.client import Client
 from volplane.node.containers.base import ContainerError
 from volplane.node.manager import KubeletWait
@@ -30,8 +31,8 @@ class PodManager:
         self.deps = shared
         self.cache = client.cache(Pod, fields=f"spec.nodeName={node}")
         self.workers: dict[str, PodWorker] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._orphans: set[asyncio.Task[None]] = set()
+        self._tasks: KeyedTasks[str, None] = KeyedTasks()
+        self._orphans = TaskSet()
         self._stopping = False
 
     async def start(self) -> None:
@@ -62,12 +63,10 @@ class PodManager:
 
     def _start_worker(self, pod: Pod) -> None:
         worker = self.workers[pod.uid] = PodWorker(self.deps, pod)
-        task = asyncio.create_task(self._supervise(worker), name=f"pod {pod.key}")
-        self._tasks[pod.uid] = task
+        task = self._tasks.start(pod.uid, self._supervise(worker), f"pod {pod.key}")
         task.add_done_callback(lambda _: self._handle_worker_end(pod))
 
     def _handle_worker_end(self, pod: Pod) -> None:
-        self._tasks.pop(pod.uid, None)
         known = self.cache.get(pod.name, pod.namespace)
         # While a finalizer holds the pod, its worker stays: it knows that nothing is left to do.
         if known is None or known.uid != pod.uid:
@@ -101,9 +100,7 @@ class PodManager:
         for uid in {*running, *directories, *logs} - self.workers.keys():
             if uid in running:
                 self.deps.volumes.expect_pod(uid)
-            task = asyncio.create_task(self._clean_up(uid, logs.get(uid, "")), name=f"orphan {uid}")
-            self._orphans.add(task)
-            task.add_done_callback(self._orphans.discard)
+            self._orphans.start(self._clean_up(uid, logs.get(uid, "")), f"orphan {uid}")
 
     async def _clean_up(self, uid: str, logs: str) -> None:
         log.info("pod %s is no longer known and is cleaned up", uid)
@@ -131,17 +128,13 @@ class PodManager:
         chosen = list(pods)
         for worker in chosen:
             worker.request_stop(StopReason.SUSPENDED)
-        tasks = [self._tasks[w.uid] for w in chosen if w.uid in self._tasks]
-        if tasks:
+        if tasks := [task for worker in chosen if (task := self._tasks.get(worker.uid)) is not None]:
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
         """Let go of everything as it is; containers of their own go on running."""
         self._stopping = True
-        tasks = [*self._tasks.values(), *self._orphans]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks.values(), *self._orphans)
 
     def waits(self) -> list[KubeletWait]:
         return [

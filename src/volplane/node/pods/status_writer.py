@@ -16,11 +16,13 @@ from typing import Any
 from volplane.api.codec import to_dict
 from volplane.api.core import Pod, PodCondition, PodStatus
 from volplane.api.errors import APIError, Conflict, NotFound
+from volplane.base.backoff import Backoff
+from volplane.base.retry import retry
 from volplane.client.client import Client
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+RETRY = Backoff(0.1, 10.0)
 CALL_TIMEOUT = 10.0
 BATCH_DELAY = 0.1  # seconds that a change may wait for company
 _CLEARED = ("message", "reason")  # to be removed by name when they are empty again
@@ -80,28 +82,29 @@ class PodStatusWriter:
         self._idle.set()
 
     async def _write(self) -> None:
-        pause = FIRST_PAUSE
-        while True:
-            status = self._compute(self._conditions)
-            if status == self._sent:
-                return
-            try:
-                async with asyncio.timeout(CALL_TIMEOUT):
-                    await self._patch(status)
-            except NotFound:
-                self.is_pod_gone = True
-                return
-            except (APIError, TimeoutError) as error:
-                # Also when others write at the same time. Only another uid means that ours is gone.
-                if isinstance(error, Conflict) and await self._is_replaced():
-                    self.is_pod_gone = True
-                    return
-                log.warning("status of pod %s was not written: %s", self._pod.key, error)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
-            else:
-                self._sent, self._conditions = status, status.conditions
-                return
+        await retry(
+            self._try_write,
+            on=(APIError, TimeoutError),
+            backoff=RETRY,
+            report=lambda error: log.warning("status of pod %s was not written: %s", self._pod.key, error),
+        )
+
+    async def _try_write(self) -> None:
+        status = self._compute(self._conditions)
+        if status == self._sent:
+            return
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT):
+                await self._patch(status)
+        except NotFound:
+            self.is_pod_gone = True
+        except Conflict:
+            # Also raised when others write at the same time. Only another uid means that our pod is gone.
+            if not await self._is_replaced():
+                raise
+            self.is_pod_gone = True
+        else:
+            self._sent, self._conditions = status, status.conditions
 
     async def _is_replaced(self) -> bool:
         try:

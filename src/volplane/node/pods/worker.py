@@ -12,11 +12,14 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from enum import StrEnum
 
 from volplane.api.core import Container, Pod, PodCondition, PodStatus
 from volplane.api.errors import APIError, Conflict
 from volplane.base import clock, trace
+from volplane.base.backoff import Backoff
+from volplane.base.retry import retry
 from volplane.client.client import Client
 from volplane.host import Host
 from volplane.node.admission import PodAdmission
@@ -42,7 +45,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT_GRACE = 30.0
 FORCED_GRACE = 2.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+RETRY = Backoff(0.1, 10.0)
+DELETE_TIMEOUT = 10.0
 EVICTED_GRACE = 1.0  # seconds: whoever fills a disk goes on doing so until it has ended
 FLUSH_TIMEOUT = 5.0
 OVER_LIMIT = "VolumeAttachmentLimitExceeded"
@@ -321,17 +325,17 @@ class PodWorker:
         return True
 
     async def _join_network(self) -> None:
-        pause = FIRST_PAUSE
-        while self._network is None:
-            try:
-                if why := find_sandbox_problem(self.pod):
-                    raise PodNetworkError(why)
-                self._network = await self.deps.network.join(self.pod, self._pids)
-            except PodNetworkError as error:
-                words = f"Failed to create pod sandbox: {error}"
-                self.deps.containers.events.warning(self.pod, "FailedCreatePodSandBox", words)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
+        def report(error: Exception) -> None:
+            words = f"Failed to create pod sandbox: {error}"
+            self.deps.containers.events.warning(self.pod, "FailedCreatePodSandBox", words)
+
+        async def join() -> NetworkAttachment:
+            if why := find_sandbox_problem(self.pod):
+                raise PodNetworkError(why)
+            return await self.deps.network.join(self.pod, self._pids)
+
+        if self._network is None:
+            self._network = await retry(join, on=PodNetworkError, backoff=RETRY, report=report)
         if self.deps.network.unavailable_reason and not self.pod.spec.host_network:
             why = f"{self.deps.network.unavailable_reason}: the pod shares the node's"
             self.deps.containers.events.warning(self.pod, "PodNetworkUnavailable", why)
@@ -406,20 +410,21 @@ class PodWorker:
         self.done = True
 
     async def _delete(self) -> None:
-        pause = FIRST_PAUSE
-        while not self._status_writer.is_pod_gone:
-            try:
-                async with asyncio.timeout(LONGEST_PAUSE):
-                    await self.deps.client.delete(
-                        Pod, self.pod.name, self.pod.namespace, uid=self.uid, grace=0, missing_ok=True
-                    )
+        async def delete() -> None:
+            if self._status_writer.is_pod_gone:
                 return
-            except Conflict:  # the name belongs to another pod by now
-                return
-            except (APIError, TimeoutError) as error:
-                log.warning("pod %s was not removed from the API: %s", self.pod.key, error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            with suppress(Conflict):  # the name belongs to another pod by now
+                await self.deps.client.delete(
+                    Pod, self.pod.name, self.pod.namespace, uid=self.uid, grace=0, missing_ok=True
+                )
+
+        await retry(
+            delete,
+            on=(APIError, TimeoutError),
+            backoff=RETRY,
+            report=lambda error: log.warning("pod %s was not removed from the API: %s", self.pod.key, error),
+            timeout=DELETE_TIMEOUT,
+        )
 
     async def _suspend(self) -> None:
         try:

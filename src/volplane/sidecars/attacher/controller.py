@@ -19,11 +19,11 @@ from volplane.api.core import PersistentVolume
 from volplane.api.errors import APIError, Conflict
 from volplane.api.storage import CSINode, VolumeAttachment
 from volplane.base import clock, trace
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import BadReply, CallError
 from volplane.loops.controller import Controller, RetryableError
-from volplane.loops.queue import Backoff
 from volplane.rules.steps import CommonStep
 from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.attacher import plan as plans

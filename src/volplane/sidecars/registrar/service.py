@@ -6,10 +6,11 @@ refusal ends the program, and whoever starts it again makes that socket.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 
+from volplane.base.backoff import Backoff
+from volplane.base.retry import retry
 from volplane.csi import registration, v1
 from volplane.csi.client import Caller, CsiChannel
 from volplane.csi.outcome import CallError
@@ -20,7 +21,7 @@ from volplane.sidecars.registrar.settings import RegistrarOptions
 log = logging.getLogger(__name__)
 
 COMPONENT = "node-driver-registrar"
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+RETRY = Backoff(0.05, 1.0)
 
 
 class RegistrationFailed(Exception):
@@ -52,15 +53,17 @@ async def _read_driver_name(settings: RegistrarOptions, caller: Caller | None) -
 
 async def _ask_driver_name(caller: Caller, timeout: float) -> str:
     await caller.ready()
-    pause = FIRST_PAUSE
-    while True:
-        try:
-            info = await caller.call("GetPluginInfo", v1.GetPluginInfoRequest(), timeout=timeout)
-            return str(info.name)
-        except CallError as error:  # it listens, but is not itself yet
-            log.warning("the driver does not tell its name yet: %s", error)
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def ask() -> str:
+        info = await caller.call("GetPluginInfo", v1.GetPluginInfoRequest(), timeout=timeout)
+        return str(info.name)
+
+    return await retry(
+        ask,
+        on=CallError,  # it listens, but is not ready yet
+        backoff=RETRY,
+        report=lambda error: log.warning("the driver does not answer GetPluginInfo yet: %s", error),
+    )
 
 
 async def _watch_registration(registrar: RegistrationServer) -> None:

@@ -9,10 +9,10 @@ from google.protobuf.message import Message
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.base import clock
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.loops.controller import Controller
 from volplane.loops.events import EventRecorder
-from volplane.loops.queue import Backoff
 from volplane.sidecars import DriverClient
 from volplane.sidecars.resizer.settings import ResizerOptions
 

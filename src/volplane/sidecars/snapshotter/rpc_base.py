@@ -13,10 +13,10 @@ from volplane.api.core import SecretReference
 from volplane.api.meta import Resource
 from volplane.api.snapshot import SnapshotError
 from volplane.base import clock, trace
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.events import EventRecorder
-from volplane.loops.queue import Backoff
 from volplane.rules import snapshots
 from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.snapshotter.settings import SnapshotterOptions

@@ -13,6 +13,8 @@ import logging
 import grpc.aio
 
 from volplane.base import clock
+from volplane.base.backoff import Backoff, Failures
+from volplane.base.tasks import cancel_and_wait
 from volplane.store.contract import RevisionCompacted, StoreError
 from volplane.store.etcd.freshness import SharedRevisionRead
 from volplane.store.etcd.history import EtcdHistory
@@ -26,8 +28,8 @@ log = logging.getLogger(__name__)
 HISTORY = (
     1000  # revisions of the past that a new copy starts with, so that watchers of a restarted server go on
 )
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # between two attempts to watch
-FIRST_NUDGE, LONGEST_NUDGE = 0.005, 0.25  # an event under way arrives sooner than the first
+RETRY = Backoff(0.05, 1.0)  # between two attempts to watch
+PROGRESS = Backoff(0.005, 0.25)  # between progress requests; an event under way arrives sooner than the first
 STALL = 3.0  # seconds without a sign of what etcd certainly has: the member is hung or cut off
 
 _TROUBLE = (WatchStreamEnded, MemberUnreachable, TimeoutError, grpc.aio.AioRpcError, StoreError)
@@ -59,10 +61,7 @@ class Follower:
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        tasks = [task for task in (self._running, self._nudging) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(self._running, self._nudging)
 
     async def wait_for(self, revision: int) -> None:
         """Until the copy has got there. Closed."""
@@ -71,7 +70,7 @@ class Follower:
         self._waiting += 1
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(FIRST_NUDGE, self._check_progress, self._copy.revision)
+            self._timer = loop.call_later(PROGRESS.first, self._check_progress, self._copy.revision)
         try:
             await self._copy.wait(revision)
         finally:
@@ -99,7 +98,7 @@ class Follower:
             return
 
     async def _run(self) -> None:
-        pause = 0.0
+        failures = Failures(RETRY)
         while True:
             self._opened = False
             try:
@@ -116,8 +115,9 @@ class Follower:
                 log.exception("the copy of etcd's state is made anew")
                 self._stale = True
             went_well = self._opened and not self._stale
-            pause = 0.0 if went_well else min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE)
-            await asyncio.sleep(pause)
+            if went_well:
+                failures.reset()
+            await asyncio.sleep(0.0 if went_well else failures.next_delay())
 
     async def _follow(self) -> None:
         member = self._members.current
@@ -145,17 +145,18 @@ class Follower:
             return
         if self._copy.revision > before:  # it moves by itself
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(FIRST_NUDGE, self._check_progress, self._copy.revision)
+            self._timer = loop.call_later(PROGRESS.first, self._check_progress, self._copy.revision)
             return
         self._nudging = asyncio.create_task(self._poll_progress(), name="etcd progress")
 
     async def _poll_progress(self) -> None:
-        pause, at, since = FIRST_NUDGE, self._copy.revision, clock.now()
+        failures, at, since = Failures(PROGRESS), self._copy.revision, clock.now()
         try:
             while self._waiting:
                 behind = await self._request_progress()
-                await asyncio.sleep(pause)
-                pause = FIRST_NUDGE if self._copy.revision > at else min(2 * pause, LONGEST_NUDGE)
+                await asyncio.sleep(failures.next_delay())
+                if self._copy.revision > at:
+                    failures.reset()
                 if self._copy.revision > at or not behind:
                     at, since = self._copy.revision, clock.now()
                 elif clock.now() - since > STALL and self._stream is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from volplane.base.tasks import cancel_and_wait
 from volplane.store.contract import StoreClosed
 
 
@@ -47,8 +48,7 @@ class SharedRevisionRead:
     async def close(self) -> None:
         while self._running is not None:
             running = self._running
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await cancel_and_wait(running)
 
 
 def _fail(answer: asyncio.Future[int], error: Exception) -> None:

@@ -17,6 +17,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from volplane.base import clock
+from volplane.base.backoff import Backoff
 from volplane.store.contract import RecordTooLarge, StoreFailed, WriteUncertain
 from volplane.store.etcd.endpoints import EtcdEndpoint
 from volplane.store.etcd.outcome import EtcdOutcome, classify_error, error_text
@@ -28,7 +29,7 @@ PATIENCE = 10.0  # seconds for one operation, over all members; etcd itself give
 READ_PATIENCE = 3.0  # seconds for one member's answer to what another can answer as well
 CONNECT_PATIENCE = 2.0
 SLACK = 1.0  # seconds past the deadline before we stop believing that gRPC keeps it
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5  # after every member has failed
+RETRY = Backoff(0.02, 0.5)  # after every member has failed
 
 # A member that lost its leader says so at once instead of holding calls and watches back.
 LEADER = (("hasleader", "true"),)
@@ -203,7 +204,7 @@ class EtcdMembers:
     async def _pause(self, failures: int, deadline: float, error: Exception) -> None:
         """At once to the next member; only when all have failed, some time later."""
         rounds, rest = divmod(failures, len(self._members))
-        pause = 0.0 if rest else min(FIRST_PAUSE * 2 ** (rounds - 1), LONGEST_PAUSE)
+        pause = 0.0 if rest else RETRY.delay(rounds)
         if clock.now() + pause >= deadline:
             urls = ", ".join(member.url for member in self._members)
             raise StoreFailed(f"no etcd server answers ({urls}): {_why(error)}") from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from volplane.base.tasks import cancel_and_wait
 from volplane.csi.call_interceptor import CallRule, CsiCall, Send
 from volplane.csi.outcome import CallError, Code
 from volplane.testing.case import CaseBody, CaseTable, NotSupported, require
@@ -42,8 +43,7 @@ class KillRule(CallRule):
             call.note = f"the driver was killed {self._moment * 1000:.0f} ms into the call"
             await self._world.kill_driver(call.address)
         finally:
-            sent.cancel()
-            await asyncio.gather(sent, return_exceptions=True)
+            await cancel_and_wait(sent)
         raise CallError(Code.UNAVAILABLE, call.note)
 
 

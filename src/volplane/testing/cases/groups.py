@@ -6,10 +6,11 @@ import asyncio
 import os
 import time
 
+from volplane.base.backoff import Failures
 from volplane.csi import v1
 from volplane.csi.outcome import Code
 from volplane.testing.case import CaseFailure, CaseTable, require
-from volplane.testing.cases.snapshots_clones import READY, snapshot_source
+from volplane.testing.cases.snapshots_clones import POLL, READY, snapshot_source
 from volplane.testing.socket_env import SocketEnv
 from volplane.testing.volume import VolumeUnderTest
 
@@ -53,7 +54,7 @@ async def group_snapshot(
 ) -> v1.VolumeGroupSnapshot:
     """Cut, and ready to be restored."""
     request = request or group_request(bench, volumes)
-    end, pause = time.monotonic() + READY, 0.05
+    end, tries = time.monotonic() + READY, Failures(POLL)
     while True:
         reply = await bench.controller.call("CreateVolumeGroupSnapshot", request)
         made: v1.VolumeGroupSnapshot = reply.group_snapshot
@@ -63,8 +64,7 @@ async def group_snapshot(
         if made.ready_to_use:
             return made
         require(time.monotonic() < end, f"not ready to use after {READY:g} s")
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, 2.0)
+        await asyncio.sleep(tries.next_delay())
 
 
 def _expect_complete(made: v1.VolumeGroupSnapshot, volumes: list[VolumeUnderTest]) -> None:

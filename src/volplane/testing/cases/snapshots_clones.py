@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from volplane.base.backoff import Backoff, Failures
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
 from volplane.testing.case import CaseTable, require
@@ -14,6 +15,7 @@ from volplane.testing.volume import VolumeUnderTest
 case = CaseTable()
 
 READY = 120.0  # seconds until a snapshot must be ready to use
+POLL = Backoff(0.05, 2.0)  # between looks at a snapshot that is not ready to use
 
 
 def snapshot_request(bench: SocketEnv, volume: VolumeUnderTest, name: str = "") -> v1.CreateSnapshotRequest:
@@ -33,11 +35,10 @@ async def snapshot(bench: SocketEnv, volume: VolumeUnderTest) -> v1.Snapshot:
         f"a snapshot of {volume.id} says that it is one of {made.source_volume_id!r}",
         section="CreateSnapshot",
     )
-    end, pause = time.monotonic() + READY, 0.05
+    end, tries = time.monotonic() + READY, Failures(POLL)
     while not made.ready_to_use:
         require(time.monotonic() < end, f"not ready to use after {READY:g} s", section="CreateSnapshot")
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, 2.0)
+        await asyncio.sleep(tries.next_delay())
         made = (await bench.controller.call("CreateSnapshot", request)).snapshot
     return made
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
+from volplane.base.tasks import cancel_and_wait
 from volplane.web.message import HeaderItems, Headers
 from volplane.web.spdy import frames
 from volplane.web.spdy.frames import (
@@ -251,8 +252,7 @@ async def _run_session(session: SpdySession, below: ByteStream) -> AsyncIterator
         yield session
         await session._send_goaway()
     finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+        await cancel_and_wait(reading)
         below.close()
 
 

@@ -17,6 +17,7 @@ from volplane.api.snapshot import (
     VolumeSnapshotInfo,
 )
 from volplane.base import trace
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.controllers.snapshot.crd_wait import wait_for_crds
 from volplane.controllers.snapshot.groups import objects
@@ -40,7 +41,6 @@ from volplane.controllers.snapshot.steps import (
 )
 from volplane.loops.controller import Continue, Outcome
 from volplane.loops.events import EventRecorder
-from volplane.loops.queue import Backoff
 from volplane.rules import binding, groups, snapshots
 from volplane.rules.steps import CommonStep
 

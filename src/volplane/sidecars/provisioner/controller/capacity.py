@@ -19,12 +19,12 @@ from volplane.api.core import Node, Pod
 from volplane.api.meta import ObjectMeta, OwnerReference, Resource
 from volplane.api.storage import CSINode, CSIStorageCapacity, StorageClass
 from volplane.base import metrics
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError
 from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.events import EventRecorder
-from volplane.loops.queue import Backoff
 from volplane.rules import classes
 from volplane.rules.steps import CommonStep, Wait
 from volplane.rules.workloads import owner_reference

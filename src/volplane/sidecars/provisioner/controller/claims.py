@@ -19,12 +19,12 @@ from volplane.api.meta import ObjectMeta
 from volplane.api.snapshot import VolumeSnapshot
 from volplane.api.storage import CSINode, CSINodeDriver, CSINodeSpec, StorageClass, VolumeAttributesClass
 from volplane.base import clock, trace
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.csi import convert
 from volplane.csi.outcome import CallError, ProvisioningOutcome, classify_provisioning
 from volplane.loops.controller import Controller, Outcome, Replan, RetryableError
 from volplane.loops.events import EventRecorder
-from volplane.loops.queue import Backoff
 from volplane.rules import binding, classes
 from volplane.rules.steps import TICK, CommonStep, Requeue
 from volplane.sidecars import DriverClient

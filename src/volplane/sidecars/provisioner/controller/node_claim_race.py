@@ -14,6 +14,7 @@ from volplane.api.core import PersistentVolumeClaim
 from volplane.api.errors import Conflict
 from volplane.api.storage import StorageClass
 from volplane.base import clock
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError
@@ -46,7 +47,7 @@ class NodeClaimRace:
 
     def _pause(self, claim: PersistentVolumeClaim) -> float:
         base, longest = self.settings.node_deployment_base_delay, self.settings.node_deployment_max_delay
-        pause = min(base * 2 ** self._tries.get(claim.uid, 0), longest)
+        pause = Backoff(base, longest).delay(self._tries.get(claim.uid, 0) + 1)
         return float(min(pause * random.uniform(0.5, 1.5), longest))
 
     def forget(self, uid: str) -> None:

@@ -13,12 +13,12 @@ from typing import assert_never
 from volplane.api.core import PersistentVolume, SecretReference
 from volplane.api.storage import StorageClass, VolumeAttachment
 from volplane.base import clock, trace
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.outcome import CallError
 from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.events import EventRecorder
-from volplane.loops.queue import Backoff
 from volplane.rules import binding
 from volplane.rules.steps import CommonStep
 from volplane.sidecars import DriverClient, read_secrets

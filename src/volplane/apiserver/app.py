@@ -260,7 +260,7 @@ class ApiServerApp:
         if path == "/metrics":
             return await health_and_metrics.metrics_response()
         if path == "/debug/trace":
-            return health_and_metrics.trace_response(request)
+            return health_and_metrics.trace_response(self.backend.trace, request)
         if path.startswith(_OPENAPI):
             # Loaded when first asked for: describing every field takes memory that most runs never need.
             from volplane.apiserver import openapi

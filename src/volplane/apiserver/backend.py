@@ -18,6 +18,7 @@ from volplane.apiserver.auth.issuer import TokenIssuer
 from volplane.apiserver.registry import Registry, ServedResource
 from volplane.apiserver.strategy import ApiCall, R
 from volplane.base import failpoint, trace
+from volplane.base.trace import Trace
 from volplane.store import RecordTooLarge, Store, StoreEvent, StoreRecord, WriteUncertain
 
 # What etcd takes in one request by default (1.5 MiB), less what the key and the conditions of a write take.
@@ -57,24 +58,25 @@ class Backend:
         self.namespaces = registry.of(Namespace)
         self.reader = StoreReader(self)
         self.admission = AdmissionChain()
+        self.trace = trace.current() or trace.start()
 
     async def record(self, entry: ServedResource, namespace: str, name: str) -> StoreRecord | None:
         return await self.store.get(entry.key(namespace, name))
 
     async def create(self, call: ApiCall, entry: ServedResource, key: str, value: bytes) -> int:
-        with _CommitScope(call, entry, key):
+        with _CommitScope(self.trace, call, entry, key):
             revision = await self.store.create(key, value)
         await _wait_until_followed(entry, revision)
         return revision
 
     async def update(self, call: ApiCall, entry: ServedResource, record: StoreRecord, value: bytes) -> int:
-        with _CommitScope(call, entry, record.key):
+        with _CommitScope(self.trace, call, entry, record.key):
             revision = await self.store.update(record.key, value, revision=record.revision)
         await _wait_until_followed(entry, revision)
         return revision
 
     async def delete(self, call: ApiCall, entry: ServedResource, record: StoreRecord) -> StoreEvent:
-        with _CommitScope(call, entry, record.key):
+        with _CommitScope(self.trace, call, entry, record.key):
             event = await self.store.delete(record.key, revision=record.revision)
         await _wait_until_followed(entry, event.revision)
         return event
@@ -91,7 +93,7 @@ class _CommitScope:
 
     __slots__ = ("place", "span")
 
-    def __init__(self, call: ApiCall, entry: ServedResource, key: str) -> None:
+    def __init__(self, trace: Trace, call: ApiCall, entry: ServedResource, key: str) -> None:
         self.place = ""
         if failpoint.armed:
             below = f"/{call.subresource}" if call.subresource else ""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct
@@ -74,13 +73,10 @@ class DiscoveryDocuments:
         }
 
 
-_rendered: WeakKeyDictionary[Registry, DiscoveryDocuments] = WeakKeyDictionary()
-
-
 def documents_of(registry: Registry) -> DiscoveryDocuments:
-    found = _rendered.get(registry)
+    found: DiscoveryDocuments | None = registry.rendered.get("discovery")
     if found is None or found.version != registry.version:
-        found = _rendered[registry] = DiscoveryDocuments(registry)
+        found = registry.rendered["discovery"] = DiscoveryDocuments(registry)
     return found
 
 

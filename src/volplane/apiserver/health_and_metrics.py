@@ -11,7 +11,8 @@ import msgspec
 
 from volplane.api.errors import NotFound
 from volplane.apiserver import cpu_offload
-from volplane.base import metrics, trace
+from volplane.base import metrics
+from volplane.base.trace import Trace
 from volplane.store import Store, StoreError
 from volplane.web import Request, Response
 
@@ -124,8 +125,8 @@ async def metrics_response() -> Response:
     return Response(status=200, headers=[("Content-Type", metrics.CONTENT_TYPE)], body=text)
 
 
-def trace_response(request: Request) -> Response:
-    """`/debug/trace?subject=pvc/default/data&since=<monotonic ns>`: the newest steps of this process.
+def trace_response(trace: Trace, request: Request) -> Response:
+    """`/debug/trace?subject=pvc/default/data&since=<monotonic ns>`: the newest steps of this cluster.
 
     For the benchmark and for whoever looks for lost time; not part of any API. Only `system:masters` may.
     """

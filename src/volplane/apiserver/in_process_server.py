@@ -5,6 +5,7 @@ This is the whole server for tests and simulations on a virtual clock; `server.S
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 from volplane.api.apiextensions import CustomResourceDefinition
@@ -34,6 +35,7 @@ from volplane.apiserver.registry import Registry
 from volplane.apiserver.served import SERVED
 from volplane.apiserver.strategies.namespaces import NamespaceStrategy
 from volplane.apiserver.strategy import RequestUser
+from volplane.base import memory
 from volplane.base.tasks import TaskSet
 from volplane.store import Store
 
@@ -75,7 +77,15 @@ class InProcessServer:
         await self._following.start()
         self._tasks.start(expire_events_and_compact(self.backend), "apiserver housekeeping")
         self._tasks.start(self._aggregation.run(), "role aggregation")
+        self._tasks.start(self._expire_watch_caches(), "watch cache expiry")
         return self
+
+    async def _expire_watch_caches(self) -> None:
+        """Release memory: every kind forgets the events and objects that nobody asked for in a while."""
+        while True:
+            await asyncio.sleep(memory.EVERY)
+            for entry in self.backend.registry:
+                entry.watch_cache.forget()
 
     async def close(self) -> None:
         """Ends what was started; the store belongs to the caller."""

@@ -19,7 +19,6 @@ from msgspec import structs
 
 from volplane.apiserver.object_access import ObjectAccess, StructAccess
 from volplane.apiserver.selectors import EVERYTHING, Selection, SelectorReader, Values
-from volplane.base import memory
 from volplane.store import StoreEvent, StoreRecord
 
 CACHED = 512  # newest events and objects of a kind that stay worked out,
@@ -106,7 +105,6 @@ class WatchCache:
         )
         self._coming: dict[int, tuple[bytes, Any]] = {}  # by the id of the bytes, as long as they are held
         self._last: tuple[Sequence[StoreEvent], bytes] = ([], b"")
-        memory.expiring_caches.add(self)
 
     def watch_event(self, event: StoreEvent) -> WatchEvent:
         found: WatchEvent | None = self._notes.get(event.revision)

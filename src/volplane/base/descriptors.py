@@ -20,14 +20,12 @@ MAX_DESCRIPTORS = (
     1 << 20
 )  # a hard limit of a billion, as some container engines set it, is no number to plan with
 DIRECTORY = "/proc/self/fd"
-_before: list[tuple[int, int]] = []  # the limits that this process was started with
+INITIAL_LIMITS = resource.getrlimit(resource.RLIMIT_NOFILE)  # with which this process was started
 
 
 def raise_limit() -> int:
     """Raise the soft limit to the hard limit; how many descriptors the process may have from now on."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if not _before:
-        _before.append((soft, hard))
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         try:
@@ -54,9 +52,9 @@ def open_count() -> int:
 
 def restore_limit(pid: int) -> None:
     """Give a child that was just started the limit that this process was started with."""
-    if _before and _before[0][0] != resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+    if INITIAL_LIMITS[0] != resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
         with suppress(OSError):  # it has ended already
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, _before[0])
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, INITIAL_LIMITS)
 
 
 metrics.gauge("process_open_fds", "Number of open file descriptors.").set_function(open_count)

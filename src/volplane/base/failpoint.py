@@ -26,7 +26,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
@@ -34,21 +34,66 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _target(text: str) -> tuple[str, int]:
-    name, _, count = text.partition("#")
-    return name, int(count or 1)
+class FailPoints:
+    """What the environment of this process asks for."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._name, _, count = environment.get("VOLPLANE_FAILPOINT", "").partition("#")
+        self._left = int(count or 1)  # how often the name is still to be reached
+        self._log = environment.get("VOLPLANE_FAILPOINT_LOG", "").replace("%p", str(os.getpid()))
+        self._after = environment.get("VOLPLANE_FAILPOINT_AFTER", "")
+        self._file = environment.get("VOLPLANE_FAILPOINT_FILE", "")
+
+    @property
+    def armed(self) -> bool:
+        return bool(self._name or self._log or self._file)
+
+    def hit(self, name: str) -> None:
+        if self._after:
+            if not os.path.exists(self._after):
+                return
+            self._after = ""
+        if self._log:
+            self._append(name)
+        if name == self._name:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        if self._file and self._take_turn(name):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _take_turn(self, name: str) -> bool:
+        """Whether this process is the one to die at the name that the file asks for."""
+        try:
+            with open(self._file) as file:
+                first, _, rest = file.read().partition("\n")
+            if first != name:
+                return False
+            os.unlink(self._file)  # only one process can
+        except FileNotFoundError:
+            return False
+        if rest:
+            with open(f"{self._file}.rest", "w") as file:
+                file.write(rest)
+            os.rename(f"{self._file}.rest", self._file)
+        return True
+
+    def _append(self, name: str) -> None:
+        # One write with O_APPEND: lines of several processes do not mix, and none is lost by a kill.
+        descriptor = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, f"{name}\n".encode())
+        finally:
+            os.close(descriptor)
 
 
-_name, _left = _target(os.environ.get("VOLPLANE_FAILPOINT", ""))
-_log = os.environ.get("VOLPLANE_FAILPOINT_LOG", "").replace("%p", str(os.getpid()))
-_after = os.environ.get("VOLPLANE_FAILPOINT_AFTER", "")
-_file = os.environ.get("VOLPLANE_FAILPOINT_FILE", "")
-armed = bool(_name or _log or _file)
+_fail_points = FailPoints(os.environ)
+armed = _fail_points.armed
 
 
 def hit(name: str) -> None:
     if armed:
-        _hit(name)
+        _fail_points.hit(name)
 
 
 @contextmanager
@@ -71,44 +116,3 @@ def effect(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         return wrapper
 
     return decorate
-
-
-def _hit(name: str) -> None:
-    global _left, _after
-    if _after:
-        if not os.path.exists(_after):
-            return
-        _after = ""
-    if _log:
-        _append(name)
-    if name == _name:
-        _left -= 1
-        if _left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-    if _file and _take_turn(name):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _take_turn(name: str) -> bool:
-    try:
-        with open(_file) as file:
-            first, _, rest = file.read().partition("\n")
-        if first != name:
-            return False
-        os.unlink(_file)  # which only one can
-    except FileNotFoundError:
-        return False
-    if rest:
-        with open(f"{_file}.rest", "w") as file:
-            file.write(rest)
-        os.rename(f"{_file}.rest", _file)
-    return True
-
-
-def _append(name: str) -> None:
-    # One write on O_APPEND: lines of several processes do not mix, and none is lost when we are killed next.
-    descriptor = os.open(_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, f"{name}\n".encode())
-    finally:
-        os.close(descriptor)

@@ -13,8 +13,6 @@ import asyncio
 import ctypes
 import gc
 import time
-from typing import Protocol
-from weakref import WeakSet
 
 EVERY = 10.0  # seconds
 SHARE = 0.002  # of the time, at most
@@ -25,14 +23,6 @@ LARGE = 128 << 10  # bytes; what is larger goes back to the machine as soon as i
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h
 
 _libc = ctypes.CDLL(None)
-
-
-class ExpiringCache(Protocol):
-    def forget(self) -> None:
-        """Let go of what was there at the last call already, and can be worked out again."""
-
-
-expiring_caches: WeakSet[ExpiringCache] = WeakSet()  # who is told to, whenever this process tidies up
 
 
 def configure_malloc() -> None:
@@ -70,7 +60,5 @@ def collect_cycles() -> float:
 
 
 def release_memory() -> None:
-    for who in list(expiring_caches):
-        who.forget()
     if hasattr(_libc, "malloc_trim"):  # not every C library has it, or needs it
         _libc.malloc_trim(0)

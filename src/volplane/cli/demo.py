@@ -54,7 +54,7 @@ async def _demo(directory: Path, stop: asyncio.Event) -> None:
         transport = kubeconfig.load(cluster.layout.kubeconfig, agent="volplane-demo")
         client = Client(transport, component="volplane-demo")
         try:
-            await _run_script(console, DemoScript(client, directory))
+            await _run_script(console, DemoScript(client, directory), Journey(cluster.trace))
         finally:
             await client.close()
             await transport.close()
@@ -64,8 +64,7 @@ async def _demo(directory: Path, stop: asyncio.Event) -> None:
         raise SystemExit(1)
 
 
-async def _run_script(console: Console, story: DemoScript) -> None:
-    journey = Journey()
+async def _run_script(console: Console, story: DemoScript, journey: Journey) -> None:
     await story.write()
     console.print(f"A claim of 1Gi and a pod: [bold]{story.line}[/bold] written on {story.first_node}\n")
     console.print(journey.table(story))

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from volplane.base import trace
-from volplane.base.trace import Span
+from volplane.base.trace import Span, Trace
 from volplane.cli.demo_script import DemoScript
 
 
 class Journey:
-    """The spans of this process between the first request and the last byte."""
+    """The spans of a cluster between the first request and the last byte."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
 
     def table(self, story: DemoScript) -> Table:
         shown = Table(box=None, pad_edge=False, header_style="dim")
@@ -33,7 +35,7 @@ class Journey:
         """What belongs to this claim and pod, in the order of beginning."""
         # Of the API server's steps only the user's own two: the others are inside the step of whoever asked.
         own = {f"pvc/{story.claim}", f"pod/{story.writer}"}
-        for span in trace.spans():
+        for span in self._trace.spans():
             if not story.began <= span.start <= story.written or span.subject.startswith("node/"):
                 continue
             if span.component == "driver":

@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from volplane.base import descriptors, log, memory
+from volplane.base import descriptors, log, memory, trace
 from volplane.base.files import UnusableFile
 from volplane.base.locks import LockHeld
 from volplane.base.tasks import background
@@ -132,6 +132,7 @@ class StopSignals:
 
 
 async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]], registry: WaitRegistry) -> None:
+    trace.start()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(handle_loop_exception)

@@ -18,8 +18,10 @@ from msgspec import Struct
 from volplane import apiserver, cloud, scheduler
 from volplane.apiserver.auth.certificates import CertificateAuthority
 from volplane.apiserver.server import RunningApiServer
+from volplane.base import trace
 from volplane.base.settings import Duration, about
 from volplane.base.tasks import TaskSet, cancel_and_wait, log_error
+from volplane.base.trace import Trace
 from volplane.client import kubeconfig
 from volplane.client.cache import Caches
 from volplane.client.client import Client
@@ -37,6 +39,7 @@ from volplane.drivers import ebs
 from volplane.host import Host, network
 from volplane.loops.wait_reports import WaitRegistry, serve_wait_reports
 from volplane.node.containers.task import TaskContext
+from volplane.node.descriptor_budget import DescriptorReservations
 from volplane.node.eviction import thresholds
 from volplane.node.image_overrides import ImageOverrides
 from volplane.node.kubelet import Kubelet
@@ -132,6 +135,7 @@ class Cluster:
 
     server: RunningApiServer
     memory: SavedCluster
+    trace: Trace
 
     def __init__(self, settings: ClusterOptions, drivers: UserDrivers = NO_USER_DRIVERS) -> None:
         """`drivers`: drivers and manifests of the user's own."""
@@ -142,6 +146,7 @@ class Cluster:
         self.members = self.layout.members(settings.nodes, settings.nodes_per_zone)
         self.nodes: dict[str, Kubelet] = {}
         self.wait_registry = WaitRegistry()
+        self._descriptors = DescriptorReservations()
         self._stack = AsyncExitStack()
         self._roles = TaskSet(self._note_role_failure)
         self._started = self._complete = False
@@ -150,6 +155,7 @@ class Cluster:
     # --- start
 
     async def __aenter__(self) -> Self:
+        self.trace = trace.start()
         try:
             await self._start()
         except BaseException:
@@ -266,6 +272,7 @@ class Cluster:
             cover=cover,
             programs=self.programs,
             wait_registry=self.wait_registry,
+            descriptors=self._descriptors,
         )
         self.nodes[member.name] = node
         await node.start()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import ParamSpec, TypeVar
 
 from volplane.base import failpoint, trace
@@ -36,8 +37,8 @@ class Host:
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run any blocking function on the host's threads."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+        loop, context = asyncio.get_running_loop(), copy_context()  # with the caller's trace
+        return await loop.run_in_executor(self._threads, lambda: context.run(function, *args, **kwargs))
 
     async def close(self) -> None:
         """Wait for what is under way."""

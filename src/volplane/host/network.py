@@ -206,20 +206,10 @@ def _listen(host: IPv4Address, port: int) -> socket.socket | OSError:
 def open_namespace(pid: int) -> int:
     """That of a process; -1 if it is the machine's own."""
     descriptor = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    if os.path.sameopenfile(descriptor, _open_own_namespace()):
+    if os.path.samestat(os.fstat(descriptor), os.stat("/proc/self/ns/net")):
         os.close(descriptor)
         return -1
     return descriptor
-
-
-_own_namespace = -1
-
-
-def _open_own_namespace() -> int:
-    global _own_namespace
-    if _own_namespace < 0:
-        _own_namespace = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    return _own_namespace
 
 
 def veth_name(namespace: int) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from volplane.api.core import Container, Pod
 from volplane.base import descriptors
 from volplane.node.admission import Rejection
+from volplane.node.network.relay import RelayLinks
 
 REASON = "OutOfFileDescriptors"
 PRESSURE = "PIDPressure"
@@ -26,16 +27,26 @@ LEAST_RESERVE = 48
 SHARE = 16  # this part of the limit is kept for what is running
 CRITICAL = 2_000_000_000  # from this priority on a pod may use half of what is kept
 
-_starting: dict[str, int] = {}  # what pods of this process will still open, by uid: all nodes share the limit
+
+class DescriptorReservations:
+    """What all nodes of one process share, because they share its limit of open files."""
+
+    def __init__(self) -> None:
+        self.starting_pods: dict[str, int] = {}  # by uid: descriptors that the pod will still open
+        self.relay_links: RelayLinks = set()
 
 
 class DescriptorBudget:
     """`is_builtin` tells containers inside this process; `set_pressure` sets the condition of the Node."""
 
     def __init__(
-        self, is_builtin: Callable[[Container], bool], set_pressure: Callable[[str, str, str], None]
+        self,
+        is_builtin: Callable[[Container], bool],
+        set_pressure: Callable[[str, str, str], None],
+        starting: dict[str, int],
     ) -> None:
         self._is_builtin, self._set_pressure = is_builtin, set_pressure
+        self._starting = starting  # of all nodes, see DescriptorReservations
 
     def estimate(self, pod: Pod) -> int:
         """How many descriptors the pod takes in this process."""
@@ -46,39 +57,40 @@ class DescriptorBudget:
         """Reserve descriptors for the pod until it has started or ended; else say why there are none."""
         need = self.estimate(pod)
         critical = (pod.spec.priority or 0) >= CRITICAL
-        if need > count_free_descriptors(critical=critical):
+        if need > self._count_free(critical=critical):
             self.update_pressure()
             return Rejection(
                 REASON,
-                f"{_in_use()} file descriptors of this node's process are in use, the pod needs about {need}"
+                f"{self._describe_use()} file descriptors of this node's process are in use, the pod needs about {need}"
                 ", and the rest is kept for running pods. Delete pods, or raise the limit of open files",
             )
-        _starting[pod.uid] = need
+        self._starting[pod.uid] = need
         return None
 
     def pod_started(self, uid: str) -> None:
         """Its descriptors are open, and counted."""
-        _starting.pop(uid, None)
+        self._starting.pop(uid, None)
 
     def pod_ended(self, uid: str) -> None:
-        _starting.pop(uid, None)
+        self._starting.pop(uid, None)
         self.update_pressure()
 
     def update_pressure(self) -> None:
         """Set or clear the Node's condition."""
-        if count_free_descriptors() < SMALL_POD:
-            text = f"{_in_use()} file descriptors of this node's process are in use: new pods are refused"
+        if self._count_free() < SMALL_POD:
+            text = f"{self._describe_use()} file descriptors of this node's process are in use: new pods are refused"
             self._set_pressure(PRESSURE, PRESSURE_REASON, text)
         else:
             self._set_pressure(PRESSURE, "", "")
 
+    def _count_free(self, *, critical: bool = False) -> int:
+        """Descriptors that new pods may still have."""
+        limit = descriptors.limit()
+        kept = max(LEAST_RESERVE, limit // SHARE) // (2 if critical else 1)
+        return limit - kept - self._count_used()
 
-def count_free_descriptors(*, critical: bool = False) -> int:
-    """Descriptors that new pods may still have."""
-    limit = descriptors.limit()
-    kept = max(LEAST_RESERVE, limit // SHARE) // (2 if critical else 1)
-    return limit - kept - descriptors.open_count() - sum(_starting.values())
+    def _count_used(self) -> int:
+        return descriptors.open_count() + sum(self._starting.values())
 
-
-def _in_use() -> str:
-    return f"{descriptors.open_count() + sum(_starting.values())} of {descriptors.limit()}"
+    def _describe_use(self) -> str:
+        return f"{self._count_used()} of {descriptors.limit()}"

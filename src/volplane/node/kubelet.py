@@ -38,7 +38,7 @@ from volplane.node.containers.process import ProcessRuntime
 from volplane.node.containers.task import TaskImage, TaskRuntime
 from volplane.node.copied_directory import discard_original_state
 from volplane.node.csinode import CSINodeObject
-from volplane.node.descriptor_budget import DescriptorBudget
+from volplane.node.descriptor_budget import DescriptorBudget, DescriptorReservations
 from volplane.node.eviction.controller import EvictionManager
 from volplane.node.eviction.plan import check_disk_pressure
 from volplane.node.growth import ClaimReader
@@ -83,15 +83,27 @@ class Kubelet:
         cover: tuple[str, ...] = (),
         programs: ImageOverrides | None = None,
         wait_registry: WaitRegistry | None = None,
+        descriptors: DescriptorReservations | None = None,
     ) -> None:
         """`processes`: another runtime for what is no built-in image; `launcher`: one for several nodes;
-        `cover`: paths that no container may see; `programs`: those that stand for images.
+        `cover`: paths that no container may see; `programs`: those that stand for images; `descriptors`:
+        shared by all nodes of this process.
         """
         self.settings, self.client, self.host = settings, client, host
         self.wait_registry = wait_registry or WaitRegistry()
         self.name = settings.hostname_override or os.uname().nodename.lower()
         self.paths = paths = NodePaths(settings.root_dir, identity=not settings.own_paths)
-        self.node_object = NodeObject(client, settings, self.name)
+        # What the node object reports to is made below, from it.
+        self.node_object = NodeObject(
+            client,
+            settings,
+            self.name,
+            on_heartbeat=lambda: budget.update_pressure(),
+            on_recreated=lambda: self._spawn(self._reregister_drivers(), "drivers of a new Node"),
+            on_in_use_acknowledged=lambda names: self.volumes.wake_all(names),
+            on_volumes_attached_changed=lambda names: self.volumes.wake_all(names),
+            volumes_found_on_disk=lambda: self.volumes.volumes_in_use(),
+        )
         self.events = EventRecorder(client, "kubelet", self.name)
         self.drivers = RegisteredDrivers(settings.csi_timeout)
         site = NodeContext(
@@ -131,8 +143,15 @@ class Kubelet:
             log_max_size=settings.log_max_size,
             log_max_files=settings.container_log_max_files,
         )
-        self.network = PodNetwork(settings, host, paths, is_builtin=self.runtimes.is_builtin)
-        self.network.on_range_chosen = self.node_object.set_pod_cidr
+        shares = descriptors or DescriptorReservations()
+        self.network = PodNetwork(
+            settings,
+            host,
+            paths,
+            is_builtin=self.runtimes.is_builtin,
+            on_range_chosen=self.node_object.set_pod_cidr,
+            relay_links=shares.relay_links,
+        )
         kit = ContainerDeps(
             self.runtimes,
             builder,
@@ -140,18 +159,12 @@ class Kubelet:
             self.network,
             longest_backoff=settings.max_container_restart_period,
         )
-        shared = PodDeps(
-            client,
-            self.volumes,
-            kit,
-            host_ip=settings.node_ip,
-            mount_timeout=settings.pod_mount_timeout,
-        )
         app_armor = NO_APP_ARMOR_SUPPORT if node_info.has_app_armor() else NO_APP_ARMOR
         allowed = sysctls.allow(settings.allowed_unsafe_sysctls)
-        budget = DescriptorBudget(self.runtimes.is_builtin, self.node_object.set_pressure)
-        self.node_object.on_heartbeat = budget.update_pressure
-        shared.admission = PodAdmission(
+        budget = DescriptorBudget(
+            self.runtimes.is_builtin, self.node_object.set_pressure, shares.starting_pods
+        )
+        admission = PodAdmission(
             security=(partial(check_pod, allowed=allowed, app_armor=app_armor),),
             resources=(
                 lambda pod: check_disk_pressure(
@@ -162,10 +175,18 @@ class Kubelet:
             on_started=budget.pod_started,
             on_ended=budget.pod_ended,
         )
+        self.limits = AttachLimits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)
+        shared = PodDeps(
+            client,
+            self.volumes,
+            kit,
+            host_ip=settings.node_ip,
+            mount_timeout=settings.pod_mount_timeout,
+            admission=admission,
+            find_mount_failure=self.limits.find_exceeded_limit,
+        )
         self.pods = PodManager(client, self.name, shared)
         self.api = KubeletApi(self.pods, host, paths, allowed=settings.api_server_names)
-        self.limits = AttachLimits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)
-        self.pods.deps.find_mount_failure = self.limits.find_exceeded_limit
         self.eviction = EvictionManager(
             settings, host, paths, self.node_object, self.pods.workers, self.events
         )
@@ -191,12 +212,6 @@ class Kubelet:
         await self._stack.enter_async_context(self.events)
         self.wait_registry.add(self.wait_reports)
         self.drivers.on_added(self.volumes.driver_added)
-        self.node_object.on_in_use_acknowledged = self.volumes.wake_all
-        self.node_object.on_volumes_attached_changed = self.volumes.wake_all
-        self.node_object.volumes_found_on_disk = self.volumes.volumes_in_use
-        self.node_object.on_recreated = lambda: self._spawn(
-            self._reregister_drivers(), "drivers of a new Node"
-        )
         await reconstruct_volumes(self.volumes)
         if isinstance(self._processes, ProcessRuntime):
             # Ready before the first container needs it; to its end, or its process would belong to nobody.

@@ -59,7 +59,19 @@ _HEALTHY = (
 class NodeObject:
     """Our Node in the API: registered, kept up to date, and read by the volume manager."""
 
-    def __init__(self, client: Client, settings: NodeOptions, name: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        settings: NodeOptions,
+        name: str,
+        *,
+        on_heartbeat: Callable[[], None] = lambda: None,
+        on_recreated: Callable[[], None] = lambda: None,
+        on_in_use_acknowledged: Callable[[frozenset[str]], None] = lambda names: None,
+        on_volumes_attached_changed: Callable[[frozenset[str]], None] = lambda names: None,
+        volumes_found_on_disk: Callable[[], list[str]] = list,
+    ) -> None:
+        """`volumes_found_on_disk`: what may be in use, until `list_volumes_in_use` is set."""
         self.client, self.settings, self.name = client, settings, name
         self.controller_manages_attach = settings.enable_controller_attach_detach
         self.cache = client.cache(Node, fields=f"metadata.name={name}")
@@ -70,14 +82,11 @@ class NodeObject:
         self.system_info = NodeSystemInfo()
         self.capacity: Mapping[str, str] = {}
         self.not_ready = "CSINode is not yet initialized"
-        self.on_heartbeat: Callable[[], None] = lambda: None
         self.list_volumes_in_use: Callable[[], list[str]] | None = None  # set once the disk has been read
-        self.volumes_found_on_disk: Callable[[], list[str]] = (
-            list  # what may be in use as far as the disk alone tells
-        )
-        self.on_recreated: Callable[[], None] = lambda: None
-        self.on_in_use_acknowledged: Callable[[frozenset[str]], None] = lambda names: None
-        self.on_volumes_attached_changed: Callable[[frozenset[str]], None] = lambda names: None
+        self._volumes_found_on_disk = volumes_found_on_disk
+        self._on_heartbeat, self._on_recreated = on_heartbeat, on_recreated
+        self._on_in_use_acknowledged = on_in_use_acknowledged
+        self._on_volumes_attached_changed = on_volumes_attached_changed
         self._changed = asyncio.Event()
         self._acknowledged = asyncio.Event()
         self._status_changed = asyncio.Event()
@@ -105,7 +114,7 @@ class NodeObject:
         spec = NodeSpec(provider_id=self.provider_id, pod_cidr=cidr, pod_cidrs=tuple(filter(None, [cidr])))
         meta = ObjectMeta(name=self.name, labels=self._labels(), annotations=self._annotations())
         # A Node that was deleted may have been that of mounted volumes: from its first moment on it says so.
-        names = (self.list_volumes_in_use or self.volumes_found_on_disk)()
+        names = (self.list_volumes_in_use or self._volumes_found_on_disk)()
         status = msgspec.structs.replace(self._status(None), volumes_in_use=tuple(names))
         node = Node(metadata=meta, spec=spec, status=status)
         made = await self.client.create(node, exists_ok=True)
@@ -253,7 +262,7 @@ class NodeObject:
         attached = frozenset(v.name for v in new.status.volumes_attached)
         news, self.volumes_attached = attached ^ self.volumes_attached, attached
         if news:
-            self.on_volumes_attached_changed(news)
+            self._on_volumes_attached_changed(news)
 
     def _shows_our_status(self, node: Node) -> bool:
         """Does the Node say of us what we say?"""
@@ -303,7 +312,7 @@ class NodeObject:
         written = await self.client.patch(Node, self.name, strategic=patch, subresource="status")
         news = frozenset(names) - self.reported_in_use
         self._acknowledge(frozenset(names), written.revision)
-        self.on_in_use_acknowledged(news)
+        self._on_in_use_acknowledged(news)
 
     def _acknowledge(self, names: frozenset[str], revision: int) -> None:
         self.reported_in_use = self._acknowledged_in_use = names
@@ -346,12 +355,12 @@ class NodeObject:
         except NotFound:
             self._status_changed.set()
         else:
-            self.on_recreated()
+            self._on_recreated()
 
     async def _heartbeat(self) -> None:
         held: Lease | None = None
         while True:
-            self.on_heartbeat()
+            self._on_heartbeat()
             try:
                 async with asyncio.timeout(CALL):
                     held = await self._renew(held)

@@ -80,7 +80,7 @@ class Scheduler(Controller[str, SchedulingView, Step]):
 
     def setup(self) -> None:
         claims, volumes = self.client.cache(PersistentVolumeClaim), self.client.cache(PersistentVolume)
-        self.memory = SchedulerMemory(claims, volumes)
+        self.memory = SchedulerMemory(claims, volumes, self._labels_of_namespace)
         refused = self.memory.refused
         self.pods = self.watch(Pod, self.keys_of_pod, observe=self.memory.observe_pod)
         self.users = self.pods.index("claims", pods.claim_keys)
@@ -97,7 +97,6 @@ class Scheduler(Controller[str, SchedulingView, Step]):
         self.attachments = self.watch(VolumeAttachment, self.keys_of_attachment)
         self.namespaces = self.watch(Namespace, self.keys_of_namespace, observe=self.memory.observe_namespace)
         self.budgets = self.watch(PodDisruptionBudget)
-        self.memory.ledger.crowd.space_labels = self._labels_of_namespace
         self.world = self._snapshot()
 
     def _snapshot(self) -> SchedulingSnapshot:

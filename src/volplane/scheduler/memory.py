@@ -18,12 +18,18 @@ from volplane.scheduler.filters import FILTERS
 from volplane.scheduler.indexers import with_claim_ref, with_selected_node
 from volplane.scheduler.node_cache import NodeCache
 from volplane.scheduler.plan import Reservation, ReserveNode, Unschedulable
+from volplane.scheduler.pod_affinity_index import NamespaceLabels
 from volplane.scheduler.unschedulable_pods import UnschedulablePods
 
 
 class SchedulerMemory:
-    def __init__(self, claims: Cache[PersistentVolumeClaim], volumes: Cache[PersistentVolume]) -> None:
-        self.ledger = NodeCache()
+    def __init__(
+        self,
+        claims: Cache[PersistentVolumeClaim],
+        volumes: Cache[PersistentVolume],
+        namespace_labels: NamespaceLabels,
+    ) -> None:
+        self.ledger = NodeCache(namespace_labels)
         self.refused = UnschedulablePods(FILTERS)
         self.reserved: dict[str, Reservation] = {}  # by the pod's key
         self.start = 0  # where in the list of nodes the next search begins

@@ -21,6 +21,7 @@ from volplane.rules import pods, resources
 from volplane.scheduler.pod_affinity_index import (
     CombinedPodSelector,
     IndexedPod,
+    NamespaceLabels,
     PodAffinityIndex,
     PodAffinityIndexOverlay,
     index_pod,
@@ -151,13 +152,13 @@ def _subtract(counts: Counter[X], values: Iterable[X]) -> None:
 
 
 class NodeCache:
-    def __init__(self) -> None:
+    def __init__(self, namespace_labels: NamespaceLabels = lambda name: {}) -> None:
         self._infos: dict[str, NodeInfo] = {}
         self._where: dict[str, str] = {}  # pod → node
         self._claims: Counter[str] = Counter()  # claims of pods that have a node
         self._nodes: list[NodeInfo] | None = None
         self._nominated: dict[str, tuple[Pod, str]] = {}
-        self.crowd = PodAffinityIndex()
+        self.crowd = PodAffinityIndex(namespace_labels)
 
     @property
     def nodes(self) -> list[NodeInfo]:

@@ -99,9 +99,12 @@ def preferred_affinity_rules(pod: Pod) -> Iterator[AffinityRule]:
             yield AffinityRule(selector_of_term(term, pod), term.topology_key, sign * soft.weight)
 
 
+NamespaceLabels = Callable[[str], Mapping[str, str]]  # by the name of the namespace
+
+
 class PodAffinityIndex:
-    def __init__(self) -> None:
-        self.space_labels: Callable[[str], Mapping[str, str]] = lambda name: {}
+    def __init__(self, namespace_labels: NamespaceLabels = lambda name: {}) -> None:
+        self.namespace_labels = namespace_labels
         self.rules: dict[AffinityRule, Counter[str]] = {}  # → nodes of the pods that have it
         self._owners: dict[str, Counter[str]] = {}
         self._answers: dict[CombinedPodSelector, Counter[str]] = {}
@@ -134,7 +137,7 @@ class PodAffinityIndex:
         if pod.namespace in kind.namespaces:
             return True
         wanted = kind.namespace_selector
-        return wanted is not None and wanted.matches(self.space_labels(pod.namespace))
+        return wanted is not None and wanted.matches(self.namespace_labels(pod.namespace))
 
     def siblings(self, owner: str) -> Mapping[str, int]:
         """By node: pods of the same controller."""
@@ -161,9 +164,8 @@ class PodAffinityIndexOverlay(PodAffinityIndex):
     """A crowd with some pods added or removed; the one below stays as it is."""
 
     def __init__(self, base: PodAffinityIndex) -> None:
-        super().__init__()
+        super().__init__(base.namespace_labels)
         self._base = base
-        self.space_labels = base.space_labels
         self.rules = base.rules
         self._changes: list[tuple[IndexedPod, str, int]] = []
 

@@ -13,7 +13,6 @@ from datetime import timedelta
 from email.utils import format_datetime
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct
@@ -101,13 +100,10 @@ class OpenApiDocuments:
         return published
 
 
-_documents_by_registry: WeakKeyDictionary[Registry, OpenApiDocuments] = WeakKeyDictionary()
-
-
 def documents_of(registry: Registry) -> OpenApiDocuments:
-    found = _documents_by_registry.get(registry)
+    found: OpenApiDocuments | None = registry.rendered.get("openapi")
     if found is None or found.version != registry.version:
-        found = _documents_by_registry[registry] = OpenApiDocuments(registry, found)
+        found = registry.rendered["openapi"] = OpenApiDocuments(registry, found)
     return found
 
 

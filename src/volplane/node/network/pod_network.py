@@ -29,7 +29,7 @@ from volplane.base.tasks import KeyedTasks, ignore_error
 from volplane.host import Host, NodePaths, network
 from volplane.host.network import Bridge, JoinedNamespace, RangeInUse
 from volplane.node.network import address_ranges
-from volplane.node.network.relay import Relay, StreamPair
+from volplane.node.network.relay import Relay, RelayLinks, StreamPair
 from volplane.node.options import BRIDGE, NodeOptions
 
 log = logging.getLogger(__name__)
@@ -83,14 +83,23 @@ def bridge_name(directory: str) -> str:
 
 class PodNetwork:
     def __init__(
-        self, settings: NodeOptions, host: Host, paths: NodePaths, *, is_builtin: Callable[[Container], bool]
+        self,
+        settings: NodeOptions,
+        host: Host,
+        paths: NodePaths,
+        *,
+        is_builtin: Callable[[Container], bool],
+        on_range_chosen: Callable[[str], Awaitable[None]] | None = None,
+        relay_links: RelayLinks | None = None,
     ) -> None:
-        """`is_builtin`: containers that run inside this process, and so in the machine's network."""
+        """`is_builtin`: containers that run inside this process, and so in the machine's network.
+        `on_range_chosen`: called with the range that the node has chosen itself. `relay_links`: the relayed
+        connections of all nodes in this process.
+        """
         self._settings, self._host, self._paths, self._is_builtin = settings, host, paths, is_builtin
         self.unavailable_reason = ""  # why pods share the machine's network though they should not
-        self.on_range_chosen: Callable[[str], Awaitable[None]] | None = (
-            None  # told what we have chosen ourselves
-        )
+        self._on_range_chosen = on_range_chosen
+        self._relay_links = relay_links if relay_links is not None else set()
         self._bridge: Bridge | None = None
         self._node_range: IPv4Network | None = None
         self._preparing = asyncio.Lock()
@@ -262,8 +271,8 @@ class PodNetwork:
                 with suppress(RangeInUse):  # since we looked
                     bridge = await self._ensure_bridge(Bridge(name, whole, self._paths.root))
                     self._node_range = address_ranges.node_range(whole, 1)
-                    if self.on_range_chosen is not None:
-                        await self.on_range_chosen(str(self._node_range))
+                    if self._on_range_chosen is not None:
+                        await self._on_range_chosen(str(self._node_range))
                     return bridge
         raise RangeInUse(f"this machine uses all of {address_ranges.SPACE}")
 
@@ -306,7 +315,7 @@ class PodNetwork:
     async def _relay(
         self, held: _HeldNamespace, listening: socket.socket, dial: Callable[[], Awaitable[StreamPair]]
     ) -> None:
-        relay = Relay(listening, dial)
+        relay = Relay(listening, dial, self._relay_links)
         held.relays.append(relay)
         await relay.start()
 

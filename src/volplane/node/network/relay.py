@@ -19,9 +19,8 @@ CHUNK = 1 << 16
 DESCRIPTOR_SHARE = 16  # links get this part of the descriptors, twice
 MIN_LINKS = 16
 
-_all_links: set[asyncio.Task[None]] = set()  # of all relays: the limit is the process's
-
 StreamPair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+RelayLinks = set["asyncio.Task[None]"]  # connections of all relays in this process
 Dial = Callable[[], Awaitable[StreamPair]]
 
 
@@ -33,8 +32,8 @@ def most_links() -> int:
 class Relay:
     """Serves one listening socket until it is closed, and closes it."""
 
-    def __init__(self, listening: socket.socket, dial: Dial) -> None:
-        self._listening, self._dial = listening, dial
+    def __init__(self, listening: socket.socket, dial: Dial, all_links: RelayLinks) -> None:
+        self._listening, self._dial, self._all_links = listening, dial, all_links
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
 
@@ -42,14 +41,14 @@ class Relay:
         self._server = await asyncio.start_server(self._handle_connection, sock=self._listening)
 
     async def _handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(_all_links) >= most_links():  # whoever connects here need not be known to anybody
+        if len(self._all_links) >= most_links():  # whoever connects here need not be known to anybody
             _refused.labels("relay").inc()
             writer.close()
             return
         link = asyncio.current_task()
         assert link is not None
         self._links.add(link)
-        _all_links.add(link)
+        self._all_links.add(link)
         try:
             await self._serve(reader, writer)
         except (OSError, TimeoutError) as error:
@@ -58,7 +57,7 @@ class Relay:
             pass  # we are being closed; nobody else ends this task
         finally:
             self._links.discard(link)
-            _all_links.discard(link)
+            self._all_links.discard(link)
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

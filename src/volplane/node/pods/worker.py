@@ -63,14 +63,8 @@ class StopReason(StrEnum):
 MountFailureCheck = Callable[[str], Awaitable[str]]  # why a pod's volumes will not come; "" if they still may
 
 
-async def _find_no_failure(pod: str) -> str:
-    return ""
-
-
 class PodDeps:
     """What all pods of a node have in common."""
-
-    find_mount_failure: MountFailureCheck = staticmethod(_find_no_failure)
 
     def __init__(
         self,
@@ -80,11 +74,13 @@ class PodDeps:
         *,
         host_ip: str,
         mount_timeout: float,
+        admission: PodAdmission,
+        find_mount_failure: MountFailureCheck,
     ) -> None:
         self.client, self.volumes, self.containers, self.host_ip = client, volumes, kit, host_ip
         self.mount_timeout = mount_timeout  # seconds after which it is asked whether there is any hope
         self.network: PodNetwork = kit.network
-        self.admission = PodAdmission()
+        self.admission, self.find_mount_failure = admission, find_mount_failure
         self.interrupted: dict[str, dict[str, int]] = {}  # what an earlier life has stopped, by pod
 
 

@@ -11,7 +11,13 @@ from typing import Any
 
 from msgspec import structs
 
+from volplane.api.annotations import (
+    DEFAULT_CLASS_ANNOTATION,
+    DEFAULT_GROUP_SNAPSHOT_CLASS_ANNOTATION,
+    DEFAULT_SNAPSHOT_CLASS_ANNOTATION,
+)
 from volplane.api.core import Secret
+from volplane.api.labels import HOSTNAME_LABEL
 from volplane.api.meta import Resource
 from volplane.api.names import sanitize_driver
 from volplane.api.snapshot import VolumeGroupSnapshotClass
@@ -30,9 +36,6 @@ from volplane.cluster.sidecar_roles import bind_leases, bind_sidecar
 
 KUBELET = "/var/lib/kubelet"
 FIRST_NODE = "worker-1"
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-DEFAULT_SNAPSHOT_CLASS = "snapshot.storage.kubernetes.io/is-default-class"
-DEFAULT_GROUP_CLASS = "groupsnapshot.storage.kubernetes.io/is-default-class"
 HEALTH = 9808  # upstream's default; where several nodes of a machine want it, each finds its own
 LIVENESS = {
     "httpGet": {"path": "/healthz", "port": HEALTH},
@@ -136,13 +139,13 @@ def _classes(
         made.append(parse_object(_class(facts, where, default=default, node=node)))
     made += guest.snapshot_classes
     if not guest.snapshot_classes and facts.snapshots:
-        marked = {"annotations": {DEFAULT_SNAPSHOT_CLASS: "true"}}
+        marked = {"annotations": {DEFAULT_SNAPSHOT_CLASS_ANNOTATION: "true"}}
         thing = _manifest("snapshot.storage.k8s.io/v1", "VolumeSnapshotClass", facts.name)
         thing["metadata"] |= marked
         made.append(parse_object(thing | {"driver": facts.name, "deletionPolicy": "Delete"}))
     if facts.groups and not any(isinstance(own, VolumeGroupSnapshotClass) for own in guest.objects):
         thing = _manifest("groupsnapshot.storage.k8s.io/v1beta2", "VolumeGroupSnapshotClass", facts.name)
-        thing["metadata"]["annotations"] = {DEFAULT_GROUP_CLASS: "true"}
+        thing["metadata"]["annotations"] = {DEFAULT_GROUP_SNAPSHOT_CLASS_ANNOTATION: "true"}
         made.append(parse_object(thing | {"driver": facts.name, "deletionPolicy": "Delete"}))
     return made
 
@@ -150,7 +153,7 @@ def _classes(
 def _class(facts: DiscoveredDriver, where: DeploymentShape, *, default: bool, node: str) -> Manifest:
     thing = _manifest("storage.k8s.io/v1", "StorageClass", facts.name)
     if default:
-        thing["metadata"]["annotations"] = {DEFAULT_CLASS: "true"}
+        thing["metadata"]["annotations"] = {DEFAULT_CLASS_ANNOTATION: "true"}
     thing |= {
         "provisioner": facts.name,
         "reclaimPolicy": "Delete",
@@ -254,7 +257,7 @@ class _WorkloadBuilder:
         ]
         containers = [self._driver(self.guest.node, "all"), *beside]
         spec = self._pod(containers, self.guest.node, self._plugin())
-        spec["nodeSelector"] = {"kubernetes.io/hostname": self.node}
+        spec["nodeSelector"] = {HOSTNAME_LABEL: self.node}
         return self._workload("StatefulSet", "driver", spec, {"replicas": 1, "serviceName": "driver"})
 
     def _workload(self, kind: str, name: str, pod: Manifest, more: Manifest) -> Manifest:

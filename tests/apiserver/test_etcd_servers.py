@@ -166,7 +166,7 @@ def test_an_etcd_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
     command = [VOLPLANE, "apiserver", "--data-dir", str(tmp_path), "--etcd-servers=ftp://x"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "'ftp://x' is no address of an etcd server" in done.stderr
+    assert "'ftp://x' is not an address of an etcd server" in done.stderr
     assert "Traceback" not in done.stderr
 
 

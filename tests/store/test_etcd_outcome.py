@@ -82,12 +82,12 @@ def test_addresses(url: str, told: tuple[str, str, bool]) -> None:
 
 @pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://x:port", "http://x/v3", "http://x:99999"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(StoreFailed, match="is no address of an etcd server"):
+    with pytest.raises(StoreFailed, match="is not an address of an etcd server"):
         parse_endpoint(url)
 
 
 def test_files_for_tls_are_checked() -> None:
-    with pytest.raises(StoreFailed, match="needs its key"):
+    with pytest.raises(StoreFailed, match="needs a key"):
         credentials(EtcdTls(cert="/some.crt"))
     with pytest.raises(StoreFailed, match=r"cannot read /none/ca\.crt: No such file"):
         credentials(EtcdTls(ca="/none/ca.crt"))

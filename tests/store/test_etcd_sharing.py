@@ -137,7 +137,7 @@ async def test_the_root_of_the_keys_is_not_stored_twice(server: Etcd) -> None:
 
 async def test_what_belongs_to_somebody_else_is_left_alone(server: Etcd) -> None:
     put(server, b"/registry/pods/default/x", b"k8s\0")
-    with pytest.raises(StoreFailed, match="holds what is not ours, as /registry/pods/default/x"):
+    with pytest.raises(StoreFailed, match="has keys of another program, such as /registry/pods/default/x"):
         async with open_store(server, "/registry"):
             pass
     put(server, b"/newer", b"volplane 99")

@@ -1,23 +1,22 @@
-"""Die at a named place: crash tests choose the instruction instead of guessing a delay.
+"""Kill the process at a named point, so that crash tests choose the instruction instead of guessing a delay.
 
 `VOLPLANE_FAILPOINT=name` kills the process with SIGKILL when it reaches the name, `name#3` at the third
-time. `VOLPLANE_FAILPOINT_LOG=file` writes down every name that is passed, which is how a test learns them
-(`%p` in it is the pid, for a log per process). With `VOLPLANE_FAILPOINT_AFTER=file` nothing counts before
-that file exists: a test says from when on. All are read once, at import; callers that would build a name in
-vain look at `armed` first.
+time. `VOLPLANE_FAILPOINT_LOG=file` logs every name that is passed, so that a test can list them (`%p` is the
+pid, for one log per process). With `VOLPLANE_FAILPOINT_AFTER=file` nothing counts until that file exists. All
+variables are read once, at import. Callers check `armed` before they build a name.
 
-`VOLPLANE_FAILPOINT_FILE=file` is for processes that live through many deaths of others: the name stands in
-the file, which may come at any time. The first to reach it takes the file away and dies; nobody else does.
-Further lines of the file are put back for whoever comes next: a process can die there again and again.
+`VOLPLANE_FAILPOINT_FILE=file` is for long-running processes: the file names the point, and may be created at
+any time. The first process to reach the point removes the file and dies; no other process does. Further lines
+of the file are written back for the next process, so a role can be killed again and again.
 
     write:<verb>:<resource>:before|after    API server, around the store's commit
-    ask:<verb>:<resource>:before|after      whoever asks it for that over HTTPS
+    ask:<verb>:<resource>:before|after      client that sends the request over HTTPS
     rpc:<Method>:before|after               CSI caller; rpc:<Method>:served: driver, work done, no answer yet
-    cloud:<Action>:asked|intent|effect|result   disk service, between its ledger's writes and its effects
+    cloud:<Action>:asked|intent|effect|result   disk service, between writing its records and acting
     host:<effect>:before|after              mounts, loop devices, file systems
-    file:<what>:<write|remove>:before|after     what a node must find again after a restart
-    file:<name>:half                        a file is written under another name, and not yet renamed
-    pod:network:before|after                a pod gets its namespace and its address
+    file:<what>:<write|remove>:before|after     files that a node needs after a restart
+    file:<name>:half                        a file is written under its temporary name, not yet renamed
+    pod:network:before|after                a pod gets its network namespace and address
     container:<start|stop|remove>:before|after, container:stop:asked
 """
 
@@ -35,7 +34,7 @@ T = TypeVar("T")
 
 
 class FailPoints:
-    """What the environment of this process asks for."""
+    """The fail points that the environment of this process sets."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._name, _, count = environment.get("VOLPLANE_FAILPOINT", "").partition("#")
@@ -105,7 +104,7 @@ def around(name: str) -> Iterator[None]:
 
 
 def effect(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """For a function whose effect stays when we are killed, whoever calls it: `name:before`, `name:after`."""
+    """Decorator for a function with a lasting effect: `name:before`, `name:after` around every call."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""Background tasks with an owner: none is forgotten by the garbage collector, loses its error or outlives it."""
+"""Background tasks with an owner, who keeps a reference to each, gets their errors and ends them."""
 
 from __future__ import annotations
 

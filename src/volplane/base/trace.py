@@ -1,7 +1,7 @@
 """Spans: which component did which step for which object, and how long it took.
 
-A `Trace` belongs to one cluster, or to the process of one role. It is a bounded ring that keeps the newest spans,
-so tracing is always on and never grows; each span is stored as bytes, which takes half the memory. `start`
+A `Trace` belongs to one cluster, or to the process of one role. It is a bounded ring of the newest spans, so
+tracing is always on and never grows; each span is stored as bytes, which takes half the memory. `start`
 makes a trace the one of the current task and of all tasks it starts; without a trace, spans are dropped. A
 span is recorded when it ends; `Trace.spans` returns them in the order in which they began.
 """
@@ -112,7 +112,7 @@ class span:
 
 
 def trace_calls(component: str, step: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """For a function whose every call is a step; its first argument is the subject."""
+    """Decorator that records each call as a span; the first argument is the subject."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)

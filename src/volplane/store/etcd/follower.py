@@ -1,8 +1,8 @@
-"""Keeps the copy abreast of etcd: one watch over everything of ours, opened again wherever it breaks.
+"""Keep the local copy up to date: one watch over our prefix, reopened whenever it breaks.
 
-A copy that has every event may still look old, because other users of the same etcd count its revisions up,
-too. Then whoever waits for a revision makes the follower ask the watch how far it is. An etcd too old to be
-believed in that is watched as a whole, foreign keys included: there every revision comes as an event.
+A copy that has every event may still be at an old revision, because writes of other etcd clients count, too.
+Then callers that wait for a revision make the follower send progress requests. An etcd version whose progress
+responses are unreliable is watched as a whole, all keys included: then every revision arrives as an event.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HISTORY = (
 )
 RETRY = Backoff(0.05, 1.0)  # between two attempts to watch
 PROGRESS = Backoff(0.005, 0.25)  # between progress requests; an event under way arrives sooner than the first
-STALL = 3.0  # seconds without a sign of what etcd certainly has: the member is hung or cut off
+STALL = 3.0  # seconds without an event that etcd certainly has: the member hangs or is cut off
 
 _TROUBLE = (WatchStreamEnded, MemberUnreachable, TimeoutError, grpc.aio.AioRpcError, StoreError)
 
@@ -53,7 +53,7 @@ class Follower:
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Until the copy has what etcd has now. Failed."""
+        """Load the copy and wait until it has what etcd has now. Raises StoreFailed."""
         await self._load()
         self._running = asyncio.create_task(self._run(), name="etcd watch")
         await self.wait_for(await self._freshness.revision())
@@ -64,7 +64,7 @@ class Follower:
         await cancel_and_wait(self._running, self._nudging)
 
     async def wait_for(self, revision: int) -> None:
-        """Until the copy has got there. Closed."""
+        """Wait until the copy has reached the revision. Raises StoreClosed."""
         if revision <= self._copy.revision:
             return
         self._waiting += 1
@@ -77,7 +77,7 @@ class Follower:
             self._waiting -= 1
 
     def start_over(self, why: str) -> None:
-        """The copy cannot be trusted any more."""
+        """Read the copy again, because it can no longer be trusted."""
         log.error("reading everything from etcd again: %s", why)
         self._stale = True
         if self._stream is not None:
@@ -88,11 +88,11 @@ class Follower:
     async def _load(self) -> None:
         while True:
             newest, floor = await self._freshness.revision(), await self._history.floor()
-            known = min(self._copy.revision, newest)  # nobody who reads sees the state go back
+            known = min(self._copy.revision, newest)  # readers must not see the state go back
             revision = max(1, floor, newest - HISTORY, known)
             try:
                 records = await self._history.snapshot(revision)
-            except EtcdCompacted:  # compacted while we read
+            except EtcdCompacted:  # compacted while reading
                 continue
             self._copy.replace(records, revision=revision, floor=floor)
             return
@@ -107,12 +107,12 @@ class Follower:
                     self._stale = False
                 await self._follow()
             except (RevisionCompacted, CopyDiverged) as error:
-                log.warning("the copy of etcd's state is made anew: %s", error)
+                log.warning("reading the copy of etcd's state again: %s", error)
                 self._stale = True
             except _TROUBLE as error:
                 log.warning("the watch on etcd broke at revision %d: %s", self._copy.revision, error)
-            except Exception:  # nothing may end what every reader depends on
-                log.exception("the copy of etcd's state is made anew")
+            except Exception:  # every reader depends on this task: it must not end
+                log.exception("reading the copy of etcd's state again")
                 self._stale = True
             went_well = self._opened and not self._stale
             if went_well:
@@ -137,13 +137,13 @@ class Follower:
         finally:
             self._stream = None
 
-    # Catching up with revisions that are not ours
+    # Catching up with revisions of other clients
 
     def _check_progress(self, before: int) -> None:
         self._timer = None
         if not self._waiting or self._nudging is not None:
             return
-        if self._copy.revision > before:  # it moves by itself
+        if self._copy.revision > before:  # the copy advances by itself
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(PROGRESS.first, self._check_progress, self._copy.revision)
             return
@@ -166,7 +166,7 @@ class Follower:
             self._nudging = None
 
     async def _request_progress(self) -> bool:
-        """Whether etcd has more than the copy; if that is nothing of ours, the watch will say so."""
+        """Whether etcd has newer revisions than the copy; if so, request the progress of the watch."""
         try:
             newest = await self._freshness.revision()
             known, stream = self._copy.revision, self._stream
@@ -175,5 +175,5 @@ class Follower:
             if stream is not None and stream.supports_progress_requests:
                 await stream.request_progress()
         except (WatchStreamEnded, StoreError) as error:
-            log.debug("cannot ask etcd how far it is: %s", error)
+            log.debug("cannot request progress from etcd: %s", error)
         return True

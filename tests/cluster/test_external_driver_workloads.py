@@ -73,7 +73,7 @@ def test_where_the_instances_run_follows_from_the_topology(
 
 
 def test_nobody_can_attach_for_one_node_only() -> None:
-    with pytest.raises(InvalidDriver, match=r"per-node is not for x\.example\.com, which attaches"):
+    with pytest.raises(InvalidDriver, match=r"per-node is not possible for x\.example\.com, which attaches"):
         external_driver.resolve_shape(
             make_driver(shape=DeploymentShape.PER_NODE), local("PUBLISH_UNPUBLISH_VOLUME")
         )

@@ -107,7 +107,7 @@ def test_a_file_that_is_gone_is_told_with_the_way_out(layout: DataDirectory, tmp
     (tmp_path / "d.yaml").unlink()
     with pytest.raises(CommandError, match="no such file") as told:
         resolve_user_drivers(str(layout.directory))
-    assert f"was told --driver {tmp_path}/d.yaml" in str(told.value)
+    assert f"had the options --driver {tmp_path}/d.yaml" in str(told.value)
     assert "--builtin-drivers" in str(told.value)
 
 

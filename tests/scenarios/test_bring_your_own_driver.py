@@ -262,7 +262,7 @@ def test_what_is_not_there_is_said_before_anything_starts(
         (
             "--driver-command",
             "sh -c 'echo no disk; exit 3'",
-            "ended with code 3, before it was asked anything; it says:\n    no disk",
+            "ended with code 3 before it was queried; its log:\n    no disk",
         ),
         ("--manifest", "m.yaml", "ConfigMap no_name is refused: "),
     ],

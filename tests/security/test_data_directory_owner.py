@@ -76,7 +76,9 @@ def test_a_directory_with_things_of_others_at_our_places_is_refused(tmp_path: Pa
     """As / has, with its /run."""
     (tmp_path / name).mkdir(0o755)
     (tmp_path / name / "theirs.pid").write_text("1")
-    with pytest.raises(UnusableDataDirectory, match=f"{tmp_path}/{name} is there and is not Volplane's"):
+    with pytest.raises(
+        UnusableDataDirectory, match=f"{tmp_path}/{name} exists and was not created by Volplane"
+    ):
         DataDirectory(tmp_path).create()
     assert mode(tmp_path / name) == 0o755
     assert [p.name for p in tmp_path.iterdir()] == [name]

@@ -67,7 +67,7 @@ def test_too_few_descriptors_are_said_in_a_sentence(verb: str, tmp_path: Path) -
     command = limited(64, 64, VOLPLANE, verb, "--data-dir", str(tmp_path / "data"))
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
     assert done.returncode == 1
-    assert "only 64 files may be open" in done.stderr
+    assert "the limit of open files is 64" in done.stderr
     assert "ulimit -Hn" in done.stderr
     assert "Traceback" not in done.stderr
 

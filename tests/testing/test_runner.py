@@ -217,10 +217,10 @@ def test_the_list_names_every_case_with_its_section() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "say which driver"),
-        (("--driver", "a.yaml", "--driver-command", "./b"), "say which driver"),
-        (("--manifest", "m.yaml"), "--manifest and --image belong together"),
-        (("--driver-command", "./b", "--image", "a=b"), "--manifest and --image belong together"),
+        ((), "give a driver"),
+        (("--driver", "a.yaml", "--driver-command", "./b"), "give a driver"),
+        (("--manifest", "m.yaml"), "--manifest and --image must be given together"),
+        (("--driver-command", "./b", "--image", "a=b"), "--manifest and --image must be given together"),
         (("--driver-command", "./b", "--focus", "("), "--focus is a regular expression, not '('"),
         (("--driver-command", "./b", "--skip", "["), "--skip is a regular expression, not '['"),
         (
@@ -234,8 +234,8 @@ def test_the_list_names_every_case_with_its_section() -> None:
         (("--driver-command", "./b", "--junit", "/"), "--junit / is a directory"),
         (("--driver-command", "./b", "--parameter", "=x"), "--parameter is KEY=VALUE, not '=x'"),
         (("--driver-command", "./b", "--mutable-parameter", "x"), "--mutable-parameter is KEY=VALUE"),
-        (("--driver-command", "./b", "--focus", "no such case"), "--focus 'no such case' leaves no case"),
-        (("--driver-command", "./b", "--skip", "."), "all cases without --skip '.' leaves no case"),
+        (("--driver-command", "./b", "--focus", "no such case"), "--focus 'no such case' selects no case"),
+        (("--driver-command", "./b", "--skip", "."), "all cases without --skip '.' selects no case"),
         (("--driver-command", "./b", "--secret-file", "/no/such"), "--secret-file /no/such: No such file"),
         (("--driver-command", "./b", "--secret-file", "/dev/null"), "/dev/null is not a list of KEY: VALUE"),
         (("--driver-command", "./b", "--secret", "x"), "KEY=VALUE"),

@@ -1,4 +1,4 @@
-"""`volplane controller-manager`: the controllers against any API server."""
+"""`volplane controller-manager`: the controllers, with any API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`volplane demo`: a claim and a pod end to end, the journey printed, the data proved, everything removed."""
+"""`volplane demo`: run a claim and a pod end to end, print each step, verify the data, remove everything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.cluster.single_process import Cluster, ClusterOptions
 
-WIDTH = 110  # of the journey's table, also where there is no terminal
+WIDTH = 110  # of the table, also without a terminal
 
 
 @click.command()
@@ -37,7 +37,7 @@ def command(keep: bool, log_level: str) -> None:
         serve(lambda stop: _demo(directory, stop), level=log_level.upper())
     finally:
         if keep:
-            click.echo(f"the cluster's directory is {directory}: volplane up --data-dir {directory}")
+            click.echo(f"the data directory is kept; continue with: volplane up --data-dir {directory}")
         else:
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -81,7 +81,7 @@ async def _run_script(console: Console, story: DemoScript, journey: Journey) -> 
 
 
 def _find_leftovers(directory: Path) -> str:
-    """What the demo did not give back; nothing if all is well."""
+    """What the demo has left on the machine; "" if nothing."""
     place = str(directory)
     mounts = [
         line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines() if place in line
@@ -99,5 +99,5 @@ def _find_leftovers(directory: Path) -> str:
 def _text(path: Path) -> str:
     try:
         return path.read_text()
-    except OSError:  # it went while we looked
+    except OSError:  # removed meanwhile
         return ""

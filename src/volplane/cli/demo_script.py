@@ -1,6 +1,6 @@
-"""The demo's story as a user acts it out: through the API, waiting on watches.
+"""The steps of the demo, through the API and with watches, as a user would take them.
 
-A pod writes a line onto a new volume and is deleted; a second pod, kept off the first node, reads it.
+A pod writes a line to a new volume and is deleted; a second pod reads it on another node.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DemoScript:
     def __init__(self, client: Client, directory: Path) -> None:
         self.client = client
         self.claim, self.writer = f"{NAMESPACE}/{CLAIM}", f"{NAMESPACE}/{WRITER}"
-        self.shelf = directory / "shelf"  # where the containers put what the demo shows
+        self.shelf = directory / "shelf"  # a host directory to which the containers write results
         self.shelf.mkdir(mode=0o755)
         secret = hashlib.sha256(str(time.time_ns()).encode()).hexdigest()[:12]
         self.line = f"volplane was here, {secret}"
@@ -50,10 +50,10 @@ class DemoScript:
         self.began = self.written = 0  # time.monotonic_ns
         self.moved_in = 0.0
 
-    # --- the acts
+    # --- steps
 
     async def write(self) -> None:
-        """Claim and pod, until the container has written onto the volume."""
+        """Create claim and pod, and wait until the container has written to the volume."""
         await self._caches()
         self.began = time.monotonic_ns()
         async with asyncio.TaskGroup() as group:
@@ -66,7 +66,7 @@ class DemoScript:
         self.first_node = pod.spec.node_name
 
     async def move(self) -> None:
-        """The first node is cordoned; another pod reads the line elsewhere."""
+        """Cordon the first node, and read the line in a pod on another node."""
         await self.client.patch(Node, self.first_node, merge={"spec": {"unschedulable": True}})
         began = time.monotonic()
         await self.client.delete(Pod, WRITER, NAMESPACE)
@@ -77,7 +77,7 @@ class DemoScript:
         self.read = (self.shelf / "read").read_text().strip()
 
     async def clean_up(self) -> list[str]:
-        """Delete what a user made; what follows from it goes by itself."""
+        """Delete pods and claim, and wait until volume and attachment are gone."""
         claim = await self.client.get(PersistentVolumeClaim, CLAIM, NAMESPACE)
         volume = claim.spec.volume_name
         handle = await self._handle(volume)
@@ -95,7 +95,7 @@ class DemoScript:
         found = await self.client.get(PersistentVolume, volume)
         return found.spec.csi.volume_handle if found.spec.csi else ""
 
-    # --- waiting, by watches
+    # --- wait with watches
 
     async def _caches(self) -> None:
         for kind in (Pod, PersistentVolume, VolumeAttachment):
@@ -105,7 +105,7 @@ class DemoScript:
         return [p for p in self.client.cache(Pod).namespace(NAMESPACE) if p.name in (WRITER, READER)]
 
     async def _wait_for_completion(self, name: str) -> Pod:
-        """The pod when its container has ended well."""
+        """Wait until the pod has succeeded."""
 
         def phase() -> str:
             pod = self.client.cache(Pod).get(name, NAMESPACE)
@@ -126,7 +126,7 @@ class DemoScript:
                     changed.clear()
                     await changed.wait()
         except TimeoutError as error:
-            raise CommandError(f"not within {PATIENCE:g} s: {what}") from error
+            raise CommandError(f"timed out after {PATIENCE:g} s waiting for: {what}") from error
         finally:
             end()
 

@@ -1,4 +1,4 @@
-"""`volplane driver`: the services of one of our drivers as a process of their own."""
+"""`volplane driver`: the controller or node service of a built-in driver."""
 
 from __future__ import annotations
 
@@ -93,15 +93,15 @@ def command(
 
 
 async def _find(kubeconfig: str) -> metadata.InstanceLocation:
-    """Where this node is. Raises Failure."""
+    """The instance and zone of this node. Raises CommandError."""
     told = await metadata.from_instance(os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", ""))
     name = os.environ.get("CSI_NODE_NAME", "")
     if told is not None:
         return told
     if not name:
         raise CommandError(
-            "a node service of ebs needs --instance-id and --zone: there are no instance metadata, and"
-            " CSI_NODE_NAME names no Node"
+            "a node service of ebs needs --instance-id and --zone: there is no instance metadata service, and"
+            " CSI_NODE_NAME is not set"
         )
     client = connect(kubeconfig, "ebs-plugin")
     try:
@@ -112,7 +112,7 @@ async def _find(kubeconfig: str) -> metadata.InstanceLocation:
         await client.close()
         await client.transport.close()
     if told is None:
-        raise CommandError(f"Node {name} has no providerID of AWS and zone: give --instance-id and --zone")
+        raise CommandError(f"Node {name} has no AWS providerID and zone: give --instance-id and --zone")
     return told
 
 

@@ -1,4 +1,4 @@
-"""`volplane fencer`: the node fencer beside the EBS driver's controller."""
+"""`volplane fencer`: the sidecar that taints nodes whose instances are stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from volplane.sidecars import fencer
 @click.command()
 @click.option("--kubeconfig", default="", metavar="FILE", help="API server and credentials")
 def command(kubeconfig: str) -> None:
-    """Taint nodes whose instances are off, so that their pods and volumes are released, until stopped.
+    """Taint nodes whose instances are stopped, so that their pods and volumes are released.
 
     The disk service and the keys come from AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
     """

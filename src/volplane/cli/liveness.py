@@ -1,4 +1,4 @@
-"""`volplane liveness`: the liveness sidecar beside a driver, with upstream's flags."""
+"""`volplane liveness`: the liveness sidecar of a driver, with upstream's flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`volplane node`: one node against any API server."""
+"""`volplane node`: one node, with any API server."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def command(
             await run_until(
                 stop, _join(name_of(settings), bootstrap_kubeconfig, kubeconfig, pki_directory(settings))
             )
-        # Whoever is a node may have to take down what an earlier life has left, however early it is stopped.
+        # A registered node may have to remove what an earlier run has left, even if it is stopped early.
         if not bootstrap_kubeconfig or _has_joined(kubeconfig):
             programs = _programs(mapped, programs_file)
             await _serve(settings, kubeconfig, cover, latency, programs, shared_dir, registry, stop)
@@ -96,16 +96,16 @@ def _has_joined(kubeconfig: str) -> bool:
 
 
 async def _join(name: str, bootstrap: str, kubeconfig: str, directory: str) -> None:
-    from volplane.node import tls_bootstrap  # it needs what only this moment needs
+    from volplane.node import tls_bootstrap  # imported only when needed
 
     if not kubeconfig:
-        raise CommandError("--bootstrap-kubeconfig needs --kubeconfig: where to write who this node is")
+        raise CommandError("--bootstrap-kubeconfig needs --kubeconfig, to store the node's credentials")
     try:
         await tls_bootstrap.request_client_certificate(
             name=name, bootstrap=bootstrap, config=kubeconfig, directory=directory
         )
     except (tls_bootstrap.BootstrapRefused, BadKubeconfig) as error:
-        raise CommandError(f"this machine did not become a node: {error}") from error
+        raise CommandError(f"this machine could not join the cluster: {error}") from error
 
 
 async def _serve(

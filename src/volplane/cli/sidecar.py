@@ -1,4 +1,4 @@
-"""The sidecars that talk to an API server, as verbs: same start, different room."""
+"""The verbs of sidecars that use an API server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from volplane.loops.wait_reports import WaitRegistry
 def verb(
     component: str, settings: type[Struct], run: Callable[..., Awaitable[None]], about: str
 ) -> click.Command:
-    """A command with the sidecar's own flags and --kubeconfig."""
+    """A command with the sidecar's flags and --kubeconfig."""
 
     async def work(
         chosen: Any, kubeconfig: str, master: str, registry: WaitRegistry, stop: asyncio.Event

@@ -1,4 +1,4 @@
-"""`volplane test-driver`: a driver of your own through every lifecycle that it promises."""
+"""`volplane test-driver`: run the conformance cases for a user's CSI driver."""
 
 from __future__ import annotations
 
@@ -97,11 +97,12 @@ def command(
 ) -> None:
     """Test a CSI driver: its calls, its data, and what happens when it is killed.
 
-    Starts the driver as --driver, --driver-command or --manifest with --image say ($CSI_ENDPOINT, $NODE_ID,
-    $STATE_DIR and $SHARED_DIR differ between instances), asks what it can do, and runs every case that this
-    promises. Needs root.
+    Starts the driver from --driver, --driver-command, or --manifest with --image ($CSI_ENDPOINT, $NODE_ID,
+    $STATE_DIR and $SHARED_DIR differ between instances), queries its capabilities, and runs every case that
+    applies. Needs root.
 
-    Exit code 0: no case failed; 1: some did, or the driver does not start; 2: wrong usage; 130: interrupted.
+    Exit code 0: no case failed; 1: a case failed, or the driver does not start; 2: wrong usage;
+    130: interrupted.
     """
     for option, pattern in (("--focus", focus), ("--skip", skip)):
         _check_pattern(option, pattern)
@@ -111,10 +112,12 @@ def command(
         return
     if [bool(file), bool(line), bool(manifests)].count(True) != 1:
         raise click.UsageError(
-            "say which driver: --driver FILE, --driver-command COMMAND, or --manifest PATH with --image"
+            "give a driver: --driver FILE, --driver-command COMMAND, or --manifest PATH with --image"
         )
     if bool(manifests) != bool(images):
-        raise click.UsageError("--manifest and --image belong together: which container is the driver?")
+        raise click.UsageError(
+            "--manifest and --image must be given together: --image tells which container is the driver"
+        )
     if not cases:
         raise click.UsageError(_nothing(focus, skip))
     if timeout <= 0:
@@ -166,7 +169,7 @@ def command(
     try:
         serve(work, level="ERROR")
     finally:
-        for run in begun:  # whatever has ended it
+        for run in begun:  # also after an error
             _write(run, places)
     if not (begun and begun[0].complete):
         raise click.exceptions.Abort
@@ -209,14 +212,14 @@ async def _test(
     except (DriverStartError, CannotBring) as error:
         raise CommandError(str(error)) from error
     except CallError as error:
-        raise CommandError(f"the driver does not say what it is: {error}") from error
+        raise CommandError(f"the driver does not answer identity calls: {error}") from error
     finally:
         for run in begun:
             progress.end(run)
 
 
 def _program_name(program: str) -> str:
-    """As it can be called again from here: by its name, if that is on PATH."""
+    """How to call this program again: by its name, if it is on PATH."""
     if os.path.basename(program) != NAME or shutil.which(NAME) == os.path.abspath(program):
         return NAME
     return program
@@ -230,7 +233,7 @@ def _check_pattern(option: str, pattern: str) -> None:
 
 
 def _check_report_path(option: str, place: str | None) -> None:
-    """Before minutes are spent on what could not be written in the end."""
+    """Check before the run that a report can be written."""
     if not place:
         return
     directory = os.path.dirname(os.path.abspath(place))
@@ -245,11 +248,11 @@ def _check_report_path(option: str, place: str | None) -> None:
 def _nothing(focus: str, skip: str) -> str:
     wanted = f"--focus {focus!r}" if focus else "all cases"
     without = f" without --skip {skip!r}" if skip else ""
-    return f"{wanted}{without} leaves no case; --list shows their names"
+    return f"{wanted}{without} selects no case; --list shows all names"
 
 
 def _write(run: DriverTestRun, places: Mapping[str, str | None]) -> None:
-    """One that cannot be written costs no other. Raises Failure."""
+    """Write all reports, even if one fails. Raises CommandError."""
     problems = []
     for option, path in places.items():
         try:
@@ -262,7 +265,7 @@ def _write(run: DriverTestRun, places: Mapping[str, str | None]) -> None:
 
 
 def _read_deployment(manifests: Sequence[str], images: Sequence[str]) -> ExternalDriver:
-    """Raises CannotBring."""
+    """The driver in deployment manifests. Raises CannotStart."""
     things = [thing for path in manifests for thing in read_manifests(path)]
     return external_driver.from_manifests(
         things, {image: said.command for image, said in map(parse_image_option, images)}
@@ -280,7 +283,7 @@ def _pairs(given: Sequence[str], option: str) -> dict[str, str]:
 
 
 def _read_secrets(file: str | None) -> dict[str, str]:
-    """What stands in a file can be sent again by whoever reads the report, and is in no list of processes."""
+    """Read secrets from a file, which keeps them out of process lists and lets a report be reproduced."""
     if not file:
         return {}
     try:

@@ -1,9 +1,9 @@
-"""A kind as the API server shows it, kept up to date in memory and shared by all who read it.
+"""A shared cache of the objects of one kind, kept up to date by list and watch.
 
-List, then watch from there; a stream that ends goes on where it was, a revision that is no longer kept
-means a new list whose differences are told like any change. Subscribers hear of each change in order and
-synchronously, after the indexes have it. The subtle thing: `revision` only moves with events of this kind
-(and bookmarks), so `wait_for` is for revisions that a write of this very kind returned.
+A watch that ends is resumed at its last revision. If that revision has been compacted, the cache lists again
+and reports the differences like any other change. Subscribers are called synchronously and in order, after
+the indexes are updated. `revision` advances only with events of this kind and with bookmarks, so `wait_for`
+is only for revisions that a write of the same kind returned.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Subscriber = Callable[[T | None, T | None], None]
 
 RETRY = Backoff(0.05, 5.0)  # between attempts to reach a server that does not answer
 QUIET = 4  # failures in a row that are logged at level debug only
-LONGEST_ASKED = 60  # seconds that a server may ask us to stay away
-WATCH_SECONDS = (300, 600)  # how long one stream is asked to live, as client-go asks
-STALLED = 60.0  # a stream that is this much overdue is dead, whatever TCP says
-CAUGHT_UP = 0.5  # seconds in which a server that sends no bookmark at once has told what was missed
+LONGEST_ASKED = 60  # longest Retry-After, in seconds, that is obeyed
+WATCH_SECONDS = (300, 600)  # timeoutSeconds of a watch, as in client-go
+STALLED = 60.0  # seconds after its timeout when a stream is considered dead
+CAUGHT_UP = 0.5  # seconds after which a new stream counts as caught up, if the server sends no bookmark
 
 
 class CacheIndex(Generic[T]):
-    """The objects under each of the strings that `by` finds in them."""
+    """Objects by the strings that `by` returns for them."""
 
     def __init__(self, by: Callable[[T], Iterable[str]]) -> None:
         self._by = by
@@ -91,16 +91,16 @@ class Cache(Generic[T]):
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = count()
         self._synced = asyncio.Event()
-        self._current = False  # whether a watch may go on from `revision`
+        self._current = False  # whether a watch can resume at `revision`
         self._live = asyncio.Event()
 
-    # --- reading
+    # --- read
 
     def get(self, name: str, namespace: str = "") -> T | None:
         return self._objects.get(namespace, {}).get(name)
 
     def at(self, key: str) -> T | None:
-        """By the key that queues carry: `namespace/name`, or `name`."""
+        """By key: `namespace/name`, or `name`."""
         namespace, _, name = key.rpartition("/")
         return self.get(name, namespace)
 
@@ -111,18 +111,18 @@ class Cache(Generic[T]):
         return list(self._objects.get(namespace, {}).values())
 
     def names(self, namespace: str = "") -> Mapping[str, T]:
-        """The objects of a namespace (or those that have none) by name: a view for now, not a copy."""
+        """The objects of a namespace (or cluster-scoped ones) by name: a live view, not a copy."""
         return MappingProxyType(self._objects.get(namespace, {}))
 
     def list_by_name(self, name: str) -> list[T]:
-        """Those of that name, in whichever namespace."""
+        """The objects of that name in all namespaces."""
         return [names[name] for names in self._objects.values() if name in names]
 
     def __len__(self) -> int:
         return sum(map(len, self._objects.values()))
 
     def index(self, name: str, by: Callable[[T], Iterable[str]]) -> CacheIndex[T]:
-        """Caches are shared: two rooms that index by the same function share the index, too."""
+        """An index over the cache. Users that index by the same function share it."""
         made = self._indexes.get((name, by))
         if made is None:
             made = self._indexes[name, by] = CacheIndex(by)
@@ -131,7 +131,9 @@ class Cache(Generic[T]):
         return made
 
     def subscribe(self, fn: Subscriber[T]) -> Callable[[], None]:
-        """Tell `fn` of what is there (None, object) and of every change from now on; the result ends it."""
+        """Call `fn` with all objects (None, object), and with every change from now on. Returns a function
+        that unsubscribes.
+        """
         for obj in self.all():
             self._notify(fn, None, obj)
         self._subscribers.append(fn)
@@ -154,7 +156,7 @@ class Cache(Generic[T]):
         return self._live.is_set()
 
     async def wait_live(self) -> None:
-        """Until the server is heard again, for decisions that must not rest on what was so before it went."""
+        """Wait until the watch is connected, for decisions that must not use stale data."""
         await self._live.wait()
 
     async def wait_for(self, revision: int) -> None:
@@ -164,7 +166,7 @@ class Cache(Generic[T]):
         heapq.heappush(self._waiters, (revision, next(self._order), waiter))
         await waiter
 
-    # --- keeping up
+    # --- list and watch
 
     async def run(self) -> None:
         failures = Failures(RETRY)
@@ -180,10 +182,10 @@ class Cache(Generic[T]):
                 log.log(logging.WARNING if failures.count > QUIET else logging.DEBUG, "%s: %s", self, error)
                 lively = False
                 asked = _retry_after(error)
-            except Exception:  # an object we cannot read, say: the others' news must not end with it
+            except Exception:  # such as an object that cannot be decoded: the watch must go on
                 log.exception("%s: starting over", self)
                 self._current = lively = False
-            if asked:  # the server has said when; not all of us at the same moment
+            if asked:  # Retry-After, with jitter
                 await asyncio.sleep(asked * random.uniform(1.0, 1.5))
             elif lively or clock.now() - started > 1:
                 failures.reset()
@@ -199,13 +201,13 @@ class Cache(Generic[T]):
         self._current = True
 
     def fill(self, items: Iterable[T], revision: int = 0) -> None:
-        """What a list shows; all there will ever be for who does not follow."""
+        """Replace the content by that of a list."""
         self._replace(items, revision)
         self._synced.set()
         self._live.set()
 
     async def _watch(self) -> bool:
-        """Follow one stream to its end; whether it brought anything."""
+        """Follow one stream to its end. Returns whether it had any events."""
         lively = False
         seconds = random.randint(*WATCH_SECONDS)
         watching = self._transport.watch(
@@ -241,7 +243,7 @@ class Cache(Generic[T]):
         self._wake()
 
     def _replace(self, items: Iterable[T], revision: int) -> None:
-        """A fresh list: tell what differs from what we had, deletions that we slept through included."""
+        """Report the differences between a new list and the cache, missed deletions included."""
         fresh = {(obj.namespace, obj.name): obj for obj in items}
         self.revision = revision
         for old in self.all():
@@ -257,7 +259,7 @@ class Cache(Generic[T]):
         old = names.get(meta.name)
         if old is not None:
             known = old.metadata
-            if known.uid != meta.uid:  # deleted and made again while we did not look
+            if known.uid != meta.uid:  # deleted and created again in between
                 self._remove(old)
                 return self._put(new)
             if known.resource_version == meta.resource_version:
@@ -272,8 +274,7 @@ class Cache(Generic[T]):
             return
         if not names:
             del self._objects[last.namespace]
-        # The last state may differ from what we knew: it leaves the indexes where it stood, as it stood
-        # there.
+        # The last state may differ from the cached one, which is the one in the indexes.
         for index in self._indexes.values():
             index.change(known, None)
         self._notify_all(last, None)
@@ -290,7 +291,7 @@ class Cache(Generic[T]):
     def _notify(self, fn: Subscriber[T], old: T | None, new: T | None) -> None:
         try:
             fn(old, new)
-        except Exception:  # one reader's mistake must not stop the others' news
+        except Exception:  # an error of one subscriber must not affect the others
             log.exception("%s: a subscriber failed", self)
 
     def _wake(self) -> None:
@@ -305,17 +306,19 @@ class Cache(Generic[T]):
 
 
 def _retry_after(error: Exception) -> float:
-    """Seconds after which the server wants to be asked again; 0 if it has not said."""
+    """Retry-After in seconds; 0 if there is none."""
     if not isinstance(error, APIError):
         return 0.0
     try:
         return float(min(error.retry_after, LONGEST_ASKED))
-    except (TypeError, ValueError):  # written by a server that is not ours
+    except (TypeError, ValueError):  # malformed
         return 0.0
 
 
 class Caches:
-    """One cache per kind and selection for the whole process; owns the tasks that keep them."""
+    """One cache per kind and selection, shared by the whole process. Owns the tasks that keep them up to
+    date.
+    """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

@@ -1,6 +1,7 @@
-"""A whole cluster in one process, over one store.
+"""A cluster with all roles in one process.
 
-Start and stop have an order: the last pods need their drivers to be unmounted, and drivers need their disks.
+Start and stop have an order: unmounting the volumes of the last pods needs the drivers, and the drivers need
+the disk service.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ from volplane.store.sqlite import SqliteStore
 
 log = logging.getLogger(__name__)
 
-CLAIM_READ = 5.0  # in one process a look at a claim costs next to nothing
-FILES, FILES_A_NODE = 192, 32  # a process opens about 95, and 20 for each node; some are kept for pods
-HEARTBEATS = 4  # of which all must be missed before a node counts as lost
+CLAIM_READ = 5.0  # seconds; reading a claim in process is cheap
+FILES, FILES_A_NODE = 192, 32  # a process opens about 95 files, and 20 per node; the rest is for pods
+HEARTBEATS = 4  # per grace period; all must be missed before a node is marked Unknown
 
 
 class ClusterOptions(Struct, frozen=True, kw_only=True):
@@ -126,19 +127,19 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
 
 
 def files_needed(nodes: int) -> int:
-    """How many files one process with all roles must be able to open, drivers and a few pods included."""
+    """The number of open files that a process with all roles needs, drivers and a few pods included."""
     return FILES + FILES_A_NODE * nodes
 
 
 class Cluster:
-    """`async with Cluster(settings) as cluster:` all roles run inside, and have stopped cleanly after it."""
+    """`async with Cluster(options) as cluster:` all roles run inside the block, and stop cleanly after it."""
 
     server: RunningApiServer
     memory: SavedCluster
     trace: Trace
 
     def __init__(self, settings: ClusterOptions, drivers: UserDrivers = NO_USER_DRIVERS) -> None:
-        """`drivers`: drivers and manifests of the user's own."""
+        """`drivers`: drivers and manifests of the user."""
         self.settings, self.user_drivers = settings, drivers
         self.programs = ImageOverrides(drivers.programs)
         self.learned = DiscoveredDrivers(NO_USER_DRIVERS)
@@ -184,7 +185,7 @@ class Cluster:
         own = apiserver.ApiServerOptions(data_dir=str(self.layout.directory), port=self.memory.port)
         self.server = await apiserver.run(own, store)
         self._stack.push_async_callback(self.server.close)
-        self.layout.save(self.memory)  # not earlier: a port that was in use is no port of ours
+        self.layout.save(self.memory)  # not earlier: the port might have been in use
         self.caches = await self._stack.enter_async_context(Caches(self.server.in_process_transport()))
         self.client = self.client_for("volplane")
         reports = serve_wait_reports(str(self.layout.wait_report_socket("up")), self.wait_registry)
@@ -205,7 +206,7 @@ class Cluster:
                     group.create_task(self._start_node(member))
             self._started = True
             if (refused := applying.result()) is not None:
-                raise refused  # the nodes run by now, and give back what they have begun
+                raise refused  # now the nodes run, and can clean up
         self._complete = True
 
     async def _apply(self) -> None:
@@ -257,7 +258,7 @@ class Cluster:
             str(self.layout.shared),
             self.wait_registry,
         )
-        # Its certificate may have to be made, and brought to the disk.
+        # It may have to create a certificate and write it to disk.
         settings = await self.host.call(
             node_options, self.server.authority, member, self.memory, self.settings
         )
@@ -283,21 +284,21 @@ class Cluster:
         if not self._broken.done():
             self._broken.set_exception(error)
 
-    # --- running
+    # --- run
 
     async def wait_ready(self) -> None:
-        """Until claims and pods can be served."""
+        """Wait until claims and pods can be served."""
         await readiness.wait_ready(self.client, self.members, expected_drivers(self.learned, self.members))
         self.layout.ready.write_text(f"{os.getpid()}\n")
 
     async def wait(self) -> None:
-        """Until a role breaks; raises what broke it."""
+        """Wait until a role fails, and raise its error."""
         await asyncio.shield(self._broken)
 
-    # --- nodes that come and go
+    # --- crash and revive nodes
 
     async def crash(self, name: str) -> None:
-        """A node loses power: its kubelet, its containers and its mounts are gone, and nobody was told."""
+        """Simulate a power loss of a node: its kubelet, containers and mounts are gone without notice."""
         node = self.nodes.pop(name)
         await node.stop(drain=False)
         await power_loss.lose_power(self._member(name).root, self.host)
@@ -319,7 +320,7 @@ class Cluster:
             await asyncio.to_thread(self.layout.discard)
 
     async def _stop_nodes(self) -> None:
-        # A start that failed leaves the containers of an earlier life as they are.
+        # A start that failed leaves the containers of an earlier run as they are.
         await asyncio.gather(*(node.stop(drain=self._started) for node in self.nodes.values()))
         if self._started:
             await self.host.call(network.remove_bridge, self.layout.bridge)
@@ -334,7 +335,7 @@ async def _outcome(work: Awaitable[None]) -> CannotStart | None:
 
 
 def expected_drivers(learned: DiscoveredDrivers, members: list[ClusterMember]) -> list[ExpectedDriver]:
-    """The drivers that a cluster is to have."""
+    """The drivers to wait for."""
     ours = [readiness.expect_ebs(members)] if learned.user_drivers.builtin else []
     return ours + (learned.expected_drivers([m.name for m in members]) if members else [])
 
@@ -390,7 +391,8 @@ def node_options(
         instance_type="m5.large",
         provider_id=f"aws:///{member.zone}/{member.instance}",
         claim_read_frequency=CLAIM_READ,
-        # A node that is given less time than usual has to speak more often, or it is lost between two words.
+        # With a short grace period, heartbeats must be more frequent, or the node is marked Unknown between
+        # two.
         node_status_update_frequency=min(plain.node_status_update_frequency, grace / HEARTBEATS),
         node_lease_duration=min(plain.node_lease_duration, grace),
         cluster_host="127.0.0.1",

@@ -1,7 +1,7 @@
-"""What a user brings to a cluster: drivers, manifests, and programs in the place of images.
+"""What a user adds to a cluster: drivers, manifests, and programs that replace images.
 
-Objects are applied as they are written, unknown fields included, so that a restart with another command or
-another manifest changes what is there.
+Objects are applied as written, unknown fields included, so a restart with another command or manifest changes
+the existing objects.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from volplane.cluster.sidecar_roles import find_grants
 from volplane.host import Host
 from volplane.node.image_overrides import ImageOverride, ImageOverrides
 
-PATIENCE = 30.0  # seconds that a kind gets to be served after it was defined
+PATIENCE = 30.0  # seconds for a kind to be served after its definition
 PAUSE = 0.02
 MANAGER = "volplane"
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -42,23 +42,23 @@ Manifest = dict[str, Any]
 
 
 class BadManifest(CannotStart):
-    """A file that is no manifest, or an object that is refused; says which, and why."""
+    """A file is not a manifest, or the API server rejects an object. The message says which, and why."""
 
 
 class BadImage(CannotStart):
-    """An --image that maps nothing to nothing."""
+    """An invalid --image option."""
 
 
 class UserDrivers(Struct, frozen=True, kw_only=True):
     drivers: tuple[ExternalDriver, ...] = ()
     manifests: tuple[Manifest, ...] = ()
-    images: Mapping[str, ImageOverride] = {}  # programs in the place of images
-    builtin: bool = True  # the drivers that come with the program, too
-    options: SavedOptions = SavedOptions()  # what is kept for the next start
+    images: Mapping[str, ImageOverride] = {}  # programs that replace images
+    builtin: bool = True  # also run the built-in drivers
+    options: SavedOptions = SavedOptions()  # saved for the next start
 
     @property
     def programs(self) -> dict[str, ImageOverride]:
-        """All programs that stand for images, those of the drivers' files included."""
+        """All programs that replace images, those of driver files included."""
         own = {image: program_for(c) for guest in self.drivers for image, c in guest.images.items()}
         return {**own, **self.images}
 
@@ -67,13 +67,15 @@ NO_USER_DRIVERS = UserDrivers()
 
 
 def parse_image_program(text: str) -> tuple[str, ImageOverride]:
-    """`registry/name[:tag]=path or command`: an image, and what a node starts for it. Raises BadImage."""
+    """Parse `registry/name[:tag]=path or command`: an image, and the program that replaces it. Raises
+    BadImage.
+    """
     image, line = parse_image_option(text)
     return image, program_for(line.command)
 
 
 def parse_image_option(text: str) -> tuple[str, CommandLine]:
-    """The same, as it is said here and now. Raises BadImage."""
+    """Parse the same into a command, in the current directory and environment. Raises BadImage."""
     image, equals, line = text.partition("=")
     if not (equals and image and line):
         raise BadImage(f'--image is registry/name=path-or-command, not "{text}"')
@@ -84,17 +86,17 @@ def parse_image_option(text: str) -> tuple[str, CommandLine]:
 
 
 def program_for(command: Command) -> ImageOverride:
-    """Its variables are the container's: a node fills them in, as in the container's own arguments."""
+    """The program for a command. The node expands its variables, as in a container's arguments."""
     argv = tuple(map(for_manifest, command.argv))
     env = {name: for_manifest(value) for name, value in command.env.items()}
     return ImageOverride(argv, env, command.directory, host_paths.hidden_paths(command))
 
 
-# --- reading
+# --- read
 
 
 def read_manifests(path: str | Path) -> list[Manifest]:
-    """The objects of a file, or of all files of a directory by their names. Raises BadManifest."""
+    """The objects of a file, or of all files of a directory in order of their names. Raises BadManifest."""
     place = Path(path).expanduser()
     if not place.exists():
         raise BadManifest(f"{path} does not exist")
@@ -123,17 +125,17 @@ def _objects(file: Path) -> Iterator[Manifest]:
             yield document
 
 
-# --- learning
+# --- discover
 
 
 class DiscoveredDrivers(Struct, frozen=True):
-    """What is brought, with the drivers' own answers."""
+    """The user's drivers with their discovered capabilities."""
 
     user_drivers: UserDrivers
     facts: tuple[DiscoveredDriver, ...] = ()
 
     def manifests(self, shared: str) -> list[Manifest]:
-        """All objects to apply; the first driver's class is the default one where ours are absent."""
+        """All objects to apply. Without built-in drivers, the first driver's class is the default."""
         made: list[Manifest] = []
         for number, (guest, facts) in enumerate(zip(self.user_drivers.drivers, self.facts, strict=True)):
             default = number == 0 and not self.user_drivers.builtin
@@ -149,13 +151,13 @@ class DiscoveredDrivers(Struct, frozen=True):
 
 
 async def discover_drivers(brought: UserDrivers, host: Host) -> DiscoveredDrivers:
-    """Ask every driver what it is. Raises BadGuest."""
+    """Start every driver and query its capabilities. Raises InvalidDriver."""
     facts = [await guests.discover_driver(guest, host=host) for guest in brought.drivers]
     for guest, told in zip(brought.drivers, facts, strict=True):
-        guests.resolve_shape(guest, told)  # what it cannot be is said before anything is made
+        guests.resolve_shape(guest, told)  # raises for an impossible deployment before anything is created
     names = [fact.name for fact in facts]
     if twice := next((name for name in names if names.count(name) > 1), ""):
-        raise guests.InvalidDriver(f"two of the drivers call themselves {twice}")
+        raise guests.InvalidDriver(f"two drivers have the name {twice}")
     return DiscoveredDrivers(brought, tuple(facts))
 
 
@@ -164,7 +166,7 @@ def to_manifest(obj: Resource) -> Manifest:
     return made
 
 
-# What others need comes first, in whatever file it stands.
+# Objects that others need come first, whichever file they are in.
 _FIRST = (
     "Namespace",
     "CustomResourceDefinition",
@@ -181,7 +183,7 @@ def _rank(data: Mapping[str, Any]) -> int:
 
 
 def _expected_workload(data: Mapping[str, Any]) -> ExpectedDriver | None:
-    """A workload of a manifest is awaited; its pods may be a driver's."""
+    """A workload of a manifest to wait for, since its pods may belong to a driver."""
     if data["kind"] not in ("Deployment", "StatefulSet", "DaemonSet"):
         return None
     if data["kind"] != "DaemonSet" and data.get("spec", {}).get("replicas") == 0:
@@ -192,11 +194,11 @@ def _expected_workload(data: Mapping[str, Any]) -> ExpectedDriver | None:
     )
 
 
-# --- applying
+# --- apply
 
 
 async def apply(transport: HttpsTransport, things: Sequence[Manifest]) -> None:
-    """Make each object what it is written to be. Raises BadManifest."""
+    """Apply all objects. Raises BadManifest."""
     plurals = _ResourcePaths(transport)
     for one in things:
         try:
@@ -219,20 +221,20 @@ async def _apply(transport: HttpsTransport, plurals: _ResourcePaths, data: Manif
                 try:
                     await transport.raw("PATCH", path + query, body, PatchStyle.APPLY)
                     return
-                except NotFound:  # its definition or its namespace was created a moment ago
+                except NotFound:  # its definition or namespace was created a moment ago
                     if not await plurals.is_being_defined(data):
                         raise
                 await asyncio.sleep(PAUSE)
     except Invalid:
         if data["kind"] not in ("StorageClass", "CSIDriver", "VolumeSnapshotClass"):
             raise
-    # What describes a driver cannot be changed, and nothing hangs on it that would be lost.
+    # Objects that describe a driver are immutable, and can be deleted and created again without loss.
     await transport.raw("DELETE", path)
     await transport.raw("PATCH", path + query, body, PatchStyle.APPLY)
 
 
 class _ResourcePaths:
-    """Where objects of a kind live; those of custom kinds by their definitions."""
+    """API paths of objects; of custom resources by their definitions."""
 
     def __init__(self, transport: HttpsTransport) -> None:
         self._transport = transport

@@ -158,7 +158,8 @@ def _explain_not_wanted(
     if found is None:
         return waiting_step(what, CONTROLLER, f"node {node} does not exist")
     if not is_managed(found):
-        why = f"{node} does not leave attaching to the controller (annotation {CONTROLLER_MANAGED_ATTACH_ANNOTATION} is missing)"
+        missing = f"annotation {CONTROLLER_MANAGED_ATTACH_ANNOTATION} is missing"
+        why = f"{node} does not leave attaching to the controller ({missing})"
         return waiting_step(what, "kubelet", why)
     return waiting_step(what, CONTROLLER, f"claim and volume {volume.name} do not name each other yet")
 

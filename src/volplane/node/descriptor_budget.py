@@ -61,8 +61,9 @@ class DescriptorBudget:
             self.update_pressure()
             return Rejection(
                 REASON,
-                f"{self._describe_use()} file descriptors of this node's process are in use, the pod needs about {need}"
-                ", and the rest is kept for running pods. Delete pods, or raise the limit of open files",
+                f"{self._describe_use()} file descriptors of this node's process are in use, the pod needs "
+                f"about {need}, and the rest is kept for running pods. Delete pods, "
+                "or raise the limit of open files",
             )
         self._starting[pod.uid] = need
         return None
@@ -78,7 +79,8 @@ class DescriptorBudget:
     def update_pressure(self) -> None:
         """Set or clear the Node's condition."""
         if self._count_free() < SMALL_POD:
-            text = f"{self._describe_use()} file descriptors of this node's process are in use: new pods are refused"
+            use = f"{self._describe_use()} file descriptors of this node's process are in use"
+            text = f"{use}: new pods are refused"
             self._set_pressure(PRESSURE, PRESSURE_REASON, text)
         else:
             self._set_pressure(PRESSURE, "", "")

@@ -123,7 +123,7 @@ class HttpServer:
         self._large.pop(connection, None)
 
     def admit_large_body(self, connection: ServerConnection) -> None:
-        """Note that an unauthenticated client sends a large body. Few may at a time, since each takes memory."""
+        """Note that an unauthenticated client sends a large body. Few may, since each takes memory."""
         self._large.pop(connection, None)
         self._large[connection] = None
         for oldest in list(self._large):

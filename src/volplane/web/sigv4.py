@@ -61,7 +61,7 @@ class Signer:
 def signature(
     request: SignedRequest, names: Sequence[str], stamp: str, scope: Sequence[str], secret: str
 ) -> str:
-    """The signature over method, path, query, the named headers and the body; `scope`: day, region, service."""
+    """The signature of method, path, query, named headers and body; `scope`: day, region, service."""
     text = "\n".join([ALGORITHM, stamp, "/".join(scope), _digest(_canonical(request, names).encode())])
     return hmac.new(_key(secret, tuple(scope)), text.encode(), hashlib.sha256).hexdigest()
 

@@ -70,7 +70,7 @@ class WebSocket:
             self._receiving = False
 
     async def wait_for_peer(self) -> None:
-        """Wait until the peer answers a ping or sends a message, at most a moment. Call it before `receive`."""
+        """Before `receive`: wait a moment for the peer to answer a ping or send a message."""
         await self._write(Ping())
         with suppress(TimeoutError):
             async with asyncio.timeout(GREETING):

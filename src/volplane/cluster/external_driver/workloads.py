@@ -1,7 +1,7 @@
-"""How a driver that was brought is deployed: the objects that an author would write by hand.
+"""The manifests of a user's driver: the objects that its author would otherwise write by hand.
 
-A driver and the sidecars that its capabilities call for share a pod and a socket. The subtle thing is the
-state: `$STATE_DIR` is a directory of its node, `$SHARED_DIR` one that all nodes see, as if a network had it.
+A driver and the sidecars that its capabilities need share a pod and a socket. `$STATE_DIR` is a directory of
+the node, `$SHARED_DIR` one that all nodes share, like a network file system.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from volplane.cluster.sidecar_roles import bind_leases, bind_sidecar
 
 KUBELET = "/var/lib/kubelet"
 FIRST_NODE = "worker-1"
-HEALTH = 9808  # upstream's default; where several nodes of a machine want it, each finds its own
+HEALTH = 9808  # upstream's default; nodes on one machine use different ports if it is taken
 LIVENESS = {
     "httpGet": {"path": "/healthz", "port": HEALTH},
     "initialDelaySeconds": 10,
@@ -44,7 +44,7 @@ LIVENESS = {
     "periodSeconds": 10,
     "failureThreshold": 5,
 }
-GRACE = 5  # seconds for a driver that is asked to end
+GRACE = 5  # seconds for a driver to stop
 Manifest = dict[str, Any]
 
 
@@ -56,10 +56,10 @@ def build_manifests(
     default: bool = True,
     node: str = FIRST_NODE,
 ) -> list[Resource]:
-    """Everything that the driver needs in a cluster, in the order to create it.
+    """All objects that the driver needs, in the order to create them.
 
-    `shared` is the directory behind $SHARED_DIR; `default`: its class serves claims that name none; `node` is
-    where a driver runs that has one node only.
+    `shared`: the directory of $SHARED_DIR; `default`: make its class the default class; `node`: where a
+    driver with the shape one-node runs.
     """
     where = resolve_shape(guest, facts)
     namespace = namespace_of(facts)
@@ -86,7 +86,7 @@ def build_manifests(
 def expected_driver(
     guest: ExternalDriver, facts: DiscoveredDriver, nodes: Sequence[str], *, node: str = FIRST_NODE
 ) -> ExpectedDriver:
-    """What is to be seen when it is ready to work."""
+    """What to wait for until the driver is ready."""
     where = resolve_shape(guest, facts)
     namespace = namespace_of(facts)
     controller = WorkloadRef("Deployment", namespace, "controller")
@@ -110,15 +110,15 @@ def _in(namespace: str, secret: Secret) -> Secret:
     return structs.replace(secret, metadata=structs.replace(secret.metadata, namespace=namespace))
 
 
-# --- what the API must know of it
+# --- CSIDriver and classes
 
 
 def _driver(facts: DiscoveredDriver) -> Manifest:
     node_only = "CONTROLLER_SERVICE" not in facts.plugin
     spec: Manifest = {
         "attachRequired": facts.attaches,
-        "podInfoOnMount": node_only,  # an inline volume is known by its pod alone
-        # A driver that sets the group itself says so by a capability, and then nobody else does.
+        "podInfoOnMount": node_only,  # an inline volume is identified by its pod
+        # A driver that applies fsGroup itself has VOLUME_MOUNT_GROUP, and then the kubelet does not.
         "fsGroupPolicy": "File",
         "volumeLifecycleModes": ["Persistent", "Ephemeral"] if node_only else ["Persistent"],
         "storageCapacity": _publishes_capacity(facts),
@@ -127,7 +127,7 @@ def _driver(facts: DiscoveredDriver) -> Manifest:
 
 
 def _publishes_capacity(facts: DiscoveredDriver) -> bool:
-    """Room matters to the scheduler only where places differ."""
+    """The scheduler needs capacity only if volumes are bound to a topology."""
     return facts.provisions and facts.has_topology and "GET_CAPACITY" in facts.controller
 
 
@@ -162,22 +162,22 @@ def _class(facts: DiscoveredDriver, where: DeploymentShape, *, default: bool, no
         and (where is not DeploymentShape.PER_NODE or facts.expands_on_nodes),
     }
     if where is DeploymentShape.ONE_NODE and facts.has_topology:
-        # Pods go where the driver is: no other node has its topology.
+        # Pods must run where the driver is: no other node has its topology.
         me = {facts.asked_as, facts.node_id} - {""}
         keys = [key for key, value in facts.topology.items() if value in me]
         terms = [{"key": key, "values": [node]} for key in keys]
         if terms:
             thing["allowedTopologies"] = [{"matchLabelExpressions": terms}]
-        else:  # where its node is, the volume itself must tell
+        else:  # the node is known only from the volume's topology
             thing["volumeBindingMode"] = "Immediate"
     return thing
 
 
-# --- the pods
+# --- workloads
 
 
 def _sidecars(guest: ExternalDriver, facts: DiscoveredDriver, where: DeploymentShape) -> dict[str, list[str]]:
-    """The sidecars that the driver's capabilities and its CSIDriver call for, with their flags."""
+    """The sidecars that the driver's capabilities and its CSIDriver need, with their flags."""
     each = where is DeploymentShape.PER_NODE
     made: dict[str, list[str]] = {}
     if facts.provisions:
@@ -187,12 +187,12 @@ def _sidecars(guest: ExternalDriver, facts: DiscoveredDriver, where: DeploymentS
         if _publishes_capacity(facts):
             level = 2 if where is DeploymentShape.CENTRAL else 1
             made["provisioner"] += ["--enable-capacity", f"--capacity-ownerref-level={level}"]
-    # Who says that volumes are attached and attaches none still needs somebody who notes it. Such a one asks
-    # nobody either.
+    # With attachRequired, a driver without ControllerPublishVolume still needs an attacher, which then marks
+    # volumes as attached without a call.
     if facts.attaches or _notes_attachments(guest):
         made["attacher"] = ["--timeout=60s", *(["--leader-election"] if each else [])]
-    # A resizer asks one controller for all volumes: it cannot look after those of its node alone. Where nodes
-    # grow them by themselves it asks nobody, and any one of them may lead.
+    # A resizer calls one controller for all volumes: it cannot serve the volumes of one node only. If only
+    # nodes expand volumes, it makes no calls, and any replica may lead.
     if facts.expands_on_nodes or ((facts.expands or facts.modifies) and not each):
         made["resizer"] = ["--timeout=60s", *(["--leader-election"] if facts.expands_on_nodes else [])]
     if facts.snapshots:
@@ -332,7 +332,7 @@ class _WorkloadBuilder:
         return self._sidecar("liveness-probe", "volplane/livenessprobe", "liveness", flags)
 
     def _controller_sidecars(self) -> frozenset[str]:
-        """Those that ask the controller. That its nodes grow volumes only the node service can tell."""
+        """The sidecars next to the controller. Only the node service reports that nodes expand volumes."""
         apart = self.facts.expands_on_nodes and not self.guest.is_single_program
         return frozenset(_sidecars(self.guest, self.facts, self.where)) - ({"resizer"} if apart else set())
 

@@ -155,7 +155,8 @@ def _check_mode(claim: PersistentVolumeClaim, content: VolumeSnapshotContent) ->
     if content.metadata.annotations.get(ALLOW_VOLUME_MODE_CHANGE_ANNOTATION) != "true":
         raise SourceNotReady(
             f"requested volume {claim.key} modifies the mode of the source volume from {before} to "
-            f"{matching.mode(claim)}, and {ALLOW_VOLUME_MODE_CHANGE_ANNOTATION} is not set on content {content.name}"
+            f"{matching.mode(claim)}, and {ALLOW_VOLUME_MODE_CHANGE_ANNOTATION} is not set on content "
+            f"{content.name}"
         )
 
 

@@ -1,4 +1,4 @@
-"""The files of a database: private, locked by one process, opened once for writes and once for old revisions."""
+"""The files of a database: private, locked by one process, opened for writes and for old revisions."""
 
 from __future__ import annotations
 

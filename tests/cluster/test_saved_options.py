@@ -63,7 +63,7 @@ def test_it_is_the_same_from_another_place_with_another_environment(
         f"--driver {tmp_path}/d.yaml --driver-command 'sleep $SECONDS_TO_SLEEP' --manifest {tmp_path}/m.yaml"
         " --image 'r.io/a=sleep 1' --builtin-drivers"
     )
-    assert stat.S_IMODE(layout.brought.stat().st_mode) == 0o600
+    assert stat.S_IMODE(layout.saved_options.stat().st_mode) == 0o600
 
 
 def test_what_is_said_anew_counts_and_nothing_else(layout: DataDirectory) -> None:
@@ -112,7 +112,7 @@ def test_a_file_that_is_gone_is_told_with_the_way_out(layout: DataDirectory, tmp
 
 
 def test_what_cannot_be_read_is_not_taken_for_nothing(layout: DataDirectory) -> None:
-    layout.brought.write_text("{")
+    layout.saved_options.write_text("{")
     with pytest.raises(UnusableDataDirectory, match=r"brought\.json"):
         load_options(layout)
 

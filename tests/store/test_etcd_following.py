@@ -98,10 +98,10 @@ async def take(watch: StoreWatch, count: int) -> StoreEvents:
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with an etcd that can be believed, and as with one that is too old for that."""
     believed = request.param == "asked for progress"
-    if believed and not stream.is_honest(version()):
+    if believed and not stream.has_ordered_progress(version()):
         pytest.skip(f"etcd {version()} answers progress requests before it has sent all events")
     for module in (stream, follower):
-        monkeypatch.setattr(module, "is_honest", lambda version: believed)
+        monkeypatch.setattr(module, "has_ordered_progress", lambda version: believed)
 
 
 @pytest.mark.usefixtures("either_way")

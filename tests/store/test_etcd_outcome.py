@@ -13,7 +13,7 @@ from volplane.store.etcd.endpoints import EtcdTls, credentials, parse_endpoint
 from volplane.store.etcd.freshness import SharedRevisionRead
 from volplane.store.etcd.keys import EtcdKeys
 from volplane.store.etcd.outcome import EtcdOutcome, classify_error
-from volplane.store.etcd.stream import is_honest
+from volplane.store.etcd.stream import has_ordered_progress
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_only_what_is_certain_is_called_not_done(code: str, text: str, verdict: 
 
 
 @pytest.mark.parametrize(
-    ("version", "honest"),
+    ("version", "ordered"),
     [
         ("3.3.27", False),
         ("3.4.23", False),
@@ -62,8 +62,8 @@ def test_only_what_is_certain_is_called_not_done(code: str, text: str, verdict: 
         ("", False),
     ],
 )
-def test_progress_is_believed_from_the_versions_that_repaired_it(version: str, honest: bool) -> None:
-    assert is_honest(version) is honest
+def test_progress_is_believed_from_the_versions_that_repaired_it(version: str, ordered: bool) -> None:
+    assert has_ordered_progress(version) is ordered
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ class TaskSet:
         return task
 
     def add(self, task: asyncio.Task[Any]) -> None:
-        """Own a task that somebody else started."""
+        """Own a task that was started elsewhere."""
         self._tasks.add(task)
         task.add_done_callback(self._end)
 

@@ -64,18 +64,20 @@ async def _demo(directory: Path, stop: asyncio.Event) -> None:
         raise SystemExit(1)
 
 
-async def _run_script(console: Console, story: DemoScript, journey: Journey) -> None:
-    await story.write()
-    console.print(f"A claim of 1Gi and a pod: [bold]{story.line}[/bold] written on {story.first_node}\n")
-    console.print(journey.table(story))
+async def _run_script(console: Console, script: DemoScript, journey: Journey) -> None:
+    await script.write()
+    console.print(f"A claim of 1Gi and a pod: [bold]{script.line}[/bold] written on {script.first_node}\n")
+    console.print(journey.table(script))
     console.print()
-    await story.move()
-    console.print(f"[bold]The proof[/bold]  written on {story.first_node}: {story.line}")
-    console.print(f"           read on {story.second_node}:    {story.read}")
-    console.print(f"           the pod moved in {story.moved_in * 1000:.0f} ms, detach and attach included\n")
-    if story.read != story.line:
+    await script.move()
+    console.print(f"[bold]The proof[/bold]  written on {script.first_node}: {script.line}")
+    console.print(f"           read on {script.second_node}:    {script.read}")
+    console.print(
+        f"           the pod moved in {script.moved_in * 1000:.0f} ms, detach and attach included\n"
+    )
+    if script.read != script.line:
         raise SystemExit("the data is not what was written")
-    for what in await story.clean_up():
+    for what in await script.clean_up():
         console.print(f"  removed: {what}")
     console.print()
 

@@ -41,8 +41,8 @@ class DemoScript:
     def __init__(self, client: Client, directory: Path) -> None:
         self.client = client
         self.claim, self.writer = f"{NAMESPACE}/{CLAIM}", f"{NAMESPACE}/{WRITER}"
-        self.shelf = directory / "shelf"  # a host directory to which the containers write results
-        self.shelf.mkdir(mode=0o755)
+        self.results = directory / "results"  # a host directory to which the containers write results
+        self.results.mkdir(mode=0o755)
         secret = hashlib.sha256(str(time.time_ns()).encode()).hexdigest()[:12]
         self.line = f"volplane was here, {secret}"
         self.read = ""
@@ -70,11 +70,11 @@ class DemoScript:
         await self.client.patch(Node, self.first_node, merge={"spec": {"unschedulable": True}})
         began = time.monotonic()
         await self.client.delete(Pod, WRITER, NAMESPACE)
-        await self.client.create(self._pod(READER, "cat /data/line > /shelf/read"))
+        await self.client.create(self._pod(READER, "cat /data/line > /results/read"))
         pod = await self._wait_for_completion(READER)
         self.moved_in = time.monotonic() - began
         self.second_node = pod.spec.node_name
-        self.read = (self.shelf / "read").read_text().strip()
+        self.read = (self.results / "read").read_text().strip()
 
     async def clean_up(self) -> list[str]:
         """Delete pods and claim, and wait until volume and attachment are gone."""
@@ -133,7 +133,7 @@ class DemoScript:
     def _pod(self, name: str, script: str) -> Pod:
         mounts = (
             VolumeMount(name="data", mount_path="/data"),
-            VolumeMount(name="shelf", mount_path="/shelf"),
+            VolumeMount(name="results", mount_path="/results"),
         )
         claim = PersistentVolumeClaimVolumeSource(claim_name=CLAIM)
         return Pod(
@@ -149,7 +149,7 @@ class DemoScript:
                 ),
                 volumes=(
                     Volume(name="data", persistent_volume_claim=claim),
-                    Volume(name="shelf", host_path=HostPathVolumeSource(path=str(self.shelf))),
+                    Volume(name="results", host_path=HostPathVolumeSource(path=str(self.results))),
                 ),
             ),
         )

@@ -37,13 +37,13 @@ from volplane.host import Host, NodePaths
     "--root-dir",
     default="",
     metavar="DIR",
-    help="node: directory that stands for /var/lib/kubelet; default: that directory itself",
+    help="node: directory to use as /var/lib/kubelet; default: /var/lib/kubelet",
 )
 @click.option(
     "--target-root",
     multiple=True,
     metavar="DIR",
-    help="node: directory besides /var/lib/kubelet where volumes may be staged and published, for tests",
+    help="node: additional directory where volumes may be staged and published, for tests",
 )
 @click.option(
     "--shared-dir",
@@ -94,10 +94,10 @@ def command(
 
 async def _find(kubeconfig: str) -> metadata.InstanceLocation:
     """The instance and zone of this node. Raises CommandError."""
-    told = await metadata.from_instance(os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", ""))
+    location = await metadata.from_instance(os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", ""))
     name = os.environ.get("CSI_NODE_NAME", "")
-    if told is not None:
-        return told
+    if location is not None:
+        return location
     if not name:
         raise CommandError(
             "a node service of ebs needs --instance-id and --zone: there is no instance metadata service, and"
@@ -105,15 +105,15 @@ async def _find(kubeconfig: str) -> metadata.InstanceLocation:
         )
     client = connect(kubeconfig, "ebs-plugin")
     try:
-        told = metadata.from_node(await client.get(Node, name))
+        location = metadata.from_node(await client.get(Node, name))
     except errors.APIError as error:
         raise CommandError(f"Node {name} cannot be read: {error}") from error
     finally:
         await client.close()
         await client.transport.close()
-    if told is None:
+    if location is None:
         raise CommandError(f"Node {name} has no AWS providerID and zone: give --instance-id and --zone")
-    return told
+    return location
 
 
 async def _serve(

@@ -38,7 +38,7 @@ _OPTIONS = (
         "images",
         multiple=True,
         metavar="IMAGE=COMMAND",
-        help="run this program of the machine instead of an image",
+        help="run this command instead of the image",
     ),
     click.option(
         "--builtin-drivers/--no-builtin-drivers",
@@ -77,20 +77,21 @@ def _absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def load_user_drivers(said: SavedOptions) -> UserDrivers:
+def load_user_drivers(options: SavedOptions) -> UserDrivers:
     """Read the files of the options. Raises CannotStart."""
-    guests = [external_driver.read_driver_file(path) for path in said.drivers]
-    guests += [
-        external_driver.ExternalDriver(controller=line.command, node=line.command) for line in said.commands
+    external_drivers = [external_driver.read_driver_file(path) for path in options.drivers]
+    external_drivers += [
+        external_driver.ExternalDriver(controller=line.command, node=line.command)
+        for line in options.commands
     ]
-    objects = tuple(thing for path in said.manifests for thing in user_drivers.read_manifests(path))
-    alone = bool(guests) or any(thing["kind"] == "CSIDriver" for thing in objects)
+    objects = tuple(thing for path in options.manifests for thing in user_drivers.read_manifests(path))
+    alone = bool(external_drivers) or any(thing["kind"] == "CSIDriver" for thing in objects)
     return UserDrivers(
-        drivers=tuple(guests),
+        drivers=tuple(external_drivers),
         manifests=objects,
-        images={image: user_drivers.program_for(line.command) for image, line in said.images.items()},
-        builtin=not alone if said.ours is None else said.ours,
-        options=said,
+        images={image: user_drivers.program_for(line.command) for image, line in options.images.items()},
+        builtin=not alone if options.ours is None else options.ours,
+        options=options,
     )
 
 
@@ -100,18 +101,18 @@ def resolve_user_drivers(directory: str, **given: Any) -> tuple[UserDrivers, boo
     Returns also whether they are from the last start. Raises CommandError.
     """
     try:
-        if told := collect_options(**given):
-            return load_user_drivers(told), False
+        if saved := collect_options(**given):
+            return load_user_drivers(saved), False
         layout = DataDirectory(directory)
-        told = load_options(layout)
+        saved = load_options(layout)
     except CannotStart as error:
         raise CommandError(str(error)) from error
     try:
-        return load_user_drivers(told), bool(told)
+        return load_user_drivers(saved), bool(saved)
     except CannotStart as error:
         raise CommandError(
             f"{error}\n  The last start on {layout.directory} had the options "
-            f"{' '.join(told.command_words())}: give others, "
+            f"{' '.join(saved.command_words())}: give others, "
             "or --builtin-drivers for EBS and EFS only."
         ) from error
 

@@ -88,12 +88,12 @@ async def _explain(asked: ExplainTarget, file: str) -> ExplainResult:
     still = SnapshotCaches(carrier, namespace=asked.namespace)
     try:
         obj = await Client(carrier, caches=still).get(asked.type, asked.name, asked.namespace)
-        told = (
+        reports = (
             await wait_reports.read_all_reports(Path(file).parent / "run")
             if file
             else wait_reports.RoleReports()
         )
-        return await explain(ClusterState(still, told), asked, obj)
+        return await explain(ClusterState(still, reports), asked, obj)
     finally:
         await still.close()
         await carrier.close()

@@ -16,7 +16,7 @@ class Journey:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
 
-    def table(self, story: DemoScript) -> Table:
+    def table(self, script: DemoScript) -> Table:
         shown = Table(box=None, pad_edge=False, header_style="dim")
         for name, justify in (
             ("since start", "right"),
@@ -25,18 +25,18 @@ class Journey:
             ("step", "left"),
         ):
             shown.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
-        for span in self._select_spans(story):
-            shown.add_row(*_row(span, story.began))
-        total = (story.written - story.began) / 1e6
+        for span in self._select_spans(script):
+            shown.add_row(*_row(span, script.began))
+        total = (script.written - script.began) / 1e6
         shown.add_row(f"[bold]{total:.1f} ms[/bold]", "", "you", "see that the pod has succeeded")
         return shown
 
-    def _select_spans(self, story: DemoScript) -> Iterator[Span]:
+    def _select_spans(self, script: DemoScript) -> Iterator[Span]:
         """The spans of this claim and pod, in order of their start."""
         # Of the API server's steps only the user's two: the others are part of the caller's step.
-        own = {f"pvc/{story.claim}", f"pod/{story.writer}"}
+        own = {f"pvc/{script.claim}", f"pod/{script.writer}"}
         for span in self._trace.spans():
-            if not story.began <= span.start <= story.written or span.subject.startswith("node/"):
+            if not script.began <= span.start <= script.written or span.subject.startswith("node/"):
                 continue
             if span.component == "driver":
                 continue  # part of the caller's step

@@ -43,7 +43,7 @@ from volplane.node.options import NodeOptions, pki_directory
     "mapped",
     multiple=True,
     metavar="IMAGE=COMMAND",
-    help="run this program of the machine instead of an image",
+    help="run this command instead of the image",
 )
 @click.option("--programs-file", default="", metavar="FILE", help="the same for many images, as JSON")
 @click.option(

@@ -47,7 +47,7 @@ SEEDS = 1 << 31
     "images",
     multiple=True,
     metavar="IMAGE=COMMAND",
-    help="run this program of the machine instead of an image of the manifests",
+    help="run this command instead of the image; names the driver's container",
 )
 @click.option(
     "--secret", "secrets", multiple=True, metavar="KEY=VALUE", help="secret for calls that take secrets"
@@ -131,9 +131,9 @@ def command(
     require_root()
     try:
         if manifests:
-            brought = _read_deployment(manifests, images)
+            driver = _read_deployment(manifests, images)
         else:
-            brought = (
+            driver = (
                 external_driver.read_driver_file(file) if file else external_driver.from_command(line or "")
             )
     except BadImage as error:
@@ -141,7 +141,7 @@ def command(
     except CannotBring as error:
         option = "--driver" if file else "--manifest" if manifests else "--driver-command"
         raise CommandError(f"{option}: {error}") from error
-    said: dict[str, Sequence[str | None]] = {
+    option_values: dict[str, Sequence[str | None]] = {
         "--driver": [file],
         "--driver-command": [line],
         "--manifest": manifests,
@@ -152,7 +152,7 @@ def command(
         "--secret": [f"{pair.partition('=')[0]}=…" for pair in secrets],
         "--timeout": [format_duration(timeout) if timeout != TIMEOUT else None],
     }
-    pairs = [(option, word) for option, words in said.items() for word in words if word]
+    pairs = [(option, word) for option, words in option_values.items() for word in words if word]
     again = [_program_name(sys.argv[0]), "test-driver", *chain.from_iterable(pairs)]
     chosen = runner.CaseSettings(
         focus=focus,
@@ -164,7 +164,7 @@ def command(
     begun: list[DriverTestRun] = []
 
     async def work(stop: asyncio.Event) -> None:
-        await run_until(stop, _test(brought, cases, chosen, again, sent, wanted, mutable, begun))
+        await run_until(stop, _test(driver, cases, chosen, again, sent, wanted, mutable, begun))
 
     try:
         serve(work, level="ERROR")
@@ -178,7 +178,7 @@ def command(
 
 
 async def _test(
-    brought: ExternalDriver,
+    driver: ExternalDriver,
     cases: Sequence[Case],
     settings: runner.CaseSettings,
     again: Sequence[str],
@@ -198,7 +198,7 @@ async def _test(
 
     try:
         await driver_run.run_driver_tests(
-            brought,
+            driver,
             cases,
             settings,
             progress.case_ended,
@@ -268,7 +268,7 @@ def _read_deployment(manifests: Sequence[str], images: Sequence[str]) -> Externa
     """The driver in deployment manifests. Raises CannotStart."""
     things = [thing for path in manifests for thing in read_manifests(path)]
     return external_driver.from_manifests(
-        things, {image: said.command for image, said in map(parse_image_option, images)}
+        things, {image: option_values.command for image, option_values in map(parse_image_option, images)}
     )
 
 
@@ -288,16 +288,18 @@ def _read_secrets(file: str | None) -> dict[str, str]:
         return {}
     try:
         with open(file) as opened:
-            told = yaml.safe_load(opened)
+            values = yaml.safe_load(opened)
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(
             f"--secret-file {file}: {getattr(error, 'strerror', None) or error}"
         ) from error
     except yaml.YAMLError as error:
         raise click.UsageError(f"--secret-file {file} is not YAML: {error}") from error
-    if not isinstance(told, dict) or not all(isinstance(value, str | int | float) for value in told.values()):
+    if not isinstance(values, dict) or not all(
+        isinstance(value, str | int | float) for value in values.values()
+    ):
         raise click.UsageError(f"--secret-file {file} is not a list of KEY: VALUE lines")
-    return {str(key): str(value) for key, value in told.items()}
+    return {str(key): str(value) for key, value in values.items()}
 
 
 def _list(cases: Sequence[Case]) -> None:

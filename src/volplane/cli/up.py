@@ -39,25 +39,25 @@ def command(settings: ClusterOptions, separate: bool, log_level: str, **given: A
     Writes a kubeconfig into the data directory. Ctrl-C stops the pods, unmounts the volumes and releases the
     loop devices. A start on the same directory continues where the last one stopped.
 
-    A driver of your own replaces the built-in drivers unless --builtin-drivers is given. The next start on
-    the same directory uses the same drivers, manifests and images unless it is given others.
+    Your own driver replaces the built-in drivers unless --builtin-drivers is given. The next start on the same
+    directory uses the same drivers, manifests and images unless you give others.
     """
     require_root()
-    brought, again = resolve_user_drivers(settings.data_dir, **given)
+    drivers, again = resolve_user_drivers(settings.data_dir, **given)
     if again:
-        _say(f"options of the last start: {' '.join(brought.options.command_words())}")
+        _say(f"options of the last start: {' '.join(drivers.options.command_words())}")
     files = FEWEST_FILES if separate else files_needed(settings.nodes)
-    serve(lambda stop: _up(settings, brought, separate, stop), level=log_level, files=files)
+    serve(lambda stop: _up(settings, drivers, separate, stop), level=log_level, files=files)
 
 
-async def _up(settings: ClusterOptions, brought: UserDrivers, separate: bool, stop: asyncio.Event) -> None:
+async def _up(settings: ClusterOptions, drivers: UserDrivers, separate: bool, stop: asyncio.Event) -> None:
     began = time.monotonic()
     me = asyncio.current_task()
     assert me is not None
     guard = asyncio.create_task(_end_start(stop, me), name="end of a start")
     try:
         async with (
-            MultiProcessCluster(settings, brought) if separate else Cluster(settings, brought) as cluster
+            MultiProcessCluster(settings, drivers) if separate else Cluster(settings, drivers) as cluster
         ):
             guard.cancel()
             await _serve(cluster, stop, began)

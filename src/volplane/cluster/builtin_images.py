@@ -151,10 +151,10 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
             registry = kit.wait_registry
             async with kit.client(component, context) as client:
 
-                def running(told: C) -> Awaitable[None]:
+                def running(options: C) -> Awaitable[None]:
                     return run(
                         client,
-                        told,
+                        options,
                         identity=identity,
                         namespace=namespace,
                         wait_registry=registry,

@@ -70,11 +70,11 @@ class DataDirectory:
         self.kubeconfig = self.directory / "kubeconfig"
         self.cloud = self.directory / "cloud"
         self.shared = self.directory / "efs"
-        self.guests = self.directory / "shared"  # directories that user drivers share between nodes
+        self.driver_shares = self.directory / "shared"  # directories that user drivers share between nodes
         self.run = self.directory / "run"
         self.ready = self.directory / "ready"
         # Options with which user drivers and manifests were given.
-        self.brought = self.directory / "brought.json"
+        self.saved_options = self.directory / "brought.json"
         self.nodes = self.directory / "n"
         self.lock = self.directory / "up.lock"
         self._memory = self.directory / "cluster.json"
@@ -123,7 +123,7 @@ class DataDirectory:
             )
         if any(mark.exists() for mark in (self.lock, self._memory, self.state)):
             return
-        ours = (self.cloud, self.run, self.nodes, self.shared, self.guests, self.directory / "pki")
+        ours = (self.cloud, self.run, self.nodes, self.shared, self.driver_shares, self.directory / "pki")
         if strange := next((part for part in ours if part.exists()), None):
             raise UnusableDataDirectory(
                 f"{refused}{strange} exists and was not created by Volplane; choose an empty directory"

@@ -90,8 +90,8 @@ class RoleFiles:
 
     def last_log_line(self, role: str) -> str:
         lines = self.log(role).read_text(errors="replace").split("\n")
-        said = [line.removeprefix("volplane: ") for line in lines if line.strip()]
-        return said[-1] if said else f"its log {self.log(role)} is empty"
+        found = [line.removeprefix("volplane: ") for line in lines if line.strip()]
+        return found[-1] if found else f"its log {self.log(role)} is empty"
 
     def crash_marker(self, role: str) -> Path:
         """A file that exists while a role must stay down."""
@@ -181,7 +181,7 @@ class MultiProcessCluster:
 
     async def _deploy(self) -> None:
         await self._apply(MANIFESTS if self.user_drivers.builtin else WITHOUT_DRIVERS)
-        if things := self.learned.manifests(str(self.layout.guests)):
+        if things := self.learned.manifests(str(self.layout.driver_shares)):
             await user_drivers.apply(self._transport, things)
 
     async def _apply(self, manifests: Iterable[str]) -> None:

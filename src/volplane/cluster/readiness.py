@@ -101,8 +101,8 @@ def _container_error(client: Client, expected: Sequence[ExpectedDriver]) -> str:
     for pod in client.cache(Pod).all() if expected else ():
         if pod.namespace in spaces:
             for status in pod.status.container_statuses:
-                if said := _waiting_reason(status):
-                    return f"; container {status.name} of pod {pod.key}: {said}"
+                if reason := _waiting_reason(status):
+                    return f"; container {status.name} of pod {pod.key}: {reason}"
     return ""
 
 

@@ -50,24 +50,24 @@ class SavedOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def load_options(layout: DataDirectory) -> SavedOptions:
     """The options of the last start. Raises UnusableDataDirectory."""
     try:
-        return msgspec.json.decode(layout.brought.read_bytes(), type=SavedOptions)
+        return msgspec.json.decode(layout.saved_options.read_bytes(), type=SavedOptions)
     except (FileNotFoundError, NotADirectoryError):
         return SavedOptions()
     except (OSError, ValueError) as error:
         raise UnusableDataDirectory(
-            f"the options of the last start cannot be read from {layout.brought}: {error}; "
+            f"the options of the last start cannot be read from {layout.saved_options}: {error}; "
             "restore the file, or remove it and give all options again"
         ) from error
 
 
 @contextmanager
-def save_options(layout: DataDirectory, said: SavedOptions) -> Iterator[None]:
+def save_options(layout: DataDirectory, options: SavedOptions) -> Iterator[None]:
     """Save options for the block; if it raises CannotStart, restore the earlier ones."""
     before = load_options(layout)
-    if said != before:
-        layout.write(layout.brought, said)
+    if options != before:
+        layout.write(layout.saved_options, options)
     try:
         yield
     except CannotStart:
-        layout.write(layout.brought, before)
+        layout.write(layout.saved_options, before)
         raise

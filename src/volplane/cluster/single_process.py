@@ -211,7 +211,7 @@ class Cluster:
 
     async def _apply(self) -> None:
         await apply(self.client, MANIFESTS if self.user_drivers.builtin else WITHOUT_DRIVERS)
-        if things := self.learned.manifests(str(self.layout.guests)):
+        if things := self.learned.manifests(str(self.layout.driver_shares)):
             transport = kubeconfig.load(self.layout.kubeconfig, agent="volplane")
             try:
                 await user_drivers.apply(transport, things)

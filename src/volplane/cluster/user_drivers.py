@@ -23,7 +23,7 @@ from volplane.api.errors import APIError, Invalid, NotFound
 from volplane.api.meta import Resource
 from volplane.client.https import HttpsTransport
 from volplane.client.transport import PatchStyle
-from volplane.cluster import external_driver as guests
+from volplane.cluster import external_driver
 from volplane.cluster.errors import CannotStart
 from volplane.cluster.external_driver import host_paths
 from volplane.cluster.external_driver.command import for_manifest
@@ -59,7 +59,7 @@ class UserDrivers(Struct, frozen=True, kw_only=True):
     @property
     def programs(self) -> dict[str, ImageOverride]:
         """All programs that replace images, those of driver files included."""
-        own = {image: program_for(c) for guest in self.drivers for image, c in guest.images.items()}
+        own = {image: program_for(c) for external in self.drivers for image, c in external.images.items()}
         return {**own, **self.images}
 
 
@@ -80,8 +80,8 @@ def parse_image_option(text: str) -> tuple[str, CommandLine]:
     if not (equals and image and line):
         raise BadImage(f'--image is registry/name=path-or-command, not "{text}"')
     try:
-        return image, CommandLine(line, guests.parse_command(line, os.getcwd()))
-    except guests.BadCommand as error:
+        return image, CommandLine(line, external_driver.parse_command(line, os.getcwd()))
+    except external_driver.BadCommand as error:
         raise BadImage(f"--image {image}: {error}") from error
 
 
@@ -137,28 +137,32 @@ class DiscoveredDrivers(Struct, frozen=True):
     def manifests(self, shared: str) -> list[Manifest]:
         """All objects to apply. Without built-in drivers, the first driver's class is the default."""
         made: list[Manifest] = []
-        for number, (guest, facts) in enumerate(zip(self.user_drivers.drivers, self.facts, strict=True)):
+        for number, (external, facts) in enumerate(zip(self.user_drivers.drivers, self.facts, strict=True)):
             default = number == 0 and not self.user_drivers.builtin
             place = f"{shared}/{facts.name}"
-            made += map(to_manifest, guests.build_manifests(guest, facts, shared=place, default=default))
+            made += map(
+                to_manifest, external_driver.build_manifests(external, facts, shared=place, default=default)
+            )
         grants = find_grants(self.user_drivers.manifests, ImageOverrides(self.user_drivers.programs))
         return made + sorted((*grants, *self.user_drivers.manifests), key=_rank)
 
     def expected_drivers(self, nodes: Sequence[str]) -> list[ExpectedDriver]:
         pairs = zip(self.user_drivers.drivers, self.facts, strict=True)
-        found = [guests.expected_driver(guest, facts, nodes) for guest, facts in pairs]
+        found = [external_driver.expected_driver(external, facts, nodes) for external, facts in pairs]
         return found + [e for t in self.user_drivers.manifests if (e := _expected_workload(t)) is not None]
 
 
-async def discover_drivers(brought: UserDrivers, host: Host) -> DiscoveredDrivers:
+async def discover_drivers(user_drivers: UserDrivers, host: Host) -> DiscoveredDrivers:
     """Start every driver and query its capabilities. Raises InvalidDriver."""
-    facts = [await guests.discover_driver(guest, host=host) for guest in brought.drivers]
-    for guest, told in zip(brought.drivers, facts, strict=True):
-        guests.resolve_shape(guest, told)  # raises for an impossible deployment before anything is created
+    facts = [await external_driver.discover_driver(external, host=host) for external in user_drivers.drivers]
+    for external, found in zip(user_drivers.drivers, facts, strict=True):
+        external_driver.resolve_shape(
+            external, found
+        )  # raises for an impossible deployment before anything is created
     names = [fact.name for fact in facts]
     if twice := next((name for name in names if names.count(name) > 1), ""):
-        raise guests.InvalidDriver(f"two drivers have the name {twice}")
-    return DiscoveredDrivers(brought, tuple(facts))
+        raise external_driver.InvalidDriver(f"two drivers have the name {twice}")
+    return DiscoveredDrivers(user_drivers, tuple(facts))
 
 
 def to_manifest(obj: Resource) -> Manifest:

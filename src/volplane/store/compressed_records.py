@@ -18,9 +18,9 @@ from msgspec import msgpack
 
 from volplane.store.contract import StoreRecord
 
-WAITING = 256  # records that are sorted before compression: neighbours are similar, and read together
-BUNDLE = 32  # records per block
-SHELF = 256 << 10  # bytes per arena
+SORTED_TOGETHER = 256  # records that are sorted before compression: neighbours are similar, and read together
+BLOCK_RECORDS = 32  # records per block
+ARENA_SIZE = 256 << 10  # bytes per arena
 LEVEL, WINDOW = 6, -15  # parameters of deflate; no header
 
 CompressedBlock: TypeAlias = memoryview
@@ -38,14 +38,14 @@ class RecordArena:
     ) -> Iterator[tuple[Sequence[StoreRecord], CompressedBlock]]:
         """Compress records. Yields some of them with the block that contains them, until all are done."""
         ordered = sorted(records, key=lambda record: record.key)
-        for start in range(0, len(ordered), BUNDLE):
-            some = ordered[start : start + BUNDLE]
+        for start in range(0, len(ordered), BLOCK_RECORDS):
+            some = ordered[start : start + BLOCK_RECORDS]
             yield some, self._store_block(pack(some))
 
     def _store_block(self, packed: bytes) -> CompressedBlock:
         size = len(packed)
         if size > len(self._free):
-            self._free = memoryview(mmap(-1, max(SHELF, size), MAP_PRIVATE))
+            self._free = memoryview(mmap(-1, max(ARENA_SIZE, size), MAP_PRIVATE))
         place, self._free = self._free[:size], self._free[size:]
         place[:] = packed
         return place
@@ -57,5 +57,5 @@ def pack(records: Sequence[StoreRecord]) -> bytes:
     return deflate.compress(_pack(rows)) + deflate.flush()
 
 
-def unpack(bundle: CompressedBlock) -> Iterator[StoreRecord]:
-    return (StoreRecord(*row) for row in _unpack(zlib.decompress(bundle, WINDOW)))
+def unpack(block: CompressedBlock) -> Iterator[StoreRecord]:
+    return (StoreRecord(*row) for row in _unpack(zlib.decompress(block, WINDOW)))

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
-from volplane.store.compressed_records import WAITING, CompressedBlock, RecordArena, unpack
+from volplane.store.compressed_records import SORTED_TOGETHER, CompressedBlock, RecordArena, unpack
 from volplane.store.contract import Listing, StoreEvent, StoreEvents, StoreRecord, StoreRecords
 
 
@@ -29,7 +29,7 @@ class StoreState:
         self.revision = 0
         self.floor = 0
         self._packed = compressed_prefixes
-        self._shelves = RecordArena()
+        self._arena = RecordArena()
         self._records: dict[str, StoreRecord | CompressedBlock] = {}
         self._leaving: StoreRecords = []  # their events have left the window; to be compressed together
         self._keys: list[str] = []  # sorted
@@ -81,9 +81,9 @@ class StoreState:
         # A block may also contain an old record of a key: the dictionary tells which block is current.
         opened = {
             record.key: record
-            for bundle in packed.values()
-            for record in unpack(bundle)
-            if record.key in wanted and held[record.key] is bundle
+            for block in packed.values()
+            for record in unpack(block)
+            if record.key in wanted and held[record.key] is block
         }
         return [opened[k] if isinstance(f, CompressedBlock) else f for k, f in zip(keys, found, strict=True)]
 
@@ -162,12 +162,12 @@ class StoreState:
         record = oldest.record
         if record is not None and self._packed and record.key.startswith(self._packed):
             self._leaving.append(record)
-            if len(self._leaving) >= WAITING:
+            if len(self._leaving) >= SORTED_TOGETHER:
                 self._pack()
 
     def _pack(self) -> None:
-        for records, bundle in self._shelves.compress([r for r in self._leaving if self._is_newest(r)]):
-            self._records |= {record.key: bundle for record in records}
+        for records, block in self._arena.compress([r for r in self._leaving if self._is_newest(r)]):
+            self._records |= {record.key: block for record in records}
         self._leaving = []
 
     def _is_newest(self, record: StoreRecord) -> bool:

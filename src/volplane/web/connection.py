@@ -62,10 +62,10 @@ class ServerConnection(asyncio.Protocol):
         # Bytes after a request to upgrade, which belong to the next protocol.
         self._leftover: bytes | None = None
         self._paused_reading = False
-        self._deaf = False  # drop all further input
+        self._discards_input = False  # drop all further input
         self._eof = False
         self._streaming = False
-        self._ended: asyncio.Future[None] | None = None  # set when the client closes its side
+        self._client_eof: asyncio.Future[None] | None = None  # set when the client closes its side
 
     # Callbacks of the transport
 
@@ -85,7 +85,7 @@ class ServerConnection(asyncio.Protocol):
         if self._stream is not None:
             self._stream.feed(data)
             return
-        if self._deaf:
+        if self._discards_input:
             return
         try:
             self._leftover = self._reader.feed(data)
@@ -93,15 +93,15 @@ class ServerConnection(asyncio.Protocol):
             self._refuse(malformed.status)
             return
         if self._leftover is not None:
-            self._deaf = True  # until the handler takes over the connection
+            self._discards_input = True  # until the handler takes over the connection
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
         self._eof = True
         if self._stream is not None:
             self._stream.feed_eof()
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(None)
+        if self._client_eof is not None and not self._client_eof.done():
+            self._client_eof.set_result(None)
         # A client may close its side and still read the response. A stream without end has no reader left,
         # and TLS cannot be half closed.
         return self.is_working() and not self._streaming and not self._secure
@@ -134,7 +134,7 @@ class ServerConnection(asyncio.Protocol):
 
     def handle_request(self, reader: RequestParser, body: bytes | None) -> None:
         if body is None:
-            self._deaf = True
+            self._discards_input = True
         request = Request(
             reader.method,
             reader.target,
@@ -164,7 +164,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _refuse(self, status: int) -> None:
         """Reject malformed input, unless a response to an earlier request is still being sent."""
-        self._deaf = True
+        self._discards_input = True
         if not self.is_working():
             text = f"{HTTPStatus(status).phrase}\n".encode()
             self._transport.write(self._head(Response(status), len(text), keep=False) + text)
@@ -189,7 +189,7 @@ class ServerConnection(asyncio.Protocol):
                 else:
                     # Many requests may be queued, all answered from memory: let other connections run.
                     await asyncio.sleep(0)
-            if self._deaf and self._leftover is None and not self._eof:
+            if self._discards_input and self._leftover is None and not self._eof:
                 await self._linger()
             self._transport.close()
         except (ConnectionError, asyncio.CancelledError):
@@ -222,7 +222,7 @@ class ServerConnection(asyncio.Protocol):
 
     async def _send(self, request: Request, response: Response) -> bool:
         """Send a response. Returns whether the connection stays open."""
-        keep = request.keep_alive and not (self._deaf or self._eof or self._server.closing)
+        keep = request.keep_alive and not (self._discards_input or self._eof or self._server.closing)
         body = response.body
         if not isinstance(body, bytes):
             return await self._send_stream(request, response, body, keep)
@@ -315,8 +315,8 @@ class ServerConnection(asyncio.Protocol):
         """Wait for the client to close: closing while it sends a body would reset the connection and lose the
         response.
         """
-        self._ended = self._loop.create_future()
-        await asyncio.wait([self._ended], timeout=self._server.linger)
+        self._client_eof = self._loop.create_future()
+        await asyncio.wait([self._client_eof], timeout=self._server.linger)
 
     # For the server
 

@@ -57,7 +57,7 @@ class TcpListener:
         self._sockets: list[socket.socket] = []
         self._reserve = -1
         self._paused: asyncio.TimerHandle | None = None
-        self._said: dict[str, float] = {}
+        self._last_logged: dict[str, float] = {}
 
     async def open(self, host: str, port: int) -> int:
         """Start listening. Returns the port. Raises PortInUse, BadAddress."""
@@ -108,8 +108,8 @@ class TcpListener:
         """Count a dropped connection, and log the reason at most once per interval."""
         dropped.labels(reason).inc()
         now = clock.now()
-        if now - self._said.get(reason, -LOG_INTERVAL) >= LOG_INTERVAL:
-            self._said[reason] = now
+        if now - self._last_logged.get(reason, -LOG_INTERVAL) >= LOG_INTERVAL:
+            self._last_logged[reason] = now
             log.warning(text, *values)
 
     def _resume(self) -> None:

@@ -1,6 +1,6 @@
 """A connection as a stream of bytes, for protocols after an upgrade.
 
-Both directions have backpressure: the transport stops reading while nobody reads the stream, and `write`
+Both directions have backpressure: the transport stops reading while the stream is not read, and `write`
 waits while the peer does not read.
 """
 

@@ -39,46 +39,46 @@ KUBELET = "/var/lib/kubelet"
 
 
 async def discover_driver(
-    guest: ExternalDriver, *, host: Host | None = None, patience: float = PATIENCE
+    external: ExternalDriver, *, host: Host | None = None, patience: float = PATIENCE
 ) -> DiscoveredDriver:
     """Start the driver, query it, stop it. Raises InvalidDriver, with an excerpt of its log if it fails."""
     mine = host or Host()
     try:
-        return await _probe(guest, mine, patience)
+        return await _probe(external, mine, patience)
     finally:
         if host is None:
             await mine.close()
 
 
-async def _probe(guest: ExternalDriver, host: Host, patience: float) -> DiscoveredDriver:
+async def _probe(external: ExternalDriver, host: Host, patience: float) -> DiscoveredDriver:
     directory = tempfile.mkdtemp(prefix="vpp-")
     runtime = ProcessRuntime(f"{directory}/c", host, cover=(directory,))
     try:
         answers = [
             await _discover(command, runtime, f"{directory}/{mode}", mode, host, patience)
-            for mode, command in _instances(guest).items()
+            for mode, command in _instances(external).items()
         ]
     finally:
         await runtime.close()
         await host.call(shutil.rmtree, directory, True)
-    return _merge_answers(guest, answers)
+    return _merge_answers(external, answers)
 
 
-def _instances(guest: ExternalDriver) -> dict[str, Command]:
+def _instances(external: ExternalDriver) -> dict[str, Command]:
     """The commands to start, by mode: all, or controller and node."""
-    if guest.is_single_program:
-        assert guest.node is not None
-        return {"all": guest.node}
-    sides = {"controller": guest.controller, "node": guest.node}
+    if external.is_single_program:
+        assert external.node is not None
+        return {"all": external.node}
+    sides = {"controller": external.controller, "node": external.node}
     return {mode: command for mode, command in sides.items() if command is not None}
 
 
-def _merge_answers(guest: ExternalDriver, answers: list[DiscoveredDriver]) -> DiscoveredDriver:
+def _merge_answers(external: ExternalDriver, answers: list[DiscoveredDriver]) -> DiscoveredDriver:
     names = list(dict.fromkeys(answer.name for answer in answers))
     if len(names) > 1:
         raise InvalidDriver(f"the controller has the name {names[0]}, the node service {names[1]}")
-    if guest.name and guest.name != names[0]:
-        raise InvalidDriver(f"the driver is described as {guest.name}, but its name is {names[0]}")
+    if external.name and external.name != names[0]:
+        raise InvalidDriver(f"the driver is described as {external.name}, but its name is {names[0]}")
     first, last = answers[0], answers[-1]
     return structs.replace(
         last,
@@ -146,10 +146,10 @@ async def _facts(channel: CsiChannel, mode: str, spec: ContainerSpec, command: C
                 f"`{_format_command(command)}` does not follow CSI: {error.message}"
             ) from error
         except CallError as error:
-            said = f"`{_format_command(command)}` does not answer {method}: {error}"
+            message = f"`{_format_command(command)}` does not answer {method}: {error}"
             if error.code in (Code.UNAVAILABLE, Code.INTERNAL) and method == "GetPluginInfo":
-                said = f"`{_format_command(command)}` listens, but does not implement CSI: {error.message}"
-            raise InvalidDriver(f"{said}{_log_excerpt(spec)}") from error
+                message = f"`{_format_command(command)}` listens, but does not implement CSI: {error.message}"
+            raise InvalidDriver(f"{message}{_log_excerpt(spec)}") from error
 
     info = await ask("GetPluginInfo", v1.GetPluginInfoRequest())
     name = _check_name(info.name)
@@ -211,14 +211,14 @@ def _spec(command: Command, directory: str, mode: str) -> ContainerSpec:
         "POD_IP": "127.0.0.1",
     }
     own = {name: fill_variables(value, variables) for name, value in command.env.items()}
-    brought = [Mount(path, path) for path in host_paths.hidden_paths(command)]
+    hidden = [Mount(path, path) for path in host_paths.hidden_paths(command)]
     return ContainerSpec(
         id=os.path.basename(directory),
         name="driver",
         command=tuple(fill_variables(word, variables) for word in command.argv),
         env={**variables, **own},
         workdir=command.directory,
-        mounts=(*brought, *(Mount(source, target) for source, target in inside.items())),
+        mounts=(*hidden, *(Mount(source, target) for source, target in inside.items())),
         privileged=True,
         log_path=f"{directory}/log",
     )

@@ -80,8 +80,8 @@ def _guest(documents: list[Any], directory: str) -> ExternalDriver:
         raise BadField(
             "", f"there must be one document without `kind`, which describes the driver, not {len(about)}"
         )
-    guest = _about(about[0], directory)
-    return with_objects(guest, [read_object(d) for d in documents if "kind" in d])
+    external = _about(about[0], directory)
+    return with_objects(external, [read_object(d) for d in documents if "kind" in d])
 
 
 def _about(data: Mapping[str, Any], directory: str) -> ExternalDriver:
@@ -200,7 +200,7 @@ def read_object(data: dict[str, Any]) -> Resource:
         raise BadField(f"{data.get('kind')} {name}".strip(), error) from error
 
 
-def with_objects(guest: ExternalDriver, objects: list[Resource]) -> ExternalDriver:
+def with_objects(external: ExternalDriver, objects: list[Resource]) -> ExternalDriver:
     drivers = [o for o in objects if isinstance(o, CSIDriver)]
     if len(drivers) > 1:
         raise BadField(
@@ -208,9 +208,9 @@ def with_objects(guest: ExternalDriver, objects: list[Resource]) -> ExternalDriv
         )
     sorted_out = (CSIDriver, StorageClass, VolumeSnapshotClass, Secret)
     return structs.replace(
-        guest,
+        external,
         driver=drivers[0] if drivers else None,
-        name=guest.name or (drivers[0].name if drivers else ""),
+        name=external.name or (drivers[0].name if drivers else ""),
         classes=tuple(o for o in objects if isinstance(o, StorageClass)),
         snapshot_classes=tuple(o for o in objects if isinstance(o, VolumeSnapshotClass)),
         secrets=tuple(o for o in objects if isinstance(o, Secret)),

@@ -48,10 +48,10 @@ def from_manifests(things: Sequence[Manifest], images: Mapping[str, Command]) ->
             sides.setdefault(side, _command(pod, container, images, things))
     if "node" not in sides:
         raise InvalidDriver(f"no pod of the manifests has the driver and a {REGISTRAR}")
-    guest = ExternalDriver(controller=sides.get("controller"), node=sides["node"])
+    external = ExternalDriver(controller=sides.get("controller"), node=sides["node"])
     try:
         own = [read_object(dict(thing)) for thing in things if thing["kind"] in OWN_KINDS]
-        return with_objects(guest, _ours(own, things))
+        return with_objects(external, _ours(own, things))
     except BadField as error:
         raise InvalidDriver(str(error)) from error
 

@@ -111,16 +111,16 @@ class DiscoveredDriver(Struct, frozen=True, kw_only=True):
         return self.has_topology and any(value in me for value in self.topology.values())
 
 
-def resolve_shape(guest: ExternalDriver, facts: DiscoveredDriver) -> DeploymentShape:
+def resolve_shape(external: ExternalDriver, facts: DiscoveredDriver) -> DeploymentShape:
     """Where instances run; derived unless given. Raises InvalidDriver."""
-    if guest.shape is DeploymentShape.PER_NODE and facts.attaches:
+    if external.shape is DeploymentShape.PER_NODE and facts.attaches:
         raise InvalidDriver(
             f"deployment: per-node is not possible for {facts.name}, which attaches volumes"
             f" (PUBLISH_UNPUBLISH_VOLUME): an attacher needs one controller; use {DeploymentShape.ONE_NODE}"
         )
-    if guest.shape is not DeploymentShape.AUTO:
-        return guest.shape
-    if not (facts.is_local and guest.is_single_program):
+    if external.shape is not DeploymentShape.AUTO:
+        return external.shape
+    if not (facts.is_local and external.is_single_program):
         return DeploymentShape.CENTRAL
     # Attacher and resizer call one controller for all volumes. With a driver that knows only the volumes of
     # its own node, this works if all volumes are on one node.

@@ -49,7 +49,7 @@ Manifest = dict[str, Any]
 
 
 def build_manifests(
-    guest: ExternalDriver,
+    external: ExternalDriver,
     facts: DiscoveredDriver,
     *,
     shared: str = "",
@@ -61,38 +61,38 @@ def build_manifests(
     `shared`: the directory of $SHARED_DIR; `default`: make its class the default class; `node`: where a
     driver with the shape one-node runs.
     """
-    where = resolve_shape(guest, facts)
+    where = resolve_shape(external, facts)
     namespace = namespace_of(facts)
     things: list[Manifest] = [
         _manifest("v1", "Namespace", namespace),
         _manifest("v1", "ServiceAccount", "driver", namespace),
     ]
-    sidecars = sorted(_sidecars(guest, facts, where))
+    sidecars = sorted(_sidecars(external, facts, where))
     things += [bind_sidecar(f"{namespace}-{name}", namespace, "driver", name) for name in sidecars]
     if sidecars:
         things.append(bind_leases("driver-leases", namespace, "driver"))
     made = [parse_object(thing) for thing in things]
-    made += [_in(namespace, secret) for secret in guest.secrets]
-    made.append(guest.driver or parse_object(_driver(facts)))
-    made += _classes(guest, facts, where, default=default, node=node)
-    made += guest.objects
+    made += [_in(namespace, secret) for secret in external.secrets]
+    made.append(external.driver or parse_object(_driver(facts)))
+    made += _classes(external, facts, where, default=default, node=node)
+    made += external.objects
     layout = _WorkloadBuilder(
-        guest, facts, where, namespace, shared or f"{KUBELET}/csi-shared/{facts.name}", node
+        external, facts, where, namespace, shared or f"{KUBELET}/csi-shared/{facts.name}", node
     )
     made += [parse_object(thing) for thing in layout.workloads()]
     return made
 
 
 def expected_driver(
-    guest: ExternalDriver, facts: DiscoveredDriver, nodes: Sequence[str], *, node: str = FIRST_NODE
+    external: ExternalDriver, facts: DiscoveredDriver, nodes: Sequence[str], *, node: str = FIRST_NODE
 ) -> ExpectedDriver:
     """What to wait for until the driver is ready."""
-    where = resolve_shape(guest, facts)
+    where = resolve_shape(external, facts)
     namespace = namespace_of(facts)
     controller = WorkloadRef("Deployment", namespace, "controller")
     if where is DeploymentShape.ONE_NODE:
         return ExpectedDriver(facts.name, (node,), WorkloadRef("StatefulSet", namespace, "driver"))
-    central = where is DeploymentShape.CENTRAL and _has_controller(guest, facts)
+    central = where is DeploymentShape.CENTRAL and _has_controller(external, facts)
     return ExpectedDriver(facts.name, tuple(nodes), controller if central else None)
 
 
@@ -100,8 +100,8 @@ def namespace_of(facts: DiscoveredDriver) -> str:
     return sanitize_driver(facts.name.lower()).strip("-")
 
 
-def _has_controller(guest: ExternalDriver, facts: DiscoveredDriver) -> bool:
-    return guest.controller is not None and "CONTROLLER_SERVICE" in facts.plugin
+def _has_controller(external: ExternalDriver, facts: DiscoveredDriver) -> bool:
+    return external.controller is not None and "CONTROLLER_SERVICE" in facts.plugin
 
 
 def _in(namespace: str, secret: Secret) -> Secret:
@@ -132,18 +132,18 @@ def _publishes_capacity(facts: DiscoveredDriver) -> bool:
 
 
 def _classes(
-    guest: ExternalDriver, facts: DiscoveredDriver, where: DeploymentShape, *, default: bool, node: str
+    external: ExternalDriver, facts: DiscoveredDriver, where: DeploymentShape, *, default: bool, node: str
 ) -> list[Resource]:
-    made: list[Resource] = list(guest.classes)
-    if not guest.classes and facts.provisions:
+    made: list[Resource] = list(external.classes)
+    if not external.classes and facts.provisions:
         made.append(parse_object(_class(facts, where, default=default, node=node)))
-    made += guest.snapshot_classes
-    if not guest.snapshot_classes and facts.snapshots:
+    made += external.snapshot_classes
+    if not external.snapshot_classes and facts.snapshots:
         marked = {"annotations": {DEFAULT_SNAPSHOT_CLASS_ANNOTATION: "true"}}
         thing = _manifest("snapshot.storage.k8s.io/v1", "VolumeSnapshotClass", facts.name)
         thing["metadata"] |= marked
         made.append(parse_object(thing | {"driver": facts.name, "deletionPolicy": "Delete"}))
-    if facts.groups and not any(isinstance(own, VolumeGroupSnapshotClass) for own in guest.objects):
+    if facts.groups and not any(isinstance(own, VolumeGroupSnapshotClass) for own in external.objects):
         thing = _manifest("groupsnapshot.storage.k8s.io/v1beta2", "VolumeGroupSnapshotClass", facts.name)
         thing["metadata"]["annotations"] = {DEFAULT_GROUP_SNAPSHOT_CLASS_ANNOTATION: "true"}
         made.append(parse_object(thing | {"driver": facts.name, "deletionPolicy": "Delete"}))
@@ -176,7 +176,9 @@ def _class(facts: DiscoveredDriver, where: DeploymentShape, *, default: bool, no
 # --- workloads
 
 
-def _sidecars(guest: ExternalDriver, facts: DiscoveredDriver, where: DeploymentShape) -> dict[str, list[str]]:
+def _sidecars(
+    external: ExternalDriver, facts: DiscoveredDriver, where: DeploymentShape
+) -> dict[str, list[str]]:
     """The sidecars that the driver's capabilities and its CSIDriver need, with their flags."""
     each = where is DeploymentShape.PER_NODE
     made: dict[str, list[str]] = {}
@@ -189,7 +191,7 @@ def _sidecars(guest: ExternalDriver, facts: DiscoveredDriver, where: DeploymentS
             made["provisioner"] += ["--enable-capacity", f"--capacity-ownerref-level={level}"]
     # With attachRequired, a driver without ControllerPublishVolume still needs an attacher, which then marks
     # volumes as attached without a call.
-    if facts.attaches or _notes_attachments(guest):
+    if facts.attaches or _notes_attachments(external):
         made["attacher"] = ["--timeout=60s", *(["--leader-election"] if each else [])]
     # A resizer calls one controller for all volumes: it cannot serve the volumes of one node only. If only
     # nodes expand volumes, it makes no calls, and any replica may lead.
@@ -202,21 +204,21 @@ def _sidecars(guest: ExternalDriver, facts: DiscoveredDriver, where: DeploymentS
     return made
 
 
-def _notes_attachments(guest: ExternalDriver) -> bool:
-    return guest.driver is not None and guest.driver.spec.attach_required is not False
+def _notes_attachments(external: ExternalDriver) -> bool:
+    return external.driver is not None and external.driver.spec.attach_required is not False
 
 
 class _WorkloadBuilder:
     def __init__(
         self,
-        guest: ExternalDriver,
+        external: ExternalDriver,
         facts: DiscoveredDriver,
         where: DeploymentShape,
         namespace: str,
         shared: str,
         node: str,
     ) -> None:
-        self.guest, self.facts, self.where = guest, facts, where
+        self.external, self.facts, self.where = external, facts, where
         self.namespace, self.shared, self.node = namespace, shared, node
 
     def workloads(self) -> list[Manifest]:
@@ -224,39 +226,39 @@ class _WorkloadBuilder:
             return [self._one_node()]
         each = self.where is DeploymentShape.PER_NODE
         found = [self._every_node(sidecars=each)]
-        if not each and _has_controller(self.guest, self.facts):
+        if not each and _has_controller(self.external, self.facts):
             found.insert(0, self._controller())
         return found
 
     def _controller(self) -> Manifest:
-        assert self.guest.controller is not None
+        assert self.external.controller is not None
         beside = [*self._sidecar_containers(self._controller_sidecars()), self._liveness()]
-        containers = [self._driver(self.guest.controller, "controller"), *beside]
-        spec = self._pod(containers, self.guest.controller, {"emptyDir": {}})
+        containers = [self._driver(self.external.controller, "controller"), *beside]
+        spec = self._pod(containers, self.external.controller, {"emptyDir": {}})
         return self._workload(
             "Deployment", "controller", spec, {"replicas": 1, "strategy": {"type": "Recreate"}}
         )
 
     def _every_node(self, *, sidecars: bool) -> Manifest:
-        assert self.guest.node is not None
-        everything = frozenset(_sidecars(self.guest, self.facts, self.where))
+        assert self.external.node is not None
+        everything = frozenset(_sidecars(self.external, self.facts, self.where))
         beside = self._sidecar_containers(
             everything if sidecars else everything - self._controller_sidecars()
         )
         mode = "all" if sidecars else "node"
-        containers = [self._driver(self.guest.node, mode), self._registrar(), *beside, self._liveness()]
-        spec = self._pod(containers, self.guest.node, self._plugin())
+        containers = [self._driver(self.external.node, mode), self._registrar(), *beside, self._liveness()]
+        spec = self._pod(containers, self.external.node, self._plugin())
         return self._workload("DaemonSet", "node", spec, {})
 
     def _one_node(self) -> Manifest:
-        assert self.guest.node is not None
+        assert self.external.node is not None
         beside = [
             self._registrar(),
-            *self._sidecar_containers(_sidecars(self.guest, self.facts, self.where)),
+            *self._sidecar_containers(_sidecars(self.external, self.facts, self.where)),
             self._liveness(),
         ]
-        containers = [self._driver(self.guest.node, "all"), *beside]
-        spec = self._pod(containers, self.guest.node, self._plugin())
+        containers = [self._driver(self.external.node, "all"), *beside]
+        spec = self._pod(containers, self.external.node, self._plugin())
         spec["nodeSelector"] = {HOSTNAME_LABEL: self.node}
         return self._workload("StatefulSet", "driver", spec, {"replicas": 1, "serviceName": "driver"})
 
@@ -279,8 +281,8 @@ class _WorkloadBuilder:
             _directory("state", f"{KUBELET}/csi-data/{self.facts.name}"),
             _directory("shared", self.shared),
         ]
-        brought = host_paths.hidden_paths(command)
-        volumes += [{"name": f"path-{n}", "hostPath": {"path": path}} for n, path in enumerate(brought)]
+        hidden = host_paths.hidden_paths(command)
+        volumes += [{"name": f"path-{n}", "hostPath": {"path": path}} for n, path in enumerate(hidden)]
         return {
             "serviceAccountName": "driver",
             "hostNetwork": True,
@@ -305,8 +307,8 @@ class _WorkloadBuilder:
             {"name": "state", "mountPath": STATE},
             {"name": "shared", "mountPath": SHARED},
         ]
-        brought = host_paths.hidden_paths(command)
-        mounts += [{"name": f"path-{n}", "mountPath": path} for n, path in enumerate(brought)]
+        hidden = host_paths.hidden_paths(command)
+        mounts += [{"name": f"path-{n}", "mountPath": path} for n, path in enumerate(hidden)]
         return {
             "name": "driver",
             "image": f"localhost/{self.facts.name.lower()}",
@@ -333,11 +335,11 @@ class _WorkloadBuilder:
 
     def _controller_sidecars(self) -> frozenset[str]:
         """The sidecars next to the controller. Only the node service reports that nodes expand volumes."""
-        apart = self.facts.expands_on_nodes and not self.guest.is_single_program
-        return frozenset(_sidecars(self.guest, self.facts, self.where)) - ({"resizer"} if apart else set())
+        apart = self.facts.expands_on_nodes and not self.external.is_single_program
+        return frozenset(_sidecars(self.external, self.facts, self.where)) - ({"resizer"} if apart else set())
 
     def _sidecar_containers(self, wanted: Collection[str]) -> list[Manifest]:
-        found = {n: f for n, f in _sidecars(self.guest, self.facts, self.where).items() if n in wanted}
+        found = {n: f for n, f in _sidecars(self.external, self.facts, self.where).items() if n in wanted}
         return [self._sidecar(f"csi-{n}", f"volplane/csi-{n}", n, flags) for n, flags in found.items()]
 
     def _sidecar(self, name: str, image: str, role: str, flags: list[str]) -> Manifest:
@@ -349,7 +351,7 @@ class _WorkloadBuilder:
         return {
             "name": name,
             "image": image,
-            "args": [f"--csi-address={SOCKET}", *flags, *self.guest.sidecars.get(role, ())],
+            "args": [f"--csi-address={SOCKET}", *flags, *self.external.sidecars.get(role, ())],
             "env": [_from_field(name, path) for name, path in fields.items()],
             "volumeMounts": [{"name": "socket", "mountPath": "/csi"}],
         }

@@ -115,8 +115,10 @@ class EtcdStore:
                 f"{self._keys} in etcd has keys of another program, such as {first}; choose another prefix"
             )
         if mark.kvs[0].value != MARK:
-            told = mark.kvs[0].value.decode(errors="replace")
-            raise StoreFailed(f"{self._keys} in etcd is of another format: {told!r}, not {MARK.decode()!r}")
+            message = mark.kvs[0].value.decode(errors="replace")
+            raise StoreFailed(
+                f"{self._keys} in etcd is of another format: {message!r}, not {MARK.decode()!r}"
+            )
 
     @property
     def revision(self) -> int:
@@ -180,8 +182,8 @@ class EtcdStore:
             async with asyncio.timeout(PATIENCE):
                 await self._follower.wait_for(revision)
         except TimeoutError:
-            told = f"etcd is at revision {revision}, but its watch has come only to {self.revision}"
-            raise StoreFailed(told) from None
+            message = f"etcd is at revision {revision}, but its watch has come only to {self.revision}"
+            raise StoreFailed(message) from None
 
     async def _ask_revision(self) -> int:
         answer = await self._members.read("Range", requests.newest(self._keys))

@@ -35,7 +35,7 @@ def parse_endpoint(url: str) -> EtcdEndpoint:
         raise StoreFailed(f"{url!r} is not an address of an etcd server: {error}") from error
     if parts.scheme not in ("http", "https") or not host or parts.path not in ("", "/"):
         raise StoreFailed(
-            f"{url!r} is no address of an etcd server; it looks like https://host:{DEFAULT_PORT}"
+            f"{url!r} is not an address of an etcd server; expected https://host:{DEFAULT_PORT}"
         )
     shown = f"[{host}]" if ":" in host else host
     return EtcdEndpoint(f"{parts.scheme}://{shown}:{port}", f"{shown}:{port}", parts.scheme == "https")

@@ -21,7 +21,7 @@ from volplane.store.etcd.history import EtcdHistory
 from volplane.store.etcd.keys import ALL, EtcdKeys
 from volplane.store.etcd.local_copy import CopyDiverged, LocalCopy
 from volplane.store.etcd.members import EtcdCompacted, EtcdMembers, MemberUnreachable
-from volplane.store.etcd.stream import EtcdWatchStream, WatchStreamEnded, is_honest
+from volplane.store.etcd.stream import EtcdWatchStream, WatchStreamEnded, has_ordered_progress
 
 log = logging.getLogger(__name__)
 
@@ -123,13 +123,13 @@ class Follower:
         member = self._members.current
         try:
             await self._members.select_member()
-            keys = self._keys.everything if is_honest(member.version) else ALL
+            keys = self._keys.everything if has_ordered_progress(member.version) else ALL
             async with EtcdWatchStream(member, keys, self._copy.revision) as stream:
                 self._stream, self._opened = stream, True
                 while True:
-                    told = await stream.next()
-                    self._copy.apply(told.events)
-                    self._copy.advance(told.progress)
+                    batch = await stream.next()
+                    self._copy.apply(batch.events)
+                    self._copy.advance(batch.progress)
         except _TROUBLE as error:
             if not isinstance(error, RevisionCompacted):
                 self._members.switch_member(member, str(error))

@@ -147,8 +147,8 @@ class EtcdMembers:
         met = [member.read_status() for member in self._members]
         await asyncio.gather(*met, return_exceptions=True)  # unreachable ones are checked when they are used
         if len({member.cluster for member in self._members if member.cluster}) > 1:
-            told = ", ".join(f"{m.url} of {m.cluster:x}" for m in self._members if m.cluster)
-            raise StoreFailed(f"these etcd servers do not belong to one cluster: {told}")
+            message = ", ".join(f"{m.url} of {m.cluster:x}" for m in self._members if m.cluster)
+            raise StoreFailed(f"these etcd servers do not belong to one cluster: {message}")
 
     async def select_member(self) -> EtcdMember:
         """The member for the next call. Raises MemberUnreachable, AioRpcError."""
@@ -200,8 +200,8 @@ class EtcdMembers:
         if verdict is not EtcdOutcome.FULL:
             self.switch_member(member, _why(error))
         if verdict in (EtcdOutcome.UNKNOWN, EtcdOutcome.FULL) and not repeatable:
-            told = f"etcd at {member.url} did not say whether the write was stored: {_why(error)}"
-            raise WriteUncertain(told) from error
+            message = f"etcd at {member.url} did not say whether the write was stored: {_why(error)}"
+            raise WriteUncertain(message) from error
 
     async def _pause(self, failures: int, deadline: float, error: Exception) -> None:
         """Try the next member at once; wait only after all have failed."""

@@ -26,7 +26,7 @@ from volplane.store.etcd.proto import rpc_pb2 as pb
 EVERYBODY = -1  # the watch id in a response to a progress request
 
 # Before these versions, a progress response may overtake events (etcd issues 15220 and 17507).
-_HONEST = {(3, 4): 31, (3, 5): 13}
+_ORDERED_SINCE = {(3, 4): 31, (3, 5): 13}
 
 
 class WatchStreamEnded(Exception):
@@ -44,7 +44,7 @@ class EtcdWatchStream:
     def __init__(self, member: EtcdMember, keys: Range, known: int, *, previous: bool = False) -> None:
         self._member = member
         self._known = known
-        self._honest = is_honest(member.version)
+        self._has_ordered_progress = has_ordered_progress(member.version)
         self._create = pb.WatchCreateRequest(
             key=keys[0],
             range_end=keys[1],
@@ -81,7 +81,7 @@ class EtcdWatchStream:
     @property
     def supports_progress_requests(self) -> bool:
         """Whether progress responses are reliable."""
-        return self._honest
+        return self._has_ordered_progress
 
     async def request_progress(self) -> None:
         """Request progress. The response follows all events up to it. Raises WatchStreamEnded."""
@@ -96,7 +96,7 @@ class EtcdWatchStream:
             if not answer.fragment:
                 break
         if not events:
-            believed = self._honest or answer.watch_id != EVERYBODY
+            believed = self._has_ordered_progress or answer.watch_id != EVERYBODY
             return StreamBatch([], answer.header.revision if believed else 0)
         if events[0].kv.mod_revision <= self._known:
             events = [event for event in events if event.kv.mod_revision > self._known]
@@ -127,13 +127,13 @@ class EtcdWatchStream:
         return answer
 
 
-def is_honest(version: str) -> bool:
+def has_ordered_progress(version: str) -> bool:
     """Whether progress responses are in order with events. Unknown versions are not trusted."""
     try:
         major, minor, patch = (int(part) for part in version.split("-")[0].split("."))
     except ValueError:
         return False
-    return (major, minor) > (3, 5) or patch >= _HONEST.get((major, minor), 1 << 30)
+    return (major, minor) > (3, 5) or patch >= _ORDERED_SINCE.get((major, minor), 1 << 30)
 
 
 def _is_cancelling() -> bool:

@@ -96,7 +96,7 @@ class SqliteWriter:
             error: StoreError | None = None
             try:
                 job()
-            except Exception as refused:  # whatever it is, nobody may wait for this thread in vain
+            except Exception as refused:  # any error must be reported: callers wait for this thread
                 error = StoreFailed(str(refused))
             self._loop.call_soon_threadsafe(_settle, done, error)
 
@@ -131,7 +131,7 @@ class SqliteWriter:
                 writes = self._take()
                 try:
                     batch = self._commit(writes)
-                except Exception as error:  # whatever it is, nobody may wait for this thread in vain
+                except Exception as error:  # any error must be reported: callers wait for this thread
                     batch = _fail_all(writes, self._stop_writes(error))
                 self._loop.call_soon_threadsafe(self._tell, batch)
             if job is not None:

@@ -1,4 +1,4 @@
-"""Background tasks have an owner that hears of their errors and ends them."""
+"""Background tasks have an owner that gets their errors and ends them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""An operator as people write them with kopf: a Painting gets a config map with its paint, and a status.
+"""A typical kopf operator: a Painting gets a config map with its paint, and a status.
 
-Run with `kopf run`; the test beside it is its only user.
+Run with `kopf run` by test_kopf_operator.py.
 """
 
 from __future__ import annotations

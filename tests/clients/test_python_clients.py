@@ -1,4 +1,4 @@
-"""The Python clients that people write scripts and operators with, unmodified, each with its own story."""
+"""Python clients for scripts and operators, each with a typical scenario."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ PATIENCE = 60
 
 @pytest.fixture(autouse=True)
 def _collected() -> Iterator[None]:
-    """Sockets that a client forgot are collected where their warnings are ignored."""
+    """Collect the sockets that clients leave open while their warnings are ignored."""
     yield
     gc.collect()
 
 
 @pytest.fixture(scope="module")
 def sleeper(up: Up) -> str:
-    """A pod with a container that runs; all clients exec into it."""
+    """A running pod, into which all clients exec."""
     container = {
         "name": "main",
         "image": "busybox",
@@ -65,7 +65,7 @@ def sleeper(up: Up) -> str:
 
 @pytest.fixture
 def namespace(up: Up, request: pytest.FixtureRequest) -> Iterator[str]:
-    """One for each story."""
+    """One namespace per scenario."""
     name = request.node.name.removeprefix("test_").replace("_", "-")[:60].rstrip("-")
     up.kubectl("create", "namespace", name)
     # It is made after the namespace; a story that watches must not see it come.
@@ -179,8 +179,8 @@ def test_kubernetes_execs_and_reads_logs(official: Any, sleeper: str) -> None:
     core = kubernetes.client.CoreV1Api(official)
     call = (core.connect_get_namespaced_pod_exec, sleeper, "default")
     kept = {"stderr": True, "stdin": False, "stdout": True, "tty": False}
-    told = kubernetes.stream.stream(*call, command=["echo", "hello"], **kept)
-    assert told == "hello\n"
+    output = kubernetes.stream.stream(*call, command=["echo", "hello"], **kept)
+    assert output == "hello\n"
     talk = kubernetes.stream.stream(*call, command=["sh"], **{**kept, "stdin": True}, _preload_content=False)
     talk.write_stdin("echo heard; exit 3\n")
     talk.run_forever(timeout=PATIENCE)
@@ -252,10 +252,10 @@ async def test_kubernetes_asyncio_execs(up: Up, sleeper: str) -> None:
     await kubernetes_asyncio.config.load_kube_config(up.kubeconfig, client_configuration=settings)
     async with kubernetes_asyncio.stream.WsApiClient(settings) as api, asyncio.timeout(PATIENCE):
         core = kubernetes_asyncio.client.CoreV1Api(api)
-        told = await core.connect_get_namespaced_pod_exec(
+        output = await core.connect_get_namespaced_pod_exec(
             sleeper, "default", command=["sh", "-c", "echo answer $((6*7))"], stdout=True, stderr=True
         )
-        assert told == "answer 42\n"
+        assert output == "answer 42\n"
 
 
 # --- lightkube
@@ -322,6 +322,6 @@ async def test_kr8s_creates_watches_patches_and_execs(up: Up, namespace: str, sl
 
 
 def test_the_kubeconfig_says_who_we_are(up: Up) -> None:
-    """All of the above log in by this certificate."""
+    """All clients above authenticate with this certificate."""
     config = yaml.safe_load(Path(up.kubeconfig).read_text())
     assert base64.b64decode(config["users"][0]["user"]["client-certificate-data"]).startswith(b"-----BEGIN")

@@ -1,4 +1,4 @@
-"""Real drivers, started once and asked; and programs that are none, with what is said of them."""
+"""Discovery of real drivers, and error messages for programs that are not drivers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "04-your-own-driver
 
 
 def python(*words: str) -> Command:
-    """Our own interpreter, with our own sources."""
+    """The Python interpreter of the tests, with the sources."""
     path = os.pathsep.join(p for p in sys.path if p)
     return Command((sys.executable, *words), {"PYTHONPATH": path}, str(EXAMPLE))
 

@@ -1,4 +1,4 @@
-"""A driver's file: what it says, and what is said of one that is wrong."""
+"""Driver files, and error messages for invalid ones."""
 
 from __future__ import annotations
 

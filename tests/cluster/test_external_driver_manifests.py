@@ -1,4 +1,4 @@
-"""A driver as its author deploys it, started by itself: its arguments and environment, with other places."""
+"""A driver found in its deployment manifests: arguments and environment with replaced paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Drivers of several nodes of one machine have one health port in their manifests; each is asked itself."""
+"""Drivers of several nodes on one machine have the same health port in their manifests; each is probed
+itself.
+"""
 
 from __future__ import annotations
 

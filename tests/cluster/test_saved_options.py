@@ -1,4 +1,4 @@
-"""What was brought is brought again: kept in the data directory, shown, and replaced by what is said anew."""
+"""The options of `up` are saved in the data directory, shown at the next start, and replaced by new ones."""
 
 from __future__ import annotations
 
@@ -105,10 +105,10 @@ def test_a_file_that_is_gone_is_told_with_the_way_out(layout: DataDirectory, tmp
     with save_options(layout, collect_options(drivers=["d.yaml"])):
         pass
     (tmp_path / "d.yaml").unlink()
-    with pytest.raises(CommandError, match="no such file") as told:
+    with pytest.raises(CommandError, match="no such file") as caught:
         resolve_user_drivers(str(layout.directory))
-    assert f"had the options --driver {tmp_path}/d.yaml" in str(told.value)
-    assert "--builtin-drivers" in str(told.value)
+    assert f"had the options --driver {tmp_path}/d.yaml" in str(caught.value)
+    assert "--builtin-drivers" in str(caught.value)
 
 
 def test_what_cannot_be_read_is_not_taken_for_nothing(layout: DataDirectory) -> None:

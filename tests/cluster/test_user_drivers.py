@@ -1,4 +1,4 @@
-"""What a user brings besides drivers: manifests, and programs in the place of images."""
+"""Manifests and programs that replace images."""
 
 from __future__ import annotations
 

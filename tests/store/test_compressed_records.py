@@ -1,4 +1,4 @@
-"""Records that are hardly read take less memory, and nobody who reads them can tell."""
+"""Rarely read records take less memory, and read the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure parts of the store on etcd: what an answer means, where servers are, how keys are spelled."""
+"""Pure parts of the store on etcd: error classification, addresses, keys."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_progress_is_believed_from_the_versions_that_repaired_it(version: str, o
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "expected"),
     [
         ("http://127.0.0.1:2379", ("http://127.0.0.1:2379", "127.0.0.1:2379", False)),
         ("https://etcd-1.example:2380/", ("https://etcd-1.example:2380", "etcd-1.example:2380", True)),
@@ -75,9 +75,9 @@ def test_progress_is_believed_from_the_versions_that_repaired_it(version: str, o
         ("localhost:2379", ("http://localhost:2379", "localhost:2379", False)),
     ],
 )
-def test_addresses(url: str, told: tuple[str, str, bool]) -> None:
+def test_addresses(url: str, expected: tuple[str, str, bool]) -> None:
     endpoint = parse_endpoint(url)
-    assert (endpoint.url, endpoint.target, endpoint.secure) == told
+    assert (endpoint.url, endpoint.target, endpoint.secure) == expected
 
 
 @pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://x:port", "http://x/v3", "http://x:99999"])

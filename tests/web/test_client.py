@@ -1,4 +1,4 @@
-"""The client against our own server, and against servers that misbehave."""
+"""The HTTP client with our server, and with servers that misbehave."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def command(settings: ClusterOptions, separate: bool, log_level: str, **given: A
     Writes a kubeconfig into the data directory. Ctrl-C stops the pods, unmounts the volumes and releases the
     loop devices. A start on the same directory continues where the last one stopped.
 
-    Your own driver replaces the built-in drivers unless --builtin-drivers is given. The next start on the same
-    directory uses the same drivers, manifests and images unless you give others.
+    Your own driver replaces the built-in drivers unless --builtin-drivers is given. The next start on the
+    same directory uses the same drivers, manifests and images unless you give others.
     """
     require_root()
     drivers, again = resolve_user_drivers(settings.data_dir, **given)

@@ -191,7 +191,7 @@ async def test_members_of_two_clusters_are_refused(tmp_path: Path) -> None:
     with (
         etcd(tmp_path / "one") as one,
         etcd(tmp_path / "two", "--initial-cluster-token", "two") as two,
-        pytest.raises(StoreFailed, match="not of one cluster"),
+        pytest.raises(StoreFailed, match="do not belong to one cluster"),
     ):
         async with open_store(one, two):
             pass

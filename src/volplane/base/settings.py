@@ -114,7 +114,7 @@ class Flag(Struct, frozen=True):
 
 @cache  # every container of a built-in image asks, and reading annotations takes a millisecond
 def flags(settings: type[Struct]) -> Mapping[str, Flag]:
-    """The flags of a settings Struct by their names."""
+    """The flags of an options Struct by name."""
     hints = get_type_hints(settings)
     notes = get_type_hints(settings, include_extras=True)
     found: dict[str, Flag] = {}

@@ -15,7 +15,7 @@ from volplane.cli.error import CommandError
 GROUPS = {
     "Cluster": {
         "up": "start a cluster and serve until stopped",
-        "demo": "show the journey of a volume on this machine: claim, pod, data, move",
+        "demo": "show every step of a volume on this machine: claim, pod, data, move",
         "env": "print the shell exports for kubectl and aws",
         "crash": "kill a role, or a node with its containers, to test recovery",
     },

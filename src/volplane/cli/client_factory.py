@@ -11,7 +11,7 @@ from volplane.client.https import HttpsTransport
 
 
 def open_transport(kubeconfig: str, component: str, *, server: str = "") -> HttpsTransport:
-    """Raises Failure."""
+    """Raises CommandError."""
     path = kubeconfig or os.environ.get("KUBECONFIG", "")
     try:
         if path:
@@ -22,5 +22,5 @@ def open_transport(kubeconfig: str, component: str, *, server: str = "") -> Http
 
 
 def connect(kubeconfig: str, component: str, *, server: str = "") -> Client:
-    """Raises Failure."""
+    """Raises CommandError."""
     return Client(open_transport(kubeconfig, component, server=server), component=component)

@@ -25,7 +25,7 @@ WIDTH = 110  # of the table, also without a terminal
 @click.option("--keep", is_flag=True, help="keep the data directory")
 @click.option("--log-level", default="ERROR", metavar="error", help="debug, info, warning or error")
 def command(keep: bool, log_level: str) -> None:
-    """Show the whole journey of a volume on this machine, in a few seconds.
+    """Show every step of a volume on this machine, in a few seconds.
 
     Starts a cluster of two nodes in a temporary directory, creates a claim and a pod through the API, prints
     each step with the component that took it, moves the pod to the other node, reads the data back, and

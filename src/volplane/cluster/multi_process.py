@@ -112,7 +112,7 @@ class RoleFiles:
 
 
 class MultiProcessCluster:
-    """`async with MultiProcessCluster(settings) as cluster:` like `Cluster`, with a process per role."""
+    """`async with MultiProcessCluster(options) as cluster:` like `Cluster`, with one process per role."""
 
     def __init__(self, settings: ClusterOptions, drivers: UserDrivers = NO_USER_DRIVERS) -> None:
         self.settings, self.user_drivers = settings, drivers

@@ -127,7 +127,7 @@ class StoreWatch(Protocol):
 
     @property
     def progress(self) -> int:
-        """Every matching event up to this revision has been handed out."""
+        """All matching events up to this revision have been returned."""
 
     async def __aenter__(self) -> StoreWatch: ...
     async def __aexit__(

@@ -192,7 +192,7 @@ def _only(data: Mapping[str, Any], known: tuple[str, ...], field: str) -> None:
 
 
 def read_object(data: dict[str, Any]) -> Resource:
-    """Raises BadField."""
+    """Convert an object of the file. Raises BadField."""
     name = (data.get("metadata") or {}).get("name", "")
     try:
         return parse_object(data)

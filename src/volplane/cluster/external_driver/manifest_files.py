@@ -118,7 +118,7 @@ def _command(
 
 
 def _environment(container: Manifest, things: Sequence[Manifest]) -> dict[str, str]:
-    """Raises BadGuest."""
+    """The environment of the container. Raises InvalidDriver."""
     who = f"container {container.get('name', '')}"
     known: dict[str, str] = {}
     for source in container.get("envFrom") or ():

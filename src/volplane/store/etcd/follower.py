@@ -26,7 +26,7 @@ from volplane.store.etcd.stream import EtcdWatchStream, WatchStreamEnded, has_or
 log = logging.getLogger(__name__)
 
 HISTORY = (
-    1000  # revisions of the past that a new copy starts with, so that watchers of a restarted server go on
+    1000  # revisions of history that a new copy starts with, so that watches of a restarted server can resume
 )
 RETRY = Backoff(0.05, 1.0)  # between two attempts to watch
 PROGRESS = Backoff(0.005, 0.25)  # between progress requests; an event under way arrives sooner than the first

@@ -44,13 +44,13 @@ class EtcdHistory:
             start = answer.kvs[-1].key + b"\0"
 
     async def get(self, key: str, revision: int) -> StoreRecord | None:
-        """PastGone, NotYet, Failed."""
+        """Raises EtcdCompacted, EtcdFutureRevision, StoreFailed."""
         outer = self._keys.outer(key)
         answer = await self._members.read("Range", requests.page((outer, b""), revision=revision))
         return requests.record(self._keys, answer.kvs[0]) if answer.kvs else None
 
     async def list(self, keys: Range, *, limit: int, revision: int) -> Listing:
-        """PastGone, NotYet, Failed."""
+        """Raises EtcdCompacted, EtcdFutureRevision, StoreFailed."""
         if keys[0] >= keys[1]:
             return Listing([], revision, 0)
         answer = await self._members.read("Range", requests.page(keys, limit=limit, revision=revision))
@@ -100,7 +100,7 @@ class EtcdHistory:
         if previous is None and (event.type == _DELETE or kv.version > 1):
             raise RevisionCompacted(
                 kv.mod_revision
-            )  # while we read: the event is still there, the state before it not
+            )  # compacted while reading: the event still exists, the state before it does not
         return StoreEvent(
             kv.mod_revision, None if event.type == _DELETE else requests.record(self._keys, kv), previous
         )

@@ -111,7 +111,7 @@ class EtcdMember:
         self.version, self.cluster = status.version, status.header.cluster_id
 
     async def call(self, method: str, request: Message, timeout: float) -> Any:
-        """Unreachable, AioRpcError."""
+        """Raises MemberUnreachable, AioRpcError."""
         if not self.cluster:
             await self._wait_until_connected()
         async with asyncio.timeout(timeout + SLACK):

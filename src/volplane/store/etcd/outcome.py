@@ -17,7 +17,7 @@ _Code = grpc.StatusCode
 class EtcdOutcome(StrEnum):
     REFUSED = "refused"  # not done, and other members would refuse it, too
     ELSEWHERE = "elsewhere"  # not done by this member; another one may do it
-    TOO_LARGE = "too large"  # not done, and no other member would do it
+    TOO_LARGE = "too large"  # not done, and other members would refuse it, too
     UNKNOWN = "unknown"  # possibly done
     FULL = "full"  # possibly done; the database is full on all members
     COMPACTED = "compacted"

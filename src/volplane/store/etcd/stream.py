@@ -39,7 +39,7 @@ class StreamBatch(NamedTuple):
 
 
 class EtcdWatchStream:
-    """`async with Stream(…) as stream: await stream.next()`."""
+    """`async with EtcdWatchStream(…) as stream: await stream.next()`."""
 
     def __init__(self, member: EtcdMember, keys: Range, known: int, *, previous: bool = False) -> None:
         self._member = member
@@ -56,12 +56,12 @@ class EtcdWatchStream:
         self._call: Any = None
 
     async def __aenter__(self) -> EtcdWatchStream:
-        """Broken, Compacted."""
+        """Raises WatchStreamEnded, RevisionCompacted."""
         self._call = self._member.watch(metadata=LEADER)
         try:
             async with asyncio.timeout(READ_PATIENCE):
                 await self._write(pb.WatchRequest(create_request=self._create))
-                await self._read()  # that it was created
+                await self._read()  # the confirmation that it was created
         except TimeoutError:
             self.cancel()
             raise WatchStreamEnded("the watch was not created in time") from None
@@ -88,7 +88,7 @@ class EtcdWatchStream:
         await self._write(pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
 
     async def next(self) -> StreamBatch:
-        """Broken, Compacted."""
+        """Raises WatchStreamEnded, RevisionCompacted."""
         events: list[kv_pb2.Event] = []
         while True:
             answer = await self._read()

@@ -86,10 +86,10 @@ class SqliteStore:
         compressed_prefixes: tuple[str, ...] = (),
         window: int = WINDOW_EVENTS,
     ) -> SqliteStore:
-        """Open or create the database file; its directory is made private. InUse, Failed.
+        """Open or create the database file; its directory is made private. Raises StoreInUse, StoreFailed.
 
-        `packed`: how keys begin whose records are many and hardly read; they take less memory.
-        `window`: events kept in memory for who looks back; what is older is read from disk.
+        `compressed_prefixes`: prefixes of keys whose records are many and rarely read; they take less memory.
+        `window`: number of events in memory; older ones are read from disk.
         """
         executor = ThreadPoolExecutor(1, "store-reader")
         try:

@@ -62,7 +62,7 @@ class SqliteWriter:
     def __init__(
         self, database: Database, descriptor: int, reserve: SpaceReserve, tell: Callable[[WriteBatch], None]
     ) -> None:
-        """`descriptor`: of the database's file."""
+        """`descriptor`: of the database file."""
         self._database, self._descriptor = database, descriptor
         self._reserve = reserve
         self._tell = tell  # called on the loop, in commit order
@@ -89,7 +89,7 @@ class SqliteWriter:
             self._gathered = []
 
     def run(self, job: Job) -> asyncio.Future[None]:
-        """Run something on the writer's connection, between two batches."""
+        """Run a job on the writer's connection, between two batches."""
         done: asyncio.Future[None] = self._loop.create_future()
 
         def attempt() -> None:
@@ -105,7 +105,7 @@ class SqliteWriter:
         return done
 
     async def check(self) -> None:
-        """Raise Failed when writes fail. The disk is looked at only while it is full."""
+        """Raise StoreFailed if writes fail. Checks the disk only while it is full."""
         if self._broken is not None:
             raise StoreFailed(str(self._broken))
         if not self._thread.is_alive():

@@ -46,7 +46,7 @@ class SpdyChannel:
         self._session = session
         self._pieces: deque[bytes] = deque()
         self._ended = False  # the peer sends no more
-        self._finished = False  # we send no more
+        self._finished = False  # this side sends no more
         self._news = asyncio.Event()
         self._replied = asyncio.get_running_loop().create_future()
 

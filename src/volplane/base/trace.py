@@ -71,8 +71,13 @@ _current: ContextVar[Trace | None] = ContextVar("volplane_trace", default=None)
 def start() -> Trace:
     """Record the spans of this task, and of what it starts from now on, in a new trace."""
     made = Trace()
-    _current.set(made)
+    use(made)
     return made
+
+
+def use(trace: Trace) -> None:
+    """Record the spans of this task, and of what it starts from now on, in a trace."""
+    _current.set(trace)
 
 
 def current() -> Trace | None:

@@ -304,6 +304,7 @@ class Cluster:
         await power_loss.lose_power(self._member(name).root, self.host)
 
     async def revive(self, name: str) -> None:
+        trace.use(self.trace)
         await self._start_node(self._member(name))
 
     def _member(self, name: str) -> ClusterMember:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from tests.loops.inprocess import world
 from volplane.api.core import ConfigMap
 from volplane.api.errors import AlreadyExists
 from volplane.api.meta import ObjectMeta
+from volplane.apiserver import discovery
 from volplane.apiserver.in_process_server import InProcessServer
 from volplane.apiserver.watch_cache import CACHED
+from volplane.base import memory
 from volplane.client.cache import Caches
 from volplane.store.sqlite import SqliteStore
 
@@ -94,3 +97,20 @@ async def test_what_a_cache_holds_is_not_forgotten() -> None:
         feed.forget()
         feed.forget()
         assert await w.client.get(ConfigMap, "a", "default") is cache.get("a", "default")
+
+
+@pytest.mark.virtual
+async def test_the_server_expires_its_watch_caches_itself() -> None:
+    async with world() as w:
+        old = weakref.ref(await w.client.create(config("old")))
+        await asyncio.sleep(2 * memory.EVERY + 1)
+        assert old() is None
+
+
+async def test_two_servers_in_one_process_have_caches_of_their_own() -> None:
+    async with world() as one, world() as two:
+        await one.client.create(config(x="1"))
+        assert await two.client.find(ConfigMap, "a", "default") is None
+        first, second = (w.core.backend.registry for w in (one, two))
+        assert discovery.documents_of(first) is discovery.documents_of(first)
+        assert discovery.documents_of(first) is not discovery.documents_of(second)

@@ -60,7 +60,7 @@ exec sleep 60
 def require(because: str = "") -> None:
     """Skip the test where no such kernel can be had: not installed, or unable to run on this processor."""
     peers.require(PROGRAM, because)
-    # With AMX, the kernel's PTRACE_SETREGSET takes a larger register set than this one has room for: it panics
+    # With AMX, PTRACE_SETREGSET of this machine takes more registers than that kernel has room for: it panics
     # in put_fp_registers when it starts init.
     if "amx_tile" in Path("/proc/cpuinfo").read_text():
         pytest.skip(f"{because}{PROGRAM} cannot run on a processor with AMX")

@@ -162,7 +162,7 @@ def require_root(*, loops: bool = True) -> None:
     """Check that the process is root, to attach and mount disks. Raises CommandError."""
     if os.geteuid() != 0:
         raise CommandError(
-            "needs root, to attach disks as loop devices, mount them, and create namespaces for containers.\n"
+            "needs root: it attaches disks as loop devices, mounts them, and creates namespaces.\n"
             "  Run it with sudo, or in a container or VM where you are root."
         )
     if loops and not os.path.exists("/dev/loop-control"):

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from volplane.api import codec
-from volplane.api.annotations import BETA_DEFAULT_CLASS_ANNOTATION, BETA_STORAGE_CLASS_ANNOTATION
 from volplane.api.core import (
     Node,
     NodeSelector,
@@ -55,7 +54,7 @@ def test_the_default_class(listed: list[StorageClass], name: str | None) -> None
 
 
 def test_the_beta_annotation_marks_a_default_too() -> None:
-    metadata = {"name": "a", "annotations": {BETA_DEFAULT_CLASS_ANNOTATION: "true"}}
+    metadata = {"name": "a", "annotations": {classes.BETA_IS_DEFAULT: "true"}}
     assert classes.is_default(codec.convert(StorageClass, {"metadata": metadata}))
 
 
@@ -83,7 +82,7 @@ def test_who_may_be_attached_twice(modes: list[str], shareable: bool) -> None:
 
 
 def test_a_beta_annotation_overrules_the_class() -> None:
-    metadata = {"annotations": {BETA_STORAGE_CLASS_ANNOTATION: "old"}}
+    metadata = {"annotations": {binding.BETA_STORAGE_CLASS: "old"}}
     claim = codec.convert(PersistentVolumeClaim, {"metadata": metadata, "spec": {"storageClassName": "new"}})
     assert binding.claim_class(claim) == "old"
     assert binding.claim_class(PersistentVolumeClaim()) is None

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from volplane.api import codec
-from volplane.api.annotations import BIND_COMPLETED_ANNOTATION, SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.meta import Resource
 from volplane.api.storage import CSIDriver, CSINode, CSIStorageCapacity, StorageClass
@@ -22,7 +21,7 @@ ZONE = "topology.kubernetes.io/zone"
 TAIL = " no new claims to deallocate, preemption: 0/{0} nodes are available: {0} {1}."
 HOPELESS = "Preemption is not helpful for scheduling"
 NO_VICTIM = "No preemption victims found for incoming pod"
-DONE = {BIND_COMPLETED_ANNOTATION: "yes"}
+DONE = {binding.BIND_COMPLETED: "yes"}
 
 
 def node(name: str, *, zone: str = "a", cpu: str = "4", pods: str = "10", **spec: Any) -> Node:
@@ -283,7 +282,7 @@ REFUSED: dict[str, tuple[Pod, SchedulingSnapshot, str]] = {
     ),
     "another node is selected": (
         pod("p", "data"),
-        world(node("n1"), claim("data", notes={SELECTED_NODE_ANNOTATION: "n9"})),
+        world(node("n1"), claim("data", notes={binding.SELECTED_NODE: "n9"})),
         "0/1 nodes are available: 1 node(s) didn't find available persistent volumes to bind."
         + TAIL.format(1, HOPELESS),
     ),
@@ -419,7 +418,7 @@ PLACED: dict[str, tuple[Pod, SchedulingSnapshot, str]] = {
     ),
     "the node that was selected before": (
         pod("p", "data"),
-        world(*NODES, claim("data", notes={SELECTED_NODE_ANNOTATION: "n2"})),
+        world(*NODES, claim("data", notes={binding.SELECTED_NODE: "n2"})),
         "n2",
     ),
     "where there is enough storage": (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from volplane.api.annotations import ATTACHMENT_NODE_ID_ANNOTATION
 from volplane.api.core import (
     CSIPersistentVolumeSource,
     PersistentVolume,
@@ -24,6 +23,7 @@ from volplane.api.storage import (
     VolumeError,
 )
 from volplane.sidecars.attacher.plan import (
+    NODE_ID,
     AttacherDriverInfo,
     ControllerPublish,
     ControllerUnpublish,
@@ -54,7 +54,7 @@ def attachment(
         uid="u1",
         deletion_timestamp=NOW if deleting else None,
         finalizers=(FINALIZER,) if finalizer else (),
-        annotations={ATTACHMENT_NODE_ID_ANNOTATION: node_id} if node_id else {},
+        annotations={NODE_ID: node_id} if node_id else {},
     )
     source = VolumeAttachmentSource(persistent_volume_name="pv1")
     made = VolumeAttachmentSpec(attacher=DRIVER.name, source=source, node_name="worker-1")

@@ -13,12 +13,11 @@ from math import isinf
 
 from msgspec import structs
 
-from volplane.api.annotations import CONTROLLER_MANAGED_ATTACH_ANNOTATION
 from volplane.api.core import Node, PersistentVolume, Pod
 from volplane.api.storage import VolumeAttachment
 from volplane.controllers.attachdetach import plan as p
 from volplane.controllers.attachdetach.controller import AttachDetach
-from volplane.controllers.attachdetach.facts import is_managed, unique_name
+from volplane.controllers.attachdetach.facts import MANAGED, is_managed, unique_name
 from volplane.explain import fencing, sidecars
 from volplane.explain.cluster_state import ClusterState, describe_node_problem, format_duration, parse_time
 from volplane.explain.result import Explanation, ExplanationStep, done_step, later_step, waiting_step
@@ -158,8 +157,7 @@ def _explain_not_wanted(
     if found is None:
         return waiting_step(what, CONTROLLER, f"node {node} does not exist")
     if not is_managed(found):
-        missing = f"annotation {CONTROLLER_MANAGED_ATTACH_ANNOTATION} is missing"
-        why = f"{node} does not leave attaching to the controller ({missing})"
+        why = f"{node} does not leave attaching to the controller (annotation {MANAGED} is missing)"
         return waiting_step(what, "kubelet", why)
     return waiting_step(what, CONTROLLER, f"claim and volume {volume.name} do not name each other yet")
 

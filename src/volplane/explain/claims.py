@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import structs
 
-from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
-from volplane.api.finalizers import PVC_PROTECTION_FINALIZER
 from volplane.api.storage import StorageClass
 from volplane.controllers.binder import plan as binding
 from volplane.controllers.binder.controller import Binder
@@ -18,7 +16,7 @@ from volplane.explain import finalizers, sidecars
 from volplane.explain.cluster_state import ClusterState, EventRecord, parse_time
 from volplane.explain.result import Explanation, ExplanationStep, done_step, later_step, waiting_step
 from volplane.rules import classes, matching, pods, resizing, sizes
-from volplane.rules.binding import claim_class, is_free_for
+from volplane.rules.binding import CLAIM_PROTECTION, SELECTED_NODE, claim_class, is_free_for
 from volplane.rules.resizing import ResizeState as Growth
 from volplane.rules.steps import RecordEvent, Requeue, Wait
 
@@ -158,7 +156,7 @@ async def _explain_provisioning(
     scene: ClusterState, claim: PersistentVolumeClaim, storage_class: StorageClass
 ) -> Explanation:
     driver = classes.driver_name(storage_class.provisioner)
-    node = claim.metadata.annotations.get(SELECTED_NODE_ANNOTATION, "")
+    node = claim.metadata.annotations.get(SELECTED_NODE, "")
     steps = [done_step(f"class {storage_class.name} asks {driver}", BINDER)]
     if node:
         steps.append(done_step(f"to be made for {node}", "scheduler"))
@@ -192,9 +190,7 @@ def _describe_repeats(scene: ClusterState, heard: list[EventRecord]) -> list[str
 def waits_for_pod(claim: PersistentVolumeClaim, binder: Binder) -> bool:
     """A volume is made for it when the scheduler has chosen a node, and not before."""
     storage_class = binder.classes.get(claim_class(claim) or "")
-    waits_for_one = (
-        classes.is_delayed(storage_class) and SELECTED_NODE_ANNOTATION not in claim.metadata.annotations
-    )
+    waits_for_one = classes.is_delayed(storage_class) and SELECTED_NODE not in claim.metadata.annotations
     return waits_for_one and not claim.spec.volume_name and not claim.is_deleting
 
 
@@ -292,7 +288,7 @@ async def explain_deletion(scene: ClusterState, claim: PersistentVolumeClaim) ->
             advice += [
                 f"volplane explain pod/{pod.name} -n {pod.namespace}" for pod in held if pod.is_deleting
             ]
-    others = finalizers.finalizer_steps(claim, since, handled=(PVC_PROTECTION_FINALIZER,) if steps else ())
+    others = finalizers.finalizer_steps(claim, since, handled=(CLAIM_PROTECTION,) if steps else ())
     return Explanation((*steps, *others), tuple(advice))
 
 

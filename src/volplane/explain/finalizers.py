@@ -5,39 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from volplane.api.finalizers import (
-    CLONING_PROTECTION_FINALIZER,
-    EXTERNAL_PROVISIONER_FINALIZER,
-    JOB_TRACKING_FINALIZER,
-    PROVISIONING_INTENT_FINALIZER,
-    PV_CONTROLLER_FINALIZER,
-    PV_PROTECTION_FINALIZER,
-    PVC_AS_SOURCE_FINALIZER,
-    PVC_PROTECTION_FINALIZER,
-)
 from volplane.api.meta import Resource
 from volplane.explain.result import ExplanationStep, waiting_step
 
 _KNOWN = {
-    PVC_PROTECTION_FINALIZER: ("claim protection", "it goes when no pod uses the claim"),
-    PV_PROTECTION_FINALIZER: ("volume protection", "it goes when the volume is not bound"),
-    EXTERNAL_PROVISIONER_FINALIZER: (
+    "kubernetes.io/pvc-protection": ("claim protection", "it goes when no pod uses the claim"),
+    "kubernetes.io/pv-protection": ("volume protection", "it goes when the volume is not bound"),
+    "external-provisioner.volume.kubernetes.io/finalizer": (
         "csi-provisioner",
         "it goes when the driver has deleted the disk",
     ),
-    PV_CONTROLLER_FINALIZER: ("persistent volume binder", "it goes when the disk is deleted"),
-    PVC_AS_SOURCE_FINALIZER: (
+    "kubernetes.io/pv-controller": ("persistent volume binder", "it goes when the disk is deleted"),
+    "snapshot.storage.kubernetes.io/pvc-as-source-protection": (
         "snapshot controller",
         "a snapshot of it is being taken",
     ),
-    CLONING_PROTECTION_FINALIZER: (
+    "provisioner.storage.kubernetes.io/cloning-protection": (
         "csi-provisioner",
         "a clone of it is being made",
     ),
-    PROVISIONING_INTENT_FINALIZER: ("csi-provisioner", "whether its disk was made is not known yet"),
+    "volplane.dev/provisioning": ("csi-provisioner", "whether its disk was made is not known yet"),
     "foregroundDeletion": ("garbage collector", "what it owns is deleted first"),
     "orphan": ("garbage collector", "what it owns is set free first"),
-    JOB_TRACKING_FINALIZER: ("job controller", "the job has to count the pod first"),
+    "batch.kubernetes.io/job-tracking": ("job controller", "the job has to count the pod first"),
 }
 _BEGINNINGS = {
     "external-attacher/": ("csi-attacher", "it goes when the disk is detached"),

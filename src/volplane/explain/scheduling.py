@@ -7,7 +7,6 @@ from datetime import datetime
 
 from msgspec import structs
 
-from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import CSIDriver, CSINode, CSIStorageCapacity, StorageClass
 from volplane.controllers.binder.controller import Binder
@@ -15,7 +14,7 @@ from volplane.explain import claims
 from volplane.explain.cluster_state import ClusterState, parse_time
 from volplane.explain.result import Explanation, ExplanationStep, waiting_step
 from volplane.rules import pods, resources, taints, topology
-from volplane.rules.binding import is_bound
+from volplane.rules.binding import SELECTED_NODE, is_bound
 from volplane.scheduler import prebind
 from volplane.scheduler.controller import DEFAULT, Scheduler
 from volplane.scheduler.node_cache import NodeInfo
@@ -172,9 +171,7 @@ def _explain_placement(
     node = scheduler.nodes.get(placement.node)
     assert node is not None
     state = prebind.check_binding(node, pairs)
-    selected = any(
-        p.claim is not None and p.claim.metadata.annotations.get(SELECTED_NODE_ANNOTATION) for p in pairs
-    )
+    selected = any(p.claim is not None and p.claim.metadata.annotations.get(SELECTED_NODE) for p in pairs)
     what = f"put pod {pod.name} on {placement.node}"
     if selected and isinstance(state, prebind.BindingInProgress):
         step = waiting_step(what, who, state.why, since=_since(pod), ends="given up and decided anew")

@@ -8,7 +8,6 @@ from datetime import datetime
 from msgspec import structs
 
 from volplane.api.core import PersistentVolume
-from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PV_PROTECTION_FINALIZER
 from volplane.api.storage import VolumeAttachment
 from volplane.controllers.binder.controller import Binder
 from volplane.controllers.binder.steps import VerifyClaimDeleted
@@ -17,7 +16,7 @@ from volplane.explain import attachments, finalizers, sidecars
 from volplane.explain.claims import BINDER
 from volplane.explain.cluster_state import ClusterState, parse_time
 from volplane.explain.result import Explanation, ExplanationStep, done_step, waiting_step
-from volplane.rules.binding import claim_key
+from volplane.rules.binding import EXTERNAL_FINALIZER, VOLUME_PROTECTION, claim_key
 from volplane.rules.steps import RecordEvent, Wait
 
 DELETING = "waiting for {} to delete it"
@@ -120,7 +119,7 @@ async def explain_deletion(scene: ClusterState, volume: PersistentVolume) -> Exp
     held = [s async for s in _attachment_steps(scene, volume)]
     if any(f.startswith("external-attacher/") for f in volume.metadata.finalizers) and held:
         steps += held
-    told = (PV_PROTECTION_FINALIZER, EXTERNAL_PROVISIONER_FINALIZER) if steps else ()
+    told = (VOLUME_PROTECTION, EXTERNAL_FINALIZER) if steps else ()
     others = [
         s
         for s in finalizers.finalizer_steps(volume, since, told)

@@ -15,7 +15,8 @@ from volplane.api.core import (
     PersistentVolume,
     TopologySelectorTerm,
 )
-from volplane.api.labels import HOSTNAME_LABEL
+
+HOSTNAME = "kubernetes.io/hostname"
 
 
 def meets(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
@@ -79,7 +80,7 @@ def required_hostnames(volume: PersistentVolume) -> frozenset[str] | None:
         return None
     names: set[str] = set()
     for term in affinity.required.node_selector_terms:
-        tied = [r for r in term.match_expressions if r.key == HOSTNAME_LABEL and r.operator == "In"]
+        tied = [r for r in term.match_expressions if r.key == HOSTNAME and r.operator == "In"]
         if not tied:
             return None
         names.update(tied[0].values)

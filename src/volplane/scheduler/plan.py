@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, PersistentVolumeClaim, Pod
 from volplane.rules import taints, topology
+from volplane.rules.binding import SELECTED_NODE
 from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Requeue, Wait
 from volplane.scheduler import prebind, preemption, scores
 from volplane.scheduler.filters import FILTERS
@@ -67,7 +67,7 @@ class Reservation(Struct, frozen=True):
     def to_select(self) -> tuple[PersistentVolumeClaim, ...]:
         """Claims on which the node is still to be written."""
         claims = self.bindings.dynamic
-        return tuple(c for c in claims if c.metadata.annotations.get(SELECTED_NODE_ANNOTATION) != self.node)
+        return tuple(c for c in claims if c.metadata.annotations.get(SELECTED_NODE) != self.node)
 
 
 class SchedulingView(Struct, frozen=True):

@@ -11,11 +11,6 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from volplane.api import quantity
-from volplane.api.annotations import (
-    BETA_DEFAULT_CLASS_ANNOTATION,
-    BETA_STORAGE_CLASS_ANNOTATION,
-    DEFAULT_CLASS_ANNOTATION,
-)
 from volplane.api.core import (
     PersistentVolumeClaim,
     PersistentVolumeClaimSpec,
@@ -24,7 +19,6 @@ from volplane.api.core import (
     TypedObjectReference,
 )
 from volplane.api.errors import Cause, Forbidden, forbidden, not_supported, required_value
-from volplane.api.finalizers import PVC_PROTECTION_FINALIZER
 from volplane.api.kinds import Kind
 from volplane.api.storage import StorageClass
 from volplane.apiserver.strategies import checks, claim_limits, claim_spec
@@ -33,6 +27,10 @@ from volplane.apiserver.strategies.finalizers import add_finalizer
 from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
 
+FINALIZER = "kubernetes.io/pvc-protection"
+BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
+IS_DEFAULT = "storageclass.kubernetes.io/is-default-class"
+IS_DEFAULT_BETA = "storageclass.beta.kubernetes.io/is-default-class"
 IMMUTABLE = (
     "spec is immutable after creation except resources.requests "
     "and volumeAttributesClassName for bound claims"
@@ -60,7 +58,7 @@ class PersistentVolumeClaimStrategy(Strategy[PersistentVolumeClaim]):
 
     async def admit_create(self, call: ApiCall, obj: PersistentVolumeClaim) -> PersistentVolumeClaim:
         await claim_limits.check(call, obj)
-        obj = await _set_default_class(call, add_finalizer(obj, PVC_PROTECTION_FINALIZER))
+        obj = await _set_default_class(call, add_finalizer(obj, FINALIZER))
         await self._quotas.check(call, None, obj)
         return obj
 
@@ -135,7 +133,7 @@ class PersistentVolumeClaimStrategy(Strategy[PersistentVolumeClaim]):
 
 
 async def _set_default_class(call: ApiCall, obj: PersistentVolumeClaim) -> PersistentVolumeClaim:
-    if obj.spec.storage_class_name is not None or BETA_STORAGE_CLASS_ANNOTATION in obj.metadata.annotations:
+    if obj.spec.storage_class_name is not None or BETA_CLASS in obj.metadata.annotations:
         return obj
     chosen = default_class(await call.reader.list(StorageClass))
     if chosen is None:
@@ -152,11 +150,11 @@ def default_class(classes: Iterable[StorageClass]) -> StorageClass | None:
 
 def is_default(one: StorageClass) -> bool:
     marks = one.metadata.annotations
-    return "true" in (marks.get(DEFAULT_CLASS_ANNOTATION), marks.get(BETA_DEFAULT_CLASS_ANNOTATION))
+    return "true" in (marks.get(IS_DEFAULT), marks.get(IS_DEFAULT_BETA))
 
 
 def class_of(claim: PersistentVolumeClaim) -> str:
-    return claim.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION, claim.spec.storage_class_name or "")
+    return claim.metadata.annotations.get(BETA_CLASS, claim.spec.storage_class_name or "")
 
 
 def _size(claim: PersistentVolumeClaim) -> str:
@@ -207,7 +205,7 @@ def _without_mutable_fields(
 ) -> PersistentVolumeClaimSpec:
     """The new spec with what may change put back to the old."""
     spec = new.spec
-    beta = old.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION)
+    beta = old.metadata.annotations.get(BETA_CLASS)
     if old.spec.storage_class_name is None and (beta is None or spec.storage_class_name == beta):
         # A class may be given once to a claim that has none.
         spec = replace_fields(spec, storage_class_name=None)
@@ -224,16 +222,11 @@ def _without_mutable_fields(
 
 
 def _class_annotation(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> list[Cause]:
-    held, given = (
-        old.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION),
-        new.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION),
-    )
+    held, given = old.metadata.annotations.get(BETA_CLASS), new.metadata.annotations.get(BETA_CLASS)
     moved = held is not None and old.spec.storage_class_name is None and new.spec.storage_class_name == held
     if moved and given in (None, held):
         return []
-    return checks.immutable_field(
-        f"metadata.annotations[{BETA_STORAGE_CLASS_ANNOTATION}]", given or "", held or ""
-    )
+    return checks.immutable_field(f"metadata.annotations[{BETA_CLASS}]", given or "", held or "")
 
 
 def _check_shrink(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> list[Cause]:

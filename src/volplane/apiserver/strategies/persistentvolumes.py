@@ -17,19 +17,6 @@ from volplane.api.core import (
     VolumeNodeAffinity,
 )
 from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
-from volplane.api.finalizers import PV_PROTECTION_FINALIZER
-from volplane.api.labels import (
-    ARCH_LABEL,
-    BETA_ARCH_LABEL,
-    BETA_INSTANCE_TYPE_LABEL,
-    BETA_OS_LABEL,
-    BETA_REGION_LABEL,
-    BETA_ZONE_LABEL,
-    INSTANCE_TYPE_LABEL,
-    OS_LABEL,
-    REGION_LABEL,
-    ZONE_LABEL,
-)
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.claim_spec import VOLUME_MODES, access_modes
 from volplane.apiserver.strategies.finalizers import add_finalizer
@@ -38,6 +25,7 @@ from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaul
 from volplane.apiserver.strategy import ApiCall, Strategy
 from volplane.base import clock
 
+FINALIZER = "kubernetes.io/pv-protection"
 POLICIES = ("Delete", "Recycle", "Retain")
 INLINE = "may not be specified in the context of inline volumes"
 
@@ -63,7 +51,7 @@ class PersistentVolumeStrategy(Strategy[PersistentVolume]):
         return replace_fields(obj, spec=spec, status=set_defaults(obj.status, phase="Pending"))
 
     async def admit_create(self, call: ApiCall, obj: PersistentVolume) -> PersistentVolume:
-        return add_finalizer(obj, PV_PROTECTION_FINALIZER)
+        return add_finalizer(obj, FINALIZER)
 
     def prepare_create(self, call: ApiCall, obj: PersistentVolume) -> PersistentVolume:
         status = PersistentVolumeStatus(phase="Pending", last_phase_transition_time=clock.stamp(call.now))
@@ -113,11 +101,11 @@ def _without_first_secret(old: PersistentVolumeSpec, new: PersistentVolumeSpec) 
 
 
 _GA_LABELS = {
-    BETA_ZONE_LABEL: ZONE_LABEL,
-    BETA_REGION_LABEL: REGION_LABEL,
-    BETA_OS_LABEL: OS_LABEL,
-    BETA_ARCH_LABEL: ARCH_LABEL,
-    BETA_INSTANCE_TYPE_LABEL: INSTANCE_TYPE_LABEL,
+    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+    "beta.kubernetes.io/os": "kubernetes.io/os",
+    "beta.kubernetes.io/arch": "kubernetes.io/arch",
+    "beta.kubernetes.io/instance-type": "node.kubernetes.io/instance-type",
 }
 
 

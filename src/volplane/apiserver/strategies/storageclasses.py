@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from volplane.api.core import TopologySelectorTerm
 from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value, too_long
-from volplane.api.finalizers import VAC_PROTECTION_FINALIZER
 from volplane.api.storage import StorageClass, VolumeAttributesClass
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.finalizers import add_finalizer
 from volplane.apiserver.strategies.struct_edit import set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
 
+ATTRIBUTES_FINALIZER = "kubernetes.io/vac-protection"
 MAX_PARAMETERS = 512
 MAX_PARAMETERS_SIZE = 256 * 1024
 POLICIES = ("Delete", "Retain")
@@ -49,7 +49,7 @@ class StorageClassStrategy(Strategy[StorageClass]):
 
 class VolumeAttributesClassStrategy(Strategy[VolumeAttributesClass]):
     async def admit_create(self, call: ApiCall, obj: VolumeAttributesClass) -> VolumeAttributesClass:
-        return add_finalizer(obj, VAC_PROTECTION_FINALIZER)
+        return add_finalizer(obj, ATTRIBUTES_FINALIZER)
 
     def validate_create(self, call: ApiCall, obj: VolumeAttributesClass) -> list[Cause]:
         wrong = checks.driver_name("driverName", obj.driver_name)

@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec import structs
 
-from volplane.api.annotations import BETA_STORAGE_CLASS_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.api.storage import (
     CSIDriver,
@@ -18,7 +17,7 @@ from volplane.api.storage import (
     VolumeAttachment,
     VolumeAttributesClass,
 )
-from volplane.apiserver.strategies.persistentvolumeclaims import class_of, is_default
+from volplane.apiserver.strategies.persistentvolumeclaims import BETA_CLASS, class_of, is_default
 from volplane.apiserver.tables.columns import NONE, UNSET, TableColumn, TablePrinter, age_of, columns
 
 _MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
@@ -61,7 +60,7 @@ def _volume(volume: PersistentVolume, now: datetime) -> list[Any]:
         spec.persistent_volume_reclaim_policy,
         _phase(volume),
         f"{ref.namespace}/{ref.name}" if ref is not None else "",
-        volume.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION, spec.storage_class_name),
+        volume.metadata.annotations.get(BETA_CLASS, spec.storage_class_name),
         _or_unset(spec.volume_attributes_class_name),
         volume.status.reason,
         age_of(volume, now),

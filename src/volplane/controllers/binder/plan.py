@@ -14,16 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from volplane.api.annotations import (
-    BIND_COMPLETED_ANNOTATION,
-    BOUND_BY_CONTROLLER_ANNOTATION,
-    MIGRATED_TO_ANNOTATION,
-    PROVISIONED_BY_ANNOTATION,
-    SELECTED_NODE_ANNOTATION,
-    STORAGE_PROVISIONER_ANNOTATION,
-)
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
-from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PV_CONTROLLER_FINALIZER
 from volplane.api.storage import StorageClass
 from volplane.controllers.binder import recycling
 from volplane.controllers.binder.steps import (
@@ -40,7 +31,20 @@ from volplane.controllers.binder.steps import (
     VolumeStep,
 )
 from volplane.rules import classes, matching
-from volplane.rules.binding import claim_class, claim_key, is_for, requested_provisioner
+from volplane.rules.binding import (
+    BIND_COMPLETED,
+    BOUND_BY_CONTROLLER,
+    EXTERNAL_FINALIZER,
+    IN_TREE_FINALIZER,
+    MIGRATED_TO,
+    PROVISIONED_BY,
+    SELECTED_NODE,
+    STORAGE_PROVISIONER,
+    claim_class,
+    claim_key,
+    is_for,
+    requested_provisioner,
+)
 from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Requeue, Wait, normal, warning
 
 NO_VOLUME = "no persistent volumes available for this claim and no storage class is set"
@@ -89,7 +93,7 @@ def plan_claim(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
     if fix is not None:
         # 0.1 claim carries a migrated-to that does not belong to its provisioner; its own event starts over
         yield fix
-    elif BIND_COMPLETED_ANNOTATION in claim.metadata.annotations:
+    elif BIND_COMPLETED in claim.metadata.annotations:
         yield from _plan_bound_claim(claim, view.volume)
     elif claim.spec.volume_name:
         yield from _plan_named_volume(claim, view.volume)
@@ -112,7 +116,7 @@ def _accepts_any_volume(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
     elif wanted is None and view.default_class:
         # 1.3 claim is Pending, no volume fits, a default class has appeared since the claim was made
         yield SetDefaultClass(claim, view.default_class)
-    elif delayed and SELECTED_NODE_ANNOTATION not in claim.metadata.annotations:
+    elif delayed and SELECTED_NODE not in claim.metadata.annotations:
         # 1.4 claim is Pending, the scheduler has not chosen a node for a pod that uses it
         yield from _awaits_consumer(claim, view.pods)
     elif wanted:
@@ -160,7 +164,7 @@ def _provision(view: ClaimView, wanted: str) -> Iterator[ClaimStep | CommonStep]
         return
     # 1.54 the provisioner lives outside: tell it, then it is its turn
     driver = classes.driver_name(provisioner)
-    if claim.metadata.annotations.get(STORAGE_PROVISIONER_ANNOTATION) != driver:
+    if claim.metadata.annotations.get(STORAGE_PROVISIONER) != driver:
         yield SetProvisioner(claim, driver, migrated=driver != provisioner)
     why = AWAITS_OUTSIDE.format(driver)
     yield normal("ExternalProvisioning", why)
@@ -201,7 +205,7 @@ def _plan_named_volume(
         # 2.5 claim is Pending, volume is claimed by another
         message = f'volume "{name}" already bound to a different claim.'
         yield warning("FailedBinding", message)
-        if BOUND_BY_CONTROLLER_ANNOTATION not in claim.metadata.annotations:
+        if BOUND_BY_CONTROLLER not in claim.metadata.annotations:
             yield from _plan_pending_claim(claim)
         # 2.6 the pointer was ours: somebody took bind-completed away, so nothing is written over it
         yield Wait(UNTIL_CHANGED, message)
@@ -251,7 +255,7 @@ def bind(claim: PersistentVolumeClaim, volume: PersistentVolume) -> Iterator[Cla
     if volume.status.phase != "Bound":
         # 6.2 the volume names the claim and does not say so
         yield SetVolumePhase(volume, "Bound")
-    if claim.spec.volume_name != volume.name or BIND_COMPLETED_ANNOTATION not in claim.metadata.annotations:
+    if claim.spec.volume_name != volume.name or BIND_COMPLETED not in claim.metadata.annotations:
         # 6.3 the claim does not name the volume, or is not marked
         yield SetVolumeName(volume.name, claim)
     if claim.status.phase != "Bound" or set(claim.status.access_modes) != set(volume.spec.access_modes):
@@ -264,9 +268,7 @@ def bind(claim: PersistentVolumeClaim, volume: PersistentVolume) -> Iterator[Cla
 
 def plan_volume(view: VolumeView) -> Iterator[VolumeStep | CommonStep]:
     volume, claim = view.volume, view.claim
-    fix = _migration(volume, volume.metadata.annotations.get(PROVISIONED_BY_ANNOTATION, "")) or _finalizers(
-        volume
-    )
+    fix = _migration(volume, volume.metadata.annotations.get(PROVISIONED_BY, "")) or _finalizers(volume)
     ref = volume.spec.claim_ref
     if fix is not None:
         # 0.2 volume's migrated-to or finalizers are not what its provisioner and policy ask for
@@ -305,7 +307,7 @@ def _plan_claimed(view: VolumeView, claim: PersistentVolumeClaim) -> Iterator[Vo
     elif not claim.spec.volume_name:
         # 4.7 claim does not name the volume yet: the claim's own plan goes on
         yield Requeue(f"pvc/{claim.key}")
-    elif PROVISIONED_BY_ANNOTATION in volume.metadata.annotations and _policy(volume) == "Delete":
+    elif PROVISIONED_BY in volume.metadata.annotations and _policy(volume) == "Delete":
         # 4.9 claim is bound to another volume; this one was made for it and is not needed
         yield from _release(view)
     else:
@@ -329,15 +331,15 @@ def _release(view: VolumeView) -> Iterator[VolumeStep | CommonStep]:
         yield SetVolumePhase(volume, "Released")
     notes = volume.metadata.annotations
     match _policy(volume):
-        case _ if MIGRATED_TO_ANNOTATION in notes:
+        case _ if MIGRATED_TO in notes:
             # 5.1 an external provisioner stands in for the in-tree plugin
-            yield Wait(UNTIL_CHANGED, f"{notes[MIGRATED_TO_ANNOTATION]} reclaims it")
+            yield Wait(UNTIL_CHANGED, f"{notes[MIGRATED_TO]} reclaims it")
         case "Retain":
             # 5.2 the data is kept, and the claimRef with it, until the user decides
             yield Wait(UNTIL_CHANGED, "released; its reclaim policy is Retain")
         case "Delete" if _is_deleted_outside(volume):
             # 5.3 whoever made it deletes it, the object included
-            who = notes.get(PROVISIONED_BY_ANNOTATION) or (volume.spec.csi.driver if volume.spec.csi else "")
+            who = notes.get(PROVISIONED_BY) or (volume.spec.csi.driver if volume.spec.csi else "")
             yield Wait(UNTIL_CHANGED, f"waiting for {who} to delete it")
         case "Delete":
             # 5.4 nobody knows how to delete it
@@ -353,7 +355,7 @@ def _release(view: VolumeView) -> Iterator[VolumeStep | CommonStep]:
 
 
 def _is_deleted_outside(volume: PersistentVolume) -> bool:
-    maker = volume.metadata.annotations.get(PROVISIONED_BY_ANNOTATION)
+    maker = volume.metadata.annotations.get(PROVISIONED_BY)
     if maker is not None and not maker.startswith(classes.IN_TREE):
         return True
     return volume.spec.csi is not None
@@ -373,21 +375,21 @@ def _migration(target: PersistentVolume | PersistentVolumeClaim, provisioner: st
     """`migrated-to` names the driver that stands in for an in-tree plugin, and stands nowhere else."""
     if not provisioner:
         return None
-    have = target.metadata.annotations.get(MIGRATED_TO_ANNOTATION)
+    have = target.metadata.annotations.get(MIGRATED_TO)
     want = classes.MIGRATED.get(provisioner)
     if have == want or (have == provisioner and provisioner in classes.MIGRATION_DRIVERS):
         return None  # the second: a hand-off to the stand-in under its own name
-    return FixMetadata(target, annotations={MIGRATED_TO_ANNOTATION: want})
+    return FixMetadata(target, annotations={MIGRATED_TO: want})
 
 
 def _finalizers(volume: PersistentVolume) -> FixMetadata | None:
     """Only for volumes that an in-tree plugin made; the external provisioner looks after its own."""
-    maker = volume.metadata.annotations.get(PROVISIONED_BY_ANNOTATION, "")
+    maker = volume.metadata.annotations.get(PROVISIONED_BY, "")
     if not maker.startswith(classes.IN_TREE) or maker in classes.MIGRATED:
         return None
     have = volume.metadata.finalizers
-    want = [f for f in have if f not in (PV_CONTROLLER_FINALIZER, EXTERNAL_PROVISIONER_FINALIZER)]
-    held = PV_CONTROLLER_FINALIZER in have
+    want = [f for f in have if f not in (IN_TREE_FINALIZER, EXTERNAL_FINALIZER)]
+    held = IN_TREE_FINALIZER in have
     if _policy(volume) == "Delete" and (held or not volume.is_deleting):
-        want.append(PV_CONTROLLER_FINALIZER)
+        want.append(IN_TREE_FINALIZER)
     return None if set(want) == set(have) else FixMetadata(volume, finalizers=tuple(want))

@@ -23,7 +23,6 @@ from volplane.api.core import (
     PodSpec,
     Toleration,
 )
-from volplane.rules import taints
 from volplane.rules.pods import has_ended
 from volplane.rules.steps import Wait
 from volplane.rules.taints import find_untolerated_taint
@@ -42,12 +41,12 @@ from volplane.rules.workloads import (
 HASH_LABEL = "controller-revision-hash"
 GENERATION_LABEL = "pod-template-generation"
 _TOLERATED = (
-    (taints.NOT_READY, "NoExecute"),
-    (taints.UNREACHABLE, "NoExecute"),
-    (taints.DISK_PRESSURE, "NoSchedule"),
-    (taints.MEMORY_PRESSURE, "NoSchedule"),
-    (taints.PID_PRESSURE, "NoSchedule"),
-    (taints.UNSCHEDULABLE, "NoSchedule"),
+    ("node.kubernetes.io/not-ready", "NoExecute"),
+    ("node.kubernetes.io/unreachable", "NoExecute"),
+    ("node.kubernetes.io/disk-pressure", "NoSchedule"),
+    ("node.kubernetes.io/memory-pressure", "NoSchedule"),
+    ("node.kubernetes.io/pid-pressure", "NoSchedule"),
+    ("node.kubernetes.io/unschedulable", "NoSchedule"),
 )
 
 
@@ -93,7 +92,8 @@ def is_eligible(wanted: DaemonSet, node: Node) -> bool:
 def daemon_tolerations(spec: PodSpec) -> tuple[Toleration, ...]:
     made = [Toleration(key=key, operator="Exists", effect=effect) for key, effect in _TOLERATED]
     if spec.host_network:
-        made.append(Toleration(key=taints.NETWORK_UNAVAILABLE, operator="Exists", effect="NoSchedule"))
+        key = "node.kubernetes.io/network-unavailable"
+        made.append(Toleration(key=key, operator="Exists", effect="NoSchedule"))
     return tuple(made)
 
 

@@ -15,7 +15,6 @@ from math import isinf
 from msgspec import Struct, structs
 
 from volplane.api.core import Node, NodeCondition, Pod, Taint
-from volplane.rules import taints
 from volplane.rules.steps import TICK, UNTIL_CHANGED, CommonStep, Wait, normal, warning
 from volplane.rules.taints import NO_EXECUTE, NO_SCHEDULE, NOT_READY, UNREACHABLE, UNSCHEDULABLE
 
@@ -24,10 +23,10 @@ REPORTED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 _KEYS = {
     ("Ready", "False"): NOT_READY,
     ("Ready", "Unknown"): UNREACHABLE,
-    ("MemoryPressure", "True"): taints.MEMORY_PRESSURE,
-    ("DiskPressure", "True"): taints.DISK_PRESSURE,
-    ("NetworkUnavailable", "True"): taints.NETWORK_UNAVAILABLE,
-    ("PIDPressure", "True"): taints.PID_PRESSURE,
+    ("MemoryPressure", "True"): "node.kubernetes.io/memory-pressure",
+    ("DiskPressure", "True"): "node.kubernetes.io/disk-pressure",
+    ("NetworkUnavailable", "True"): "node.kubernetes.io/network-unavailable",
+    ("PIDPressure", "True"): "node.kubernetes.io/pid-pressure",
 }
 _OURS = {(key, NO_SCHEDULE) for key in (*_KEYS.values(), UNSCHEDULABLE)} | {
     (NOT_READY, NO_EXECUTE),

@@ -12,11 +12,10 @@ from math import inf
 from msgspec import Struct
 
 from volplane.api.core import Node
-from volplane.api.labels import REGION_LABEL, ZONE_LABEL
 from volplane.rules.steps import TICK
 from volplane.rules.taints import is_ready
 
-REGION, ZONE = REGION_LABEL, ZONE_LABEL
+REGION, ZONE = "topology.kubernetes.io/region", "topology.kubernetes.io/zone"
 
 
 class EvictionRates(Struct, frozen=True):

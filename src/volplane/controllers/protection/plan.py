@@ -12,14 +12,9 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
-from volplane.api.finalizers import (
-    PV_PROTECTION_FINALIZER,
-    PVC_PROTECTION_FINALIZER,
-    VAC_PROTECTION_FINALIZER,
-)
 from volplane.api.storage import VolumeAttributesClass
 from volplane.rules import pods
-from volplane.rules.binding import claim_key
+from volplane.rules.binding import ATTRIBUTES_PROTECTION, CLAIM_PROTECTION, VOLUME_PROTECTION, claim_key
 from volplane.rules.steps import UNTIL_CHANGED, Wait
 
 
@@ -65,28 +60,28 @@ def plan_claim(
     """`users` are pods that name the claim; `proven`: they were read from the server."""
     have = claim.metadata.finalizers
     if not claim.is_deleting:
-        if PVC_PROTECTION_FINALIZER not in have:
-            yield AddFinalizer((*have, PVC_PROTECTION_FINALIZER))
-    elif PVC_PROTECTION_FINALIZER in have:
+        if CLAIM_PROTECTION not in have:
+            yield AddFinalizer((*have, CLAIM_PROTECTION))
+    elif CLAIM_PROTECTION in have:
         holders = [pod.key for pod in users if uses_claim(pod, claim)]
         if holders:
             yield Wait(UNTIL_CHANGED, f"still used by pod {', '.join(sorted(holders))}")
         elif not proven:
             yield VerifyUnused()
         else:
-            yield RemoveFinalizer(_without(have, PVC_PROTECTION_FINALIZER))
+            yield RemoveFinalizer(_without(have, CLAIM_PROTECTION))
 
 
 def plan_volume(volume: PersistentVolume) -> Iterator[Step | Wait]:
     have = volume.metadata.finalizers
     if not volume.is_deleting:
-        if PV_PROTECTION_FINALIZER not in have:
-            yield AddFinalizer((*have, PV_PROTECTION_FINALIZER))
-    elif PV_PROTECTION_FINALIZER in have:
+        if VOLUME_PROTECTION not in have:
+            yield AddFinalizer((*have, VOLUME_PROTECTION))
+    elif VOLUME_PROTECTION in have:
         if volume.status.phase == "Bound":
             yield Wait(UNTIL_CHANGED, f"still bound to claim {claim_key(volume)}")
         else:
-            yield RemoveFinalizer(_without(have, PV_PROTECTION_FINALIZER))
+            yield RemoveFinalizer(_without(have, VOLUME_PROTECTION))
 
 
 def plan_attributes(
@@ -95,15 +90,15 @@ def plan_attributes(
     """`users` are the claims and volumes that refer to the class; `proven`: as read from the server."""
     have = attributes.metadata.finalizers
     if not attributes.is_deleting:
-        if VAC_PROTECTION_FINALIZER not in have:
-            yield AddFinalizer((*have, VAC_PROTECTION_FINALIZER))
-    elif VAC_PROTECTION_FINALIZER in have:
+        if ATTRIBUTES_PROTECTION not in have:
+            yield AddFinalizer((*have, ATTRIBUTES_PROTECTION))
+    elif ATTRIBUTES_PROTECTION in have:
         if users:
             yield Wait(UNTIL_CHANGED, f"still referred to by {', '.join(sorted(users))}")
         elif not proven:
             yield VerifyUnused()
         else:
-            yield RemoveFinalizer(_without(have, VAC_PROTECTION_FINALIZER))
+            yield RemoveFinalizer(_without(have, ATTRIBUTES_PROTECTION))
 
 
 def classes_of(obj: PersistentVolume | PersistentVolumeClaim) -> list[str]:

@@ -15,7 +15,6 @@ from typing import Any, assert_never
 
 from msgspec import Struct
 
-from volplane.api.annotations import ATTACHMENT_NODE_ID_ANNOTATION
 from volplane.api.core import PersistentVolume
 from volplane.api.errors import APIError, Conflict
 from volplane.api.storage import CSINode, VolumeAttachment
@@ -209,12 +208,7 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
 
     async def _write_intent(self, attachment: VolumeAttachment, node_id: str) -> None:
         """Write the intent before the call: the attachment cannot be deleted without a detach any more."""
-        intent = {
-            "metadata": {
-                "finalizers": [self.facts.finalizer],
-                "annotations": {ATTACHMENT_NODE_ID_ANNOTATION: node_id},
-            }
-        }
+        intent = {"metadata": {"finalizers": [self.facts.finalizer], "annotations": {plans.NODE_ID: node_id}}}
         words = "could not save VolumeAttachment"
         with trace.span(COMPONENT, "note node", f"va/{attachment.name}"), _as_retryable(words):
             await self.client.patch(VolumeAttachment, attachment.name, strategic=intent, uid=attachment.uid)

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from volplane.api.annotations import ATTACHMENT_NODE_ID_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeSpec, SecretReference
 from volplane.api.names import sanitize_driver
 from volplane.api.storage import CSINode, VolumeAttachment
+
+NODE_ID = "csi.alpha.kubernetes.io/node-id"
 
 
 class AttacherDriverInfo(Struct, frozen=True):
@@ -125,7 +126,7 @@ def _attach(
         secret=spec.csi.controller_publish_secret_ref,
         attributes=spec.csi.volume_attributes,
         intent_written=driver.finalizer in attachment.metadata.finalizers
-        and attachment.metadata.annotations.get(ATTACHMENT_NODE_ID_ANNOTATION) == node_id,
+        and attachment.metadata.annotations.get(NODE_ID) == node_id,
         hold=hold,
     )
 
@@ -140,9 +141,7 @@ def _detach(
     if isinstance(spec, ReportAttachError):
         return spec
     assert spec.csi is not None
-    node_id = registered_node_id(node, driver.name) or attachment.metadata.annotations.get(
-        ATTACHMENT_NODE_ID_ANNOTATION, ""
-    )
+    node_id = registered_node_id(node, driver.name) or attachment.metadata.annotations.get(NODE_ID, "")
     if not node_id:
         return ReportAttachError(_not_registered_message(attachment, node, driver))
     return ControllerUnpublish(spec.csi.volume_handle, node_id, spec.csi.controller_publish_secret_ref)
@@ -205,7 +204,7 @@ def may_release(volume: PersistentVolume, attachments: Sequence[VolumeAttachment
 
 def is_disputed(attachment: VolumeAttachment, handle: str, published: Mapping[str, frozenset[str]]) -> bool:
     """The driver's list of published volumes contradicts the attachment's status."""
-    node_id = attachment.metadata.annotations.get(ATTACHMENT_NODE_ID_ANNOTATION)
+    node_id = attachment.metadata.annotations.get(NODE_ID)
     if node_id is None:
         return False
     return attachment.status.attached != (node_id in published.get(handle, frozenset()))

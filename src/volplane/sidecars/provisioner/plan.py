@@ -10,13 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from volplane.api.annotations import (
-    MIGRATED_TO_ANNOTATION,
-    PROVISIONED_BY_ANNOTATION,
-    SELECTED_NODE_ANNOTATION,
-)
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, SecretReference
-from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PROVISIONING_INTENT_FINALIZER
 from volplane.api.storage import CSINode, StorageClass, VolumeAttachment, VolumeAttributesClass
 from volplane.rules import binding, classes, sizes
 from volplane.rules import topology as topology_rules
@@ -26,6 +20,7 @@ from volplane.sidecars.provisioner import sources
 from volplane.sidecars.provisioner.parameters import BadParameters, InvalidTemplate
 from volplane.sidecars.provisioner.provision_request import (
     DELETION_SECRET,
+    INTENT,
     ProvisionRequest,
     VolumeSecrets,
     has_intent,
@@ -134,12 +129,12 @@ def plan(
 def wants_volume(claim: PersistentVolumeClaim, driver: str) -> bool:
     """The claim has no volume, and this driver was asked for one."""
     notes = claim.metadata.annotations
-    if driver not in (binding.requested_provisioner(notes), notes.get(MIGRATED_TO_ANNOTATION)):
+    if driver not in (binding.requested_provisioner(notes), notes.get(binding.MIGRATED_TO)):
         return False
     if claim.is_deleting:
         # No order can be written down any more. With our finalizer and no legible order somebody has edited
         # it; then ordering anew is the only way to learn whether there is a disk.
-        return PROVISIONING_INTENT_FINALIZER in claim.metadata.finalizers
+        return INTENT in claim.metadata.finalizers
     return not claim.spec.volume_name
 
 
@@ -153,7 +148,7 @@ def _start(
         return
     if classes.driver_name(storage_class.provisioner) != driver.name:
         return
-    selected = claim.metadata.annotations.get(SELECTED_NODE_ANNOTATION, "")
+    selected = claim.metadata.annotations.get(binding.SELECTED_NODE, "")
     if classes.is_delayed(storage_class) and not selected:
         return
     if driver.node and selected != driver.node:
@@ -207,7 +202,7 @@ def build_request(
         mutable_parameters=_attributes(claim, inputs, driver),
         topological=driver.has_topology,
         topology=_topology(claim, storage_class, inputs, driver),
-        node=claim.metadata.annotations.get(SELECTED_NODE_ANNOTATION, ""),
+        node=claim.metadata.annotations.get(binding.SELECTED_NODE, ""),
         content=_source_content(claim, storage_class, inputs, driver),
         secrets=_secrets(claim, given, name),
         storage_class=binding.claim_class(claim) or "",
@@ -290,7 +285,7 @@ def _topology(
     return build_terms(
         claim.name,
         storage_class,
-        claim.metadata.annotations.get(SELECTED_NODE_ANNOTATION, ""),
+        claim.metadata.annotations.get(binding.SELECTED_NODE, ""),
         inputs.nodes,
         inputs.registrations,
         driver.name,
@@ -351,7 +346,7 @@ def plan_reclaim(
 ) -> Iterator[ReclaimStep]:
     if not is_responsible(volume, driver.name) or not is_ours(volume, driver.topology_segments):
         return
-    held = EXTERNAL_PROVISIONER_FINALIZER in volume.metadata.finalizers
+    held = binding.EXTERNAL_FINALIZER in volume.metadata.finalizers
     if volume.spec.persistent_volume_reclaim_policy != "Delete":
         if held:
             yield RemoveReclaimFinalizer()
@@ -379,9 +374,9 @@ def _deletion_secret(volume: PersistentVolume) -> tuple[SecretReference | None, 
 
 def is_responsible(volume: PersistentVolume, driver: str) -> bool:
     notes = volume.metadata.annotations
-    maker = notes.get(PROVISIONED_BY_ANNOTATION)
+    maker = notes.get(binding.PROVISIONED_BY)
     if maker is not None:
-        return driver in (classes.driver_name(maker), notes.get(MIGRATED_TO_ANNOTATION))
+        return driver in (classes.driver_name(maker), notes.get(binding.MIGRATED_TO))
     return volume.spec.csi is not None and volume.spec.csi.driver == driver
 
 
@@ -404,8 +399,8 @@ def relevant_claim_fields(claim: PersistentVolumeClaim | None) -> tuple[object, 
         claim.is_deleting,
         binding.claim_class(claim),
         binding.requested_provisioner(notes),
-        notes.get(MIGRATED_TO_ANNOTATION),
-        notes.get(SELECTED_NODE_ANNOTATION),
+        notes.get(binding.MIGRATED_TO),
+        notes.get(binding.SELECTED_NODE),
     )
 
 
@@ -417,5 +412,5 @@ def relevant_volume_fields(volume: PersistentVolume | None) -> tuple[object, ...
         volume.status.phase,
         volume.spec.persistent_volume_reclaim_policy,
         volume.is_deleting,
-        EXTERNAL_PROVISIONER_FINALIZER in volume.metadata.finalizers,
+        binding.EXTERNAL_FINALIZER in volume.metadata.finalizers,
     )

@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Struct, field
 
 from volplane.api import quantity
-from volplane.api.annotations import PROVISIONED_BY_ANNOTATION
 from volplane.api.core import (
     CSIPersistentVolumeSource,
     NodeSelector,
@@ -26,10 +25,12 @@ from volplane.api.core import (
     SecretReference,
     VolumeNodeAffinity,
 )
-from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PROVISIONING_INTENT_FINALIZER
 from volplane.api.meta import ObjectMeta
+from volplane.rules import binding
 from volplane.sidecars.provisioner.sources import SourceContent
 from volplane.sidecars.provisioner.topology import TopologyTerms
+
+INTENT = "volplane.dev/provisioning"  # finalizer, and annotation with the order, on the claim
 
 DELETION_SECRET = "volume.kubernetes.io/provisioner-deletion-secret-"
 MODIFY_SECRET = "volume.kubernetes.io/controller-modify-secret-"
@@ -85,8 +86,8 @@ def encode_request(order: ProvisionRequest) -> str:
 
 def read_request(claim: PersistentVolumeClaim, driver: str) -> ProvisionRequest | None:
     """The order that is under way for the claim, if it is this driver's."""
-    text = claim.metadata.annotations.get(PROVISIONING_INTENT_FINALIZER)
-    if text is None or PROVISIONING_INTENT_FINALIZER not in claim.metadata.finalizers:
+    text = claim.metadata.annotations.get(INTENT)
+    if text is None or INTENT not in claim.metadata.finalizers:
         return None
     try:
         order = msgspec.json.decode(text, type=ProvisionRequest)
@@ -96,10 +97,7 @@ def read_request(claim: PersistentVolumeClaim, driver: str) -> ProvisionRequest 
 
 
 def has_intent(claim: PersistentVolumeClaim) -> bool:
-    return (
-        PROVISIONING_INTENT_FINALIZER in claim.metadata.finalizers
-        or PROVISIONING_INTENT_FINALIZER in claim.metadata.annotations
-    )
+    return INTENT in claim.metadata.finalizers or INTENT in claim.metadata.annotations
 
 
 def build_volume(
@@ -132,7 +130,7 @@ def build_volume(
         csi=source,
     )
     metadata = ObjectMeta(
-        name=order.name, annotations=_annotations(order), finalizers=(EXTERNAL_PROVISIONER_FINALIZER,)
+        name=order.name, annotations=_annotations(order), finalizers=(binding.EXTERNAL_FINALIZER,)
     )
     return PersistentVolume(metadata=metadata, spec=spec)
 
@@ -151,7 +149,7 @@ def _reference(claim: PersistentVolumeClaim) -> ObjectReference:
 def _annotations(order: ProvisionRequest) -> dict[str, str]:
     deletion = order.secrets.provisioner or SecretReference()
     annotations = {
-        PROVISIONED_BY_ANNOTATION: order.provisioner,
+        binding.PROVISIONED_BY: order.provisioner,
         DELETION_SECRET + "name": deletion.name,
         DELETION_SECRET + "namespace": deletion.namespace,
     }

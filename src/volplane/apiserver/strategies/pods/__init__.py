@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from volplane.api import quantity
-from volplane.api.annotations import MIRROR_POD_ANNOTATION
 from volplane.api.core import Container, Pod, PodCondition, PodSpec, PodStatus
 from volplane.api.errors import Cause, forbidden, invalid
 from volplane.apiserver.strategies.pods import admission, defaults, resize, spec, update
@@ -50,9 +49,9 @@ class PodStrategy(Strategy[Pod]):
 
     def validate_create(self, call: ApiCall, obj: Pod) -> list[Cause]:
         wrong = _validate_spec(obj)
-        value = obj.metadata.annotations.get(MIRROR_POD_ANNOTATION)
+        value = obj.metadata.annotations.get(update.MIRROR)
         if value is not None and not obj.spec.node_name:
-            path = f"metadata.annotations[{MIRROR_POD_ANNOTATION}]"
+            path = f"metadata.annotations[{update.MIRROR}]"
             wrong.append(invalid(path, value, "must set spec.nodeName if mirror pod annotation is set"))
         if obj.spec.ephemeral_containers:
             wrong.append(forbidden("spec.ephemeralContainers", "cannot be set on create"))

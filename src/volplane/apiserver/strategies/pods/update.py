@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from volplane.api.annotations import MIRROR_POD_ANNOTATION
 from volplane.api.core import Container, ContainerStatus, Pod, PodSpec
 from volplane.api.errors import Cause, forbidden, invalid, required_value
 from volplane.apiserver.strategies import checks
@@ -19,6 +18,7 @@ MUTABLE = (
 )
 
 
+MIRROR = "kubernetes.io/config.mirror"
 APP_ARMOR = "container.apparmor.security.beta.kubernetes.io/"
 
 
@@ -29,7 +29,7 @@ def validate_annotations(old: Pod, new: Pod) -> list[Cause]:
     for key in sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k)):
         done = "remove or update" if key in before else "add"
         path = f"metadata.annotations[{key}]"
-        if key == MIRROR_POD_ANNOTATION:
+        if key == MIRROR:
             wrong.append(forbidden(path, f"may not {done} mirror pod annotation"))
         elif key.startswith(APP_ARMOR):
             wrong.append(forbidden(path, f"may not {done} AppArmor annotations"))

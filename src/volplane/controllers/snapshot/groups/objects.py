@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Sequence
 
 from volplane.api import kinds
-from volplane.api.annotations import GROUP_SNAPSHOT_HANDLE_ANNOTATION
 from volplane.api.core import ObjectReference, PersistentVolume
 from volplane.api.meta import ObjectMeta, OwnerReference
 from volplane.api.snapshot import (
@@ -105,7 +104,7 @@ def make_member_content(
 ) -> VolumeSnapshotContent:
     """The group's handle on it tells the snapshotter that it is neither taken nor deleted alone."""
     assert content.status is not None
-    notes = {GROUP_SNAPSHOT_HANDLE_ANNOTATION: content.status.volume_group_snapshot_handle or ""}
+    notes = {snapshots.GROUP_HANDLE: content.status.volume_group_snapshot_handle or ""}
     if (name := content.metadata.annotations.get(groups.SECRET_NAME)) is not None:
         notes[snapshots.SECRET_NAME] = name
         notes[snapshots.SECRET_NAMESPACE] = content.metadata.annotations.get(groups.SECRET_NAMESPACE, "")

@@ -13,10 +13,8 @@ from typing import Any, assert_never
 
 from msgspec import Struct, structs
 
-from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim
 from volplane.api.errors import AlreadyExists, APIError, Conflict, Forbidden
-from volplane.api.finalizers import PROVISIONING_INTENT_FINALIZER
 from volplane.api.meta import ObjectMeta
 from volplane.api.snapshot import VolumeSnapshot
 from volplane.api.storage import CSINode, CSINodeDriver, CSINodeSpec, StorageClass, VolumeAttributesClass
@@ -47,7 +45,7 @@ from volplane.sidecars.provisioner.plan import (
     ReportProvisionError,
     Reschedule,
 )
-from volplane.sidecars.provisioner.provision_request import ProvisionRequest
+from volplane.sidecars.provisioner.provision_request import INTENT, ProvisionRequest
 from volplane.sidecars.provisioner.settings import ProvisionerOptions
 
 log = logging.getLogger(__name__)
@@ -391,12 +389,7 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
 
     async def _write_intent(self, claim: PersistentVolumeClaim, order: ProvisionRequest) -> None:
         """Write the intent before the call. A claim that is being deleted takes no finalizer: no volume."""
-        patch = {
-            "metadata": {
-                "finalizers": [PROVISIONING_INTENT_FINALIZER],
-                "annotations": {PROVISIONING_INTENT_FINALIZER: orders.encode_request(order)},
-            }
-        }
+        patch = {"metadata": {"finalizers": [INTENT], "annotations": {INTENT: orders.encode_request(order)}}}
         try:
             with trace.span(COMPONENT, "write order", f"pvc/{claim.key}"):
                 there = await self._patch_claim(claim, patch)
@@ -443,14 +436,14 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         fresh = await self.client.find(PersistentVolumeClaim, claim.name, claim.namespace)
         if fresh is None or fresh.uid != claim.uid:
             return
-        if fresh.metadata.annotations.get(SELECTED_NODE_ANNOTATION) != node:
+        if fresh.metadata.annotations.get(binding.SELECTED_NODE) != node:
             await self._remove_intent(claim)
             return self.queue.add(claim.key)
         log.info("asking for another node", extra={"PVC": claim.key, "node": node, "err": why})
         patch = {
             "metadata": {
-                "$deleteFromPrimitiveList/finalizers": [PROVISIONING_INTENT_FINALIZER],
-                "annotations": {PROVISIONING_INTENT_FINALIZER: None, SELECTED_NODE_ANNOTATION: None},
+                "$deleteFromPrimitiveList/finalizers": [INTENT],
+                "annotations": {INTENT: None, binding.SELECTED_NODE: None},
             }
         }
         try:
@@ -500,12 +493,7 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
     async def _remove_intent(self, claim: PersistentVolumeClaim) -> None:
         if claim.uid in self.memory.unnoted:
             return self.memory.unnoted.discard(claim.uid)
-        patch = {
-            "metadata": {
-                "$deleteFromPrimitiveList/finalizers": [PROVISIONING_INTENT_FINALIZER],
-                "annotations": {PROVISIONING_INTENT_FINALIZER: None},
-            }
-        }
+        patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [INTENT], "annotations": {INTENT: None}}}
         with trace.span(COMPONENT, "remove order", f"pvc/{claim.key}"):
             await self._patch_claim(claim, patch)
 

@@ -1,7 +1,8 @@
-"""The HTTP face: a request finds its user, its verb and its kind, and whatever happens becomes an answer.
+"""The HTTP application: authenticate, authorize, route to a verb, and turn every outcome into a response.
 
-Order: who asks (401), may they (403), is there such a thing (404, 405), then the verb. A failure inside is
-logged with its trace and told as a 500 without it. Bodies and tokens are never logged.
+Order: authentication (401), authorization (403), resource and method (404, 405), then the verb. An unexpected
+exception is logged with its traceback and answered with a 500 that does not show it. Bodies and tokens are
+never logged.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ log = logging.getLogger(__name__)
 
 Reply = Response | Upgraded
 
-REQUEST_TIMEOUT = 60.0  # seconds a request may take, streams left out
+REQUEST_TIMEOUT = 60.0  # seconds a request may take; watches and streams are exempt
 BODY_LIMIT = 3 * 1024 * 1024
-WARNINGS = 50  # in one answer: Python's own client takes no more than a hundred headers
-WARNINGS_LENGTH, WARNING_LENGTH = 4096, 256  # characters of all warnings, and of one when there are more
+WARNINGS = 50  # per response: http.client accepts at most 100 headers
+WARNINGS_LENGTH, WARNING_LENGTH = 4096, 256  # characters: in total, and of each when the total is exceeded
 _PART_SUBRESOURCES = frozenset(
     {"status", "finalize", "ephemeralcontainers", "resize", "approval"}
-)  # of the object itself, see Strategy
+)  # they update the object itself, see Strategy
 _READS = frozenset({"get", "list"})
 UPGRADED = frozenset({"exec", "attach", "portforward"})
 _OPENAPI = ("/openapi/v2", "/openapi/v3")
@@ -72,11 +73,13 @@ _requests = metrics.counter(
     "apiserver_request_total", "Requests by verb, resource and code.", ("verb", "resource", "code")
 )
 _seconds = metrics.histogram(
-    "apiserver_request_duration_seconds", "Time to answer, streams left out.", ("verb", "resource")
+    "apiserver_request_duration_seconds",
+    "Response time, except for watches and streams.",
+    ("verb", "resource"),
 )
 
 
-@cache  # finding a metric by its labels costs more than counting
+@cache  # looking up a metric by labels costs more than counting
 def _request_metrics(verb: str, resource: str, code: int) -> tuple[Counter, Histogram]:
     return _requests.labels(verb, resource, code), _seconds.labels(verb, resource)
 
@@ -93,7 +96,7 @@ class ApiServerApp:
         reads: int = 0,
         writes: int = 0,
     ) -> None:
-        """`reads` and `writes` of one user may be under way at a time."""
+        """`reads` and `writes`: how many requests one user may have in flight; 0 means no limit."""
         self.backend = backend
         self.authenticate = authenticate
         self.authority = authority
@@ -138,7 +141,7 @@ class ApiServerApp:
 
     async def _answer(self, request: Request, seen: RequestInfo) -> Reply:
         if not self.started.is_set():
-            # Nobody's roles are known yet; who only wants to know how we are need not wait for them.
+            # RBAC is not loaded yet. Only health checks are answered before it is.
             if health_and_metrics.is_health_path(request.path):
                 return await health_and_metrics.health_response(request, self.health)
             await self.started.wait()
@@ -149,7 +152,7 @@ class ApiServerApp:
         verb = verb_of(request, target)
         act, seen.version = attributes_of(request, target, verb), target.version
         entry = self.backend.registry.find(target.group, target.version, target.plural)
-        if entry is not None:  # a metric is about what there is, not about what somebody thought of
+        if entry is not None:  # unknown resources would explode the cardinality of the metrics' labels
             seen.verb, seen.resource = verb, entry.kind.plural
         self._authorize(user, act, seen)
         if entry is None:
@@ -163,7 +166,7 @@ class ApiServerApp:
         return await self._serve(request, entry, call)
 
     def _user(self, request: Request, seen: RequestInfo) -> RequestUser:
-        """Who asks, or who they ask as."""
+        """Return the authenticated user, or the user that it impersonates."""
         seen.user = user = self.authenticate(request)
         if user is not ANONYMOUS:
             request.user = user.name
@@ -173,7 +176,7 @@ class ApiServerApp:
         return other
 
     def _authorize(self, user: RequestUser, act: AuthorizationAttributes, seen: RequestInfo) -> None:
-        """Raises Forbidden."""
+        """Raise Forbidden unless the user may do it."""
         seen.act = act
         seen.verdict = self.authority.authorize(user, act)
         if (
@@ -182,7 +185,7 @@ class ApiServerApp:
             and act.verb == "get"
             and act.plural == "pods"
         ):
-            # A browser's WebSocket can only GET; what it opens is no less than what POST opens.
+            # A browser's WebSocket can only use GET, but exec needs the same permission as with POST.
             seen.act = act = structs.replace(act, verb="create")
             seen.verdict = self.authority.authorize(user, act)
         if not seen.verdict.allowed:
@@ -244,7 +247,7 @@ class ApiServerApp:
         self.authority.require(user, structs.replace(act, verb=verb))
 
     async def _serve_non_resource(self, request: Request, user: RequestUser, seen: RequestInfo) -> Reply:
-        """What is not a resource: health, version, metrics, discovery, schemas."""
+        """Serve paths that are not resources: health, version, metrics, discovery, OpenAPI."""
         self._authorize(user, path_attributes(request), seen)
         path = request.path.rstrip("/")
         if health_and_metrics.is_health_path(path):
@@ -262,7 +265,7 @@ class ApiServerApp:
         if path == "/debug/trace":
             return health_and_metrics.trace_response(request)
         if path.startswith(_OPENAPI):
-            # Loaded when first asked for: describing every field takes memory that most runs never need.
+            # Imported on first use: the field descriptions take memory that most runs never need.
             from volplane.apiserver import openapi
 
             return await openapi.handle(self.backend.registry, request)
@@ -272,18 +275,18 @@ class ApiServerApp:
 
 
 def _error_response(seen: RequestInfo, error: APIError) -> Response:
-    seen.error = error.with_traceback(None)  # whose frames hold `seen`: a circle for each refusal
+    seen.error = error.with_traceback(None)  # its frames refer to `seen`: a reference cycle per error
     return responses.error_response(error)
 
 
 def _audit_ids() -> Iterator[str]:
-    """Audit ids that look like UUIDs: a random one per run, counted up. Making each anew costs too much."""
+    """Generate audit ids: a random UUID prefix per process and a counter, because uuid4 is too slow."""
     start = str(uuid.uuid4())[:-12]
     return (f"{start}{count:012x}" for count in itertools.count(1))
 
 
 def _check_verb(entry: ServedResource, verb: str, target: RequestTarget) -> None:
-    """Is this verb served on this path?"""
+    """Raise NotFound or MethodNotAllowed if the resource does not serve this verb on this path."""
     kind = entry.kind
     if target.subresource:
         below = kind.subresource(target.subresource)
@@ -296,7 +299,7 @@ def _check_verb(entry: ServedResource, verb: str, target: RequestTarget) -> None
         raise NotFound.path()
     if verb not in kind.verbs:
         raise MethodNotAllowed.of(kind, verb)
-    # Across namespaces one may only look.
+    # Across all namespaces only list and watch are possible.
     if verb not in ("list", "watch") and kind.namespaced and not target.namespace:
         if verb == "create" and kind.plural.endswith("reviews"):
             return
@@ -308,7 +311,7 @@ def _check_verb(entry: ServedResource, verb: str, target: RequestTarget) -> None
 
 
 def _limit_warnings(warnings: list[str]) -> list[str]:
-    """As many as a client reads: each shortened, and the rest left out, when there is too much of it."""
+    """Limit warnings to what clients accept: if there are too many, shorten each and drop the rest."""
     if len(warnings) <= WARNINGS and sum(map(len, warnings)) <= WARNINGS_LENGTH:
         return warnings
     left, kept = WARNINGS_LENGTH, []
@@ -321,6 +324,6 @@ def _limit_warnings(warnings: list[str]) -> list[str]:
 
 
 def _quote_warning(text: str) -> str:
-    """A warning's text in a header: quoted, and without anything a header cannot hold."""
+    """Quote a warning for a header; characters that a header cannot hold become "?"."""
     clean = "".join(c if " " <= c <= "~" else "?" for c in text)
     return '"' + clean.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,8 +1,8 @@
-"""The audit log: who asked what, was it allowed, how did it end. One JSON line per event, at Metadata level.
+"""The audit log: one JSON line per event, at Metadata level.
 
-Bodies are never in it. An answer that streams is told when it starts and when it ends. The subtle thing: the
-lines of a moment are written together by a thread, so that a slow disk delays nobody and a line costs little;
-what the disk cannot keep up with is counted and dropped.
+Bodies are never logged. A streaming response is logged when it starts and when it ends. A thread writes lines
+in batches, so that a slow disk does not delay requests. Events that exceed the backlog are dropped and
+counted.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from volplane.web import Request, Response, Upgraded
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 20_000  # events that may wait for the disk
-FLUSH_INTERVAL = 0.05  # seconds of which the lines are written together
+BACKLOG = 20_000  # events waiting to be written; further events are dropped
+FLUSH_INTERVAL = 0.05  # seconds between batches
 AGENT_LENGTH = 1024
 
 _events = metrics.counter("apiserver_audit_event_total", "Audit events written.", ())
@@ -37,7 +37,7 @@ _dropped = metrics.counter("apiserver_audit_error_total", "Audit events that cou
 
 
 class RequestInfo:
-    """What a request turned out to be, as far as it got: for its headers, its metrics and its audit."""
+    """What is known about a request so far: for response headers, metrics and the audit log."""
 
     __slots__ = (
         "act",
@@ -66,7 +66,7 @@ class RequestInfo:
 
 
 class AuditLog:
-    """The file, or standard output for "-"."""
+    """Writes audit events to a file, or to standard output for "-"."""
 
     def __init__(self, path: str) -> None:
         self._file = _open_log(path)
@@ -82,7 +82,7 @@ class AuditLog:
         audit_id: str,
         received: datetime,
     ) -> Response | Upgraded:
-        """Tell of an answer; one that streams comes back as one that tells of its end."""
+        """Record a response. A streaming body is wrapped so that its end is recorded, too."""
         code = answer.status if isinstance(answer, Response) else 101
         event = _event(request, seen, audit_id, received, code)
         if isinstance(answer, Response) and not isinstance(answer.body, bytes):
@@ -111,7 +111,7 @@ class AuditLog:
             self._writing = asyncio.create_task(self._write(), name="audit log")
 
     async def _write(self) -> None:
-        """Until nothing is left; the next event begins anew."""
+        """Write batches until no events are left; the next event starts a new task."""
         loop = asyncio.get_running_loop()
         while self._waiting:
             await asyncio.sleep(FLUSH_INTERVAL)
@@ -121,7 +121,7 @@ class AuditLog:
                 _events.inc(len(lines))
             except OSError as error:
                 _dropped.inc(len(lines))
-                log.error("the audit log cannot be written: %s", error)
+                log.error("cannot write the audit log: %s", error)
         self._writing = None
 
     def _append(self, data: bytes) -> None:
@@ -130,7 +130,7 @@ class AuditLog:
 
 
 class _AuditedStream:
-    """A stream that tells of its end."""
+    """A response body that records its end in the audit log."""
 
     def __init__(self, body: Any, audit: AuditLog, event: dict[str, Any]) -> None:
         self._body, self._audit, self._event = body, audit, event
@@ -205,7 +205,7 @@ def _stamp(moment: datetime) -> str:
     return f"{_second(moment.replace(microsecond=0))}.{moment.microsecond:06d}Z"
 
 
-@lru_cache(maxsize=4)  # a second is spelled out once: that costs more than all the rest
+@lru_cache(maxsize=4)  # formatting the second costs more than the rest of the event
 def _second(moment: datetime) -> str:
     return clock.stamp(moment).removesuffix("Z")
 
@@ -240,7 +240,7 @@ def _status(seen: RequestInfo, code: int) -> dict[str, Any]:
         return {"metadata": {}, "code": code}
     status = {k: v for k, v in seen.error.status().items() if k not in ("kind", "apiVersion")}
     if seen.user is None and code == 401:
-        status["message"] = "Authentication failed, attempted: bearer"  # a bad certificate never gets here
+        status["message"] = "Authentication failed, attempted: bearer"  # a bad certificate is refused by TLS
     return status
 
 
@@ -256,7 +256,7 @@ _name_decoder = msgspec.json.Decoder(_NamedObject)
 
 
 def _add_object_name(event: dict[str, Any], body: bytes | AsyncIterator[bytes]) -> None:
-    """A new object's name is in its body alone."""
+    """Add the name of a created object, which only the response body has (generateName)."""
     about = event.get("objectRef")
     if about is None or "name" in about or not isinstance(body, bytes):
         return

@@ -1,7 +1,7 @@
-"""What a request wants to do, as authorization sees it.
+"""Build the authorization attributes of a request.
 
-Two things differ from how the verbs see it: a list of one name is authorised as that name, and a namespace is
-an object inside itself, so that a role in a namespace can cover reading it.
+They differ from the verb's view in two ways: a list with a `metadata.name` field selector is authorized for
+that name, and a Namespace counts as an object in itself, so that a Role in it can allow reading it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def path_attributes(request: Request) -> AuthorizationAttributes:
 
 
 def selected_name(selector: str) -> str:
-    """The one name that a field selector asks for."""
+    """Return the name that a field selector requires, or ""."""
     try:
         name = FieldMatcher.parse(selector).required_value("metadata.name") or ""
     except InvalidSelector:

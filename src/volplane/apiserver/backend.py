@@ -1,7 +1,7 @@
-"""What every verb stands on: the registry, the store, and the door through which all writes go.
+"""What every verb needs: the registry, the store, and the functions through which all writes go.
 
-A write is acknowledged when the store has committed it; the fail points around each commit let crash tests
-kill the process just before and just after.
+A write is acknowledged after the store has committed it. Fail points around each commit let crash tests kill
+the process just before and just after.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from volplane.apiserver.strategy import ApiCall, R
 from volplane.base import failpoint, trace
 from volplane.store import RecordTooLarge, Store, StoreEvent, StoreRecord, WriteUncertain
 
-# What etcd takes in one request by default (1.5 MiB), less what the key and the conditions of a write take.
+# The default request limit of etcd (1.5 MiB), minus room for the key and the conditions of a write.
 OBJECT_LIMIT = 1536 * 1024 - 4 * 1024
 
 _TRACED = {
@@ -33,20 +33,20 @@ _TRACED = {
 
 
 def check_size(value: bytes, held: bytes = b"") -> None:
-    """The same limit on every store. What is larger already may become smaller. Raises TooLarge."""
+    """Raise TooLarge. The limit is the same on every store; an object above it may still shrink."""
     if len(value) > OBJECT_LIMIT and len(value) > len(held):
         raise TooLarge(f"Request entity too large: limit is {OBJECT_LIMIT}")
 
 
 class WriteResult(Struct):
-    """What a write left behind."""
+    """The result of a write."""
 
     entry: ServedResource
     obj: Any
     value: bytes
     revision: int  # 0: nothing was stored (dry run of a create)
     created: bool = False
-    gone: bool = False  # the object is no longer there: `obj` is its last state
+    gone: bool = False  # the object was removed: `obj` is its last state
 
 
 class Backend:
@@ -81,13 +81,13 @@ class Backend:
 
 
 async def _wait_until_followed(entry: ServedResource, revision: int) -> None:
-    """Whoever defines a kind finds it served when the answer comes."""
+    """Wait until this server acts on the write: a client that creates a CRD finds the kind served."""
     if entry.wait_applied is not None:
         await entry.wait_applied(revision)
 
 
 class _CommitScope:
-    """Fail points and the trace around one commit; a write in doubt is answered as such."""
+    """Fail points and the trace span around one commit. An uncertain write raises Timeout."""
 
     __slots__ = ("place", "span")
 
@@ -119,7 +119,7 @@ class _CommitScope:
 
 
 class StoreReader:
-    """Admission's view of other objects."""
+    """Reads other objects for admission."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

@@ -1,4 +1,4 @@
-"""What exists in every cluster before anybody asks: namespaces, roles and bindings, whom we believe."""
+"""Create what every cluster has at start: namespaces, roles, bindings, and the client CA's ConfigMap."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from volplane.apiserver.verbs.update import SERVER_WRITE, modify
 from volplane.base import clock
 from volplane.store import StoreRecord
 
-CLIENT_CA = "extension-apiserver-authentication"  # other servers read here whose certificates count
+CLIENT_CA = "extension-apiserver-authentication"  # extension API servers read the client CA here
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 
 
@@ -32,12 +32,12 @@ async def _namespace(backend: Backend, name: str) -> None:
     if await backend.record(entry, "", name) is not None:
         return
     call = ApiCall("create", entry.kind, SYSTEM, backend.reader, clock.wall(), name=name)
-    with suppress(AlreadyExists):  # another server over the same store was faster
+    with suppress(AlreadyExists):  # another server on the same store was faster
         await create(backend, entry, call, Namespace(metadata=ObjectMeta(name=name)))
 
 
 async def publish_client_ca(backend: Backend, ca: str) -> None:
-    """Write down which authority signs our clients' certificates."""
+    """Publish the CA that signs client certificates."""
     entry = backend.registry.of(ConfigMap)
     namespace, data = "kube-system", {"client-ca-file": ca}
     call = ApiCall("create", entry.kind, SYSTEM, backend.reader, clock.wall(), namespace=namespace)

@@ -1,7 +1,7 @@
-"""componentstatuses: an old way to ask how the cluster is, which kubectl still knows.
+"""componentstatuses: a deprecated API for the health of the control plane, which kubectl still supports.
 
-Of what it once listed, the store is the one part this server knows first hand; everything else tells by
-itself (`/readyz` of each role, leases, conditions of nodes).
+It shows the store only. The other components report their health themselves (`/readyz`, Leases, node
+conditions).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from volplane.apiserver.verbs.list import ListResult
 from volplane.store import StoreError, StoreRecord
 from volplane.web import Request, Response
 
-STORE = "etcd-0"  # what clients look for, whatever keeps the state
+STORE = "etcd-0"  # the name that clients expect, for every store
 DEPRECATED = "v1 ComponentStatus is deprecated in v1.19+"
 
 

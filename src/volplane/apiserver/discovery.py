@@ -1,8 +1,7 @@
-"""Discovery: which groups, versions and resources there are, in the old form and the aggregated one.
+"""Discovery: the served groups, versions and resources, in the legacy and the aggregated form.
 
-Both forms are rendered from the registry when they are first asked for after it changed. The subtle thing: a
-client that asks for the aggregated form takes an answer as such only if its Content-Type carries all three
-parameters, and both `/api` and `/apis` must answer in the same form.
+Both forms are rendered from the registry on the first request after it changed. Clients accept the aggregated
+form only if the Content-Type has all three parameters, and `/api` and `/apis` must answer in the same form.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from volplane.web import Request, Response
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 JSON = "application/json"
 
-# Groups in the order in which clients prefer them; others follow by name.
+# Groups in upstream's order of priority; others follow by name.
 _PRIORITY = (
     "apiregistration.k8s.io",
     "apps",
@@ -52,7 +51,7 @@ Groups = Mapping[str, Mapping[str, list[Kind]]]  # group → version → kinds
 
 
 class DiscoveryDocument(Struct, frozen=True):
-    """A rendered answer."""
+    """A rendered response."""
 
     body: bytes
     media: str = JSON
@@ -60,7 +59,7 @@ class DiscoveryDocument(Struct, frozen=True):
 
 
 class DiscoveryDocuments:
-    """Everything discovery can answer, for one state of the registry."""
+    """All discovery documents for one version of the registry."""
 
     def __init__(self, registry: Registry) -> None:
         self.version = registry.version
@@ -85,7 +84,7 @@ def documents_of(registry: Registry) -> DiscoveryDocuments:
 
 
 async def handle(registry: Registry, request: Request) -> Response:
-    """Answers `/api`, `/apis` and what is below them. Raises NotFound for groups and versions not served."""
+    """Serve `/api`, `/apis` and the paths below. Raise NotFound for unknown groups and versions."""
     path = request.path.rstrip("/")
     known = documents_of(registry)
     if path in known.aggregated and wants_aggregated(request.headers.get("accept")):
@@ -103,12 +102,12 @@ async def handle(registry: Registry, request: Request) -> Response:
 
 
 def _with_server_address(page: DiscoveryDocument, request: Request) -> bytes:
-    """`/api` names the address under which the client reached us."""
+    """Fill the server address in `/api` with the host that the client used."""
     return page.body.replace(b"@server@", request.headers.get("host").encode() or b"127.0.0.1")
 
 
 def wants_aggregated(accept: str) -> bool:
-    """Is the aggregated form, in the one version there is, among what the client takes?"""
+    """Return whether the client accepts the aggregated form (v2) and does not prefer plain JSON."""
     for clause in accept.split(","):
         media, *parameters = (part.strip() for part in clause.split(";"))
         named = dict(p.split("=", 1) for p in parameters if "=" in p)
@@ -116,7 +115,7 @@ def wants_aggregated(accept: str) -> bool:
             if named.get("g") == "apidiscovery.k8s.io" and named.get("v") == "v2":
                 return True
         elif media in (JSON, "*/*") and "as" not in named:
-            return False  # plain JSON was preferred
+            return False  # plain JSON comes first
     return False
 
 
@@ -133,7 +132,7 @@ def _conditional(page: DiscoveryDocument, request: Request) -> Response:
 
 
 def group_kinds(kinds: Iterable[Kind]) -> Groups:
-    """Groups in order of preference, and their versions in order of preference."""
+    """Group kinds by group and version, both sorted by priority."""
     found: dict[str, dict[str, list[Kind]]] = {}
     for kind in kinds:
         found.setdefault(kind.group, {}).setdefault(kind.version, []).append(kind)
@@ -153,7 +152,7 @@ def _rank(group: str) -> int:
     return _PRIORITY.index(group) if group in _PRIORITY else len(_PRIORITY)
 
 
-# The old form: one document per group version
+# The legacy form: one document per group version
 
 
 def _legacy(groups: Groups) -> Iterable[tuple[str, Any]]:
@@ -218,7 +217,7 @@ def _subresource_entry(kind: Kind, below: Subresource) -> dict[str, Any]:
     return entry | {"kind": below.kind or kind.kind, "verbs": list(below.verbs)}
 
 
-# The aggregated form: everything in one document
+# The aggregated form: one document for all groups
 
 
 def _aggregated_document(groups: Groups) -> DiscoveryDocument:

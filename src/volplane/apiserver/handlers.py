@@ -1,4 +1,4 @@
-"""Requests on resources: HTTP becomes a call of a verb, and what the verb returns becomes an answer."""
+"""HTTP handlers of resources: decode the request, call the verb, encode the result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from volplane.apiserver.verbs.watch import WatchOptions, watch
 from volplane.store import StoreClosed, StoreEvent, StoreFailed
 from volplane.web import DirectWriter, Request, Response
 
-UNREAD_TIMEOUT = 60.0  # seconds a watcher may not read while there is something to tell; then it begins anew
+UNREAD_TIMEOUT = 60.0  # seconds a watcher may leave events unread before it is disconnected
 
 Handler = Callable[[Backend, ServedResource, ApiCall, Request], Awaitable[Response]]
 
@@ -128,7 +128,7 @@ async def on_watch(backend: Backend, entry: ServedResource, call: ApiCall, reque
 
 
 class _PushWriter:
-    """A watcher whose events are written as they are published, as long as its client takes them."""
+    """Writes events to a watcher's connection when they are published, as long as its buffer has room."""
 
     def __init__(self, lines: responses.WatchLines, selection: Selection) -> None:
         self.lines = lines
@@ -145,7 +145,7 @@ class _PushWriter:
         assert self._sink is not None
         try:
             data = self.lines.encode_events(batch, self._selection)
-        except Exception:  # whoever publishes cannot help it; the stream meets the same, and tells
+        except Exception:  # the publisher must not fail; the stream gets the same batch and reports the error
             return False
         if data:
             self._sink.write(data)
@@ -155,7 +155,7 @@ class _PushWriter:
 async def _stream(
     backend: Backend, entry: ServedResource, call: ApiCall, asked: WatchOptions, pushed: _PushWriter
 ) -> AsyncGenerator[bytes, None]:
-    """The status line is long gone when something goes wrong, so errors are told as the last event."""
+    """Send errors as the last event, because the status line is already sent."""
     try:
         async with aclosing(watch(backend, entry, call, asked, pushed)) as batches:
             async for batch in batches:

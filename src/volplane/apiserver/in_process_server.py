@@ -1,6 +1,6 @@
-"""The API server without a wire: all verbs over a store, called in process.
+"""The API server without HTTP: all verbs over a store, called in process.
 
-This is the whole server for tests and simulations on a virtual clock; `server.Server` adds HTTPS to it.
+Tests and simulations on a virtual clock use it directly; `server.RunningApiServer` adds HTTPS.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class InProcessServer:
         self._tasks: list[asyncio.Task[None]] = []
 
     def in_process_transport(self, user: RequestUser = ADMIN) -> InProcessTransport:
-        """The server as an in-process transport, for one user."""
+        """Return an in-process transport for one user."""
         return InProcessTransport(self.backend, user, self.authority)
 
     async def start(self) -> InProcessServer:
@@ -75,12 +75,12 @@ class InProcessServer:
         await self._following.start()
         self._tasks = [
             asyncio.create_task(expire_events_and_compact(self.backend), name="apiserver housekeeping"),
-            asyncio.create_task(self._aggregation.run(), name="roles made of others"),
+            asyncio.create_task(self._aggregation.run(), name="role aggregation"),
         ]
         return self
 
     async def close(self) -> None:
-        """Ends what was started; the store belongs to the caller."""
+        """Stop all tasks. The caller owns the store."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

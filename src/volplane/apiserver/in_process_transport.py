@@ -1,7 +1,7 @@
-"""The API server called in process: the same verbs, Structs in and shared Structs out, no bytes between.
+"""The in-process transport: calls the same verbs as HTTP, with Structs instead of bytes.
 
-One `Local` carries one user, and asks the same authorizers as HTTP does. Objects that it hands out are
-shared by everybody in the process: nobody changes them (they are frozen).
+One transport acts for one user and is authorized like HTTP requests. The objects it returns are shared by the
+whole process; they are frozen.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ T = TypeVar("T", bound=Resource)
 
 
 class InProcessTransport:
-    """`client.Transport` without a wire."""
+    """A `client.Transport` that calls the API server in the same process."""
 
     def __init__(self, backend: Backend, user: RequestUser, authority: AuthorizerChain) -> None:
         self._backend = backend
         self._user = user
         self._authority = authority
-        self._manager = user.name.rpartition(":")[2]  # of fields it changes in objects that are tracked
+        self._manager = user.name.rpartition(":")[2]  # the field manager of its updates to tracked objects
 
     async def get(self, type: type[T], name: str, namespace: str = "") -> T:
         entry, call = self._call("get", type, namespace, name)
@@ -169,10 +169,10 @@ class InProcessTransport:
         return _changes(type, watching.watch(self._backend, entry, call, asked))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
     def allows(self, verb: str, type: type[Resource], namespace: str = "", fields: str = "") -> bool:
-        """Whether the user may do that to objects of a kind, which need not be served yet."""
+        """Return whether the user may use the verb on a kind, even if the kind is not served yet."""
         kind = kinds.of(type)
         where = namespace if kind.namespaced else ""
         return self._authority.allows(self._user, _attributes(verb, kind, where, "", "", fields))
@@ -242,7 +242,7 @@ def _change(of: type[T], told: watching.WatchItem) -> ObjectChange[Any]:
 
 
 def _to_client_type(of: type[T], obj: Any) -> T:
-    """A custom resource is plain data here, and a Struct to the client that has a type for it."""
+    """Convert the plain data of a custom resource to the client's Struct."""
     typed: T = codec.convert(of, obj) if isinstance(obj, dict) else obj
     return typed
 
@@ -250,5 +250,5 @@ def _to_client_type(of: type[T], obj: Any) -> T:
 def _to_server_form(entry: ServedResource, obj: Resource) -> Any:
     if entry.kind.type is not None:
         return canonicalize_quantities(obj)
-    plain: dict[str, Any] = msgspec.json.decode(codec.encode(obj))  # lists as JSON has them, not tuples
+    plain: dict[str, Any] = msgspec.json.decode(codec.encode(obj))  # plain JSON data: lists, not tuples
     return plain

@@ -1,8 +1,7 @@
-"""Object metadata: what the server writes into it, what it keeps from the stored object, what it refuses.
+"""Object metadata: what the server sets, what an update keeps from the stored object, and validation.
 
-The same for every kind. The subtle thing: on update everything that only the server may change is taken
-from the stored object before validation, so a client that sends it back changed or empty is not refused but
-ignored.
+The same for every kind. On update, fields that only the server may change are taken from the stored object
+before validation, so a client that sends them changed or empty is not refused.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _LABEL_VALUE = (
 
 
 def initial_metadata(call: ApiCall, meta: ObjectMeta, *, generation: int) -> ObjectMeta:
-    """The metadata of a new object."""
+    """Return the metadata of a new object."""
     return structs.replace(
         meta,
         namespace=call.namespace,
@@ -50,7 +49,7 @@ def initial_metadata(call: ApiCall, meta: ObjectMeta, *, generation: int) -> Obj
 
 
 def keep_server_fields(old: ObjectMeta, new: ObjectMeta) -> ObjectMeta:
-    """What an update may not touch stays as stored."""
+    """Take the fields that an update may not change from the stored object."""
     return structs.replace(
         new,
         name=old.name,
@@ -78,7 +77,7 @@ def validate(strategy: AnyStrategy, meta: ObjectMeta) -> list[Cause]:
 
 
 def validate_embedded(meta: ObjectMeta) -> list[Cause]:
-    """Metadata of an object inside another one: any name that can stand in a path, no namespace asked for."""
+    """Validate the metadata of an embedded resource: any name that is a path segment, namespace optional."""
     causes = [
         invalid("metadata.name", meta.name, text)
         for text in name_validation.path_segment_problems(meta.name, False)
@@ -141,7 +140,7 @@ def _annotations(meta: ObjectMeta) -> list[Cause]:
         if not names.is_qualified(key.lower())
     ]
     if 4 * (sum(map(len, notes)) + sum(map(len, notes.values()))) <= ANNOTATIONS_LIMIT:
-        return causes  # no character takes more than four bytes: nearly never has to be encoded to be counted
+        return causes  # a character takes at most four bytes in UTF-8: short enough without encoding
     size = sum(len(key.encode()) + len(value.encode()) for key, value in notes.items())
     return (
         [*causes, too_long("metadata.annotations", ANNOTATIONS_LIMIT)] if size > ANNOTATIONS_LIMIT else causes
@@ -183,7 +182,7 @@ def _finalizers(finalizers: Sequence[str], *, qualified: bool) -> list[Cause]:
 
 
 def is_qualified_finalizer(name: str) -> bool:
-    """With a domain of its own, or one of the API's."""
+    """Return whether the finalizer has a domain or is a standard one."""
     return "/" in name or name in _STANDARD_FINALIZERS
 
 

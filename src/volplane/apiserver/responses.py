@@ -1,7 +1,7 @@
-"""Answers on the wire: objects, lists, tables, watch lines and Status, from what the verbs return.
+"""Encode what the verbs return as HTTP responses: objects, lists, tables, watch lines and Status.
 
-The common case is bytes from the store in one concatenation. The Content-Type of JSON has no charset: some
-clients compare the whole string.
+The common case concatenates stored bytes. The Content-Type of JSON has no charset, because some clients
+compare the whole string.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from volplane.web import Response
 HEADERS = [("Content-Type", JSON), ("Cache-Control", "no-cache, private")]
 INITIAL_END = "k8s.io/initial-events-end"
 
-YAML_COST_FACTOR = 8  # times what the rest of a request of the same size takes
-AT_ONCE, ROWS_AT_ONCE = 1000, 50  # items of a list that are made in one turn of the loop
+YAML_COST_FACTOR = 8  # YAML takes this many times longer than the rest of a request of the same size
+AT_ONCE, ROWS_AT_ONCE = 1000, 50  # list items encoded in one turn of the event loop
 
 _encoder = msgspec.json.Encoder()
 
@@ -53,7 +53,7 @@ def error_response(error: APIError) -> Response:
 
 
 def success_response(code: int, details: dict[str, Any] | None = None) -> Response:
-    """The Status of an operation that has no object to show."""
+    """Return the Status of an operation that returns no object."""
     status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     if details:
         status["details"] = details
@@ -61,7 +61,7 @@ def success_response(code: int, details: dict[str, Any] | None = None) -> Respon
 
 
 async def object_response(wanted: ResponseFormat, status: int, data: bytes) -> Response:
-    """JSON bytes in the media type that was asked for."""
+    """Return JSON bytes in the requested media type."""
     if wanted.media == YAML:
         text = await cpu_offload.run(len(data) * YAML_COST_FACTOR, [], _as_yaml, data)
         return Response(status=status, headers=[("Content-Type", YAML)], body=text)
@@ -74,7 +74,7 @@ def _as_yaml(data: bytes) -> bytes:
 
 
 class _Dumper(yaml.CSafeDumper):
-    """Repeated values are written out: clients do not expect anchors."""
+    """Writes repeated values in full: clients do not expect anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -137,7 +137,7 @@ def _no_list() -> NotAcceptable:
 
 
 def check_format(wanted: ResponseFormat, *, lists: bool) -> None:
-    """Raises NotAcceptable before anything is done: who is refused must not have acted."""
+    """Raise NotAcceptable before the verb runs, so that a refused request has no effect."""
     if lists and wanted.transform == METADATA:
         raise _no_list()
     if not lists and wanted.transform == METADATA_LIST:
@@ -145,7 +145,7 @@ def check_format(wanted: ResponseFormat, *, lists: bool) -> None:
 
 
 def partial_object_metadata(wire: bytes, version: str = "v1") -> bytes:
-    """An object reduced to its metadata, which stays as it is in bytes."""
+    """Reduce an object to its metadata; the metadata bytes are copied unchanged."""
     found = _metadata.decode(wire).metadata
     head = f'{{"kind":"{METADATA}","apiVersion":"meta.k8s.io/{version}","metadata":'.encode()
     return head + bytes(found) + b"}"
@@ -216,7 +216,7 @@ def _list(head: bytes, meta: dict[str, Any], items: Sequence[bytes]) -> bytes:
 
 
 class WatchLines:
-    """Turns what a watch tells into lines; a table's columns are told with its first event only."""
+    """Encodes watch items as lines. Only the first event of a table carries the column definitions."""
 
     def __init__(self, entry: ServedResource, wanted: ResponseFormat, include: str) -> None:
         self._entry = entry
@@ -232,7 +232,7 @@ class WatchLines:
         return b"".join([self._line(told) for told in batch])
 
     def encode_events(self, batch: Sequence[StoreEvent], selection: Selection) -> bytes:
-        """The same of events as they come; made once for all who see them alike."""
+        """Encode store events. Watchers without selector and transform share the encoded bytes."""
         if selection.selects_all and not self._wanted.transform:
             return self._entry.watch_cache.encode_lines(batch)
         return self.encode(watch_items(self._entry, selection, batch))

@@ -1,7 +1,7 @@
-"""Reviews: questions about users and permissions that are posted like objects and answered, never stored.
+"""Reviews: SubjectAccessReview, TokenReview and similar kinds, which are answered and never stored.
 
-They go through authentication and authorization like any request, then ask the same functions on somebody's
-behalf. Each answers the object as it was sent, with its status.
+They pass authentication and authorization like any request, then call the same functions for the reviewed
+user. The response is the sent object with its status.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ Access = SubjectAccessReview | LocalSubjectAccessReview | SelfSubjectAccessRevie
 
 
 class ReviewServer(Protocol):
-    """What a review needs of the server."""
+    """The part of the server that reviews need."""
 
     backend: Backend
     authenticate: Authenticator
     authority: AuthorizerChain
 
 
-Review = Callable[[ReviewServer, ApiCall, Any], Any]  # the answer
+Review = Callable[[ReviewServer, ApiCall, Any], Any]  # returns the response object
 
 
 async def serve(review: Review, server: ReviewServer, call: ApiCall, request: Request) -> Response:
@@ -90,7 +90,7 @@ def _token_status(server: ReviewServer, review: TokenReview) -> TokenReviewStatu
     return TokenReviewStatus(authenticated=True, user=_info(checked.user), audiences=checked.audiences)
 
 
-# --- may they
+# --- access reviews
 
 
 def _self_access(
@@ -169,7 +169,7 @@ def _subject(review: SubjectAccessReview | LocalSubjectAccessReview) -> RequestU
 def review_access(
     authority: AuthorizerChain, call: ApiCall, review: SubjectAccessReview
 ) -> SubjectAccessReview:
-    """May somebody do something? For who asks in process, too."""
+    """Answer a SubjectAccessReview; also used by the in-process transport."""
     _raise_if_invalid(
         call, review, _attribute_causes(review) + _subject_causes(review) + _metadata_causes(review.metadata)
     )
@@ -195,9 +195,9 @@ def _resource_act(about: ResourceAttributes, fields: str) -> AuthorizationAttrib
 
 
 def _parse_selectors(about: ResourceAttributes | None) -> tuple[str, list[str]]:
-    """The field selector that is asked about, and which selectors cannot be understood.
+    """Return the field selector of the review, and errors about selectors that cannot be parsed.
 
-    A term that is left out makes the question wider, never the answer.
+    An ignored requirement makes the reviewed request broader, so that access is never granted by mistake.
     """
     fields, lost = "", []
     if about is not None and (by_field := about.field_selector) is not None:

@@ -1,4 +1,4 @@
-"""One API server on HTTPS: its certificates, its listener, and the core it serves."""
+"""The API server on HTTPS: certificates, listener, and the in-process server behind it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from volplane.store import Store
 from volplane.web import tls
 
 TOKEN_BYTES = 32
-_TOKEN = re.compile("[A-Za-z0-9_-]{43}")  # so many bytes in base64
+_TOKEN = re.compile("[A-Za-z0-9_-]{43}")  # TOKEN_BYTES in base64
 _NAMES = ("127.0.0.1", "::1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
 
@@ -58,11 +58,11 @@ class RunningApiServer:
         self._listener = listener
 
     def in_process_transport(self, user: RequestUser = ADMIN) -> InProcessTransport:
-        """The server as an in-process transport, for one user."""
+        """Return an in-process transport for one user."""
         return self.core.in_process_transport(user)
 
     def write_kubeconfig(self, path: Path, user: str, groups: Sequence[str] = ()) -> Path:
-        """A kubeconfig with a client certificate for this user."""
+        """Write a kubeconfig with a client certificate for this user."""
         pair = self.authority.client(f"client-{user.replace(':', '_')}", user, groups)
         kubeconfig.write(path, server=self.url, ca=self.ca, user=user, pair=pair)
         return path
@@ -85,7 +85,7 @@ class RunningApiServer:
 
 
 class Pki:
-    """The secrets of one data directory, made once and found again."""
+    """Certificates, keys and tokens of a data directory, created on first use."""
 
     def __init__(self, settings: ApiServerOptions) -> None:
         directory = Path(settings.data_dir) / "pki"
@@ -103,12 +103,12 @@ class Pki:
 
 
 async def run(settings: ApiServerOptions, store: Store) -> RunningApiServer:
-    """Start serving; the caller closes the server, and owns the store."""
+    """Start serving. The caller closes the server and owns the store."""
     pki = Pki(settings)
     core = InProcessServer(store, pki.issuer)
     client = pki.kubelet_client
     to_nodes = tls.client_context(pki.ca_path, str(client.cert_path), str(client.key_path))
-    to_nodes.check_hostname = False  # a node is known by its address, which its certificate need not name
+    to_nodes.check_hostname = False  # nodes are addressed by IP, which their certificates need not contain
     app = ApiServerApp(
         core.backend,
         Authenticator([pki.tokens, ServiceAccountTokenCheck(core.backend), BootstrapTokens(core.backend)]),
@@ -131,7 +131,7 @@ async def run(settings: ApiServerOptions, store: Store) -> RunningApiServer:
 
 
 def _load_or_create_token(path: Path) -> str:
-    """The token of a data directory, made once; one that was cut short, or is no text, is made anew."""
+    """Load the admin token, or create it. A truncated or unreadable file is set aside and replaced."""
     try:
         known = path.read_text().strip()
     except (FileNotFoundError, UnicodeDecodeError):

@@ -1,12 +1,11 @@
-"""Two states of a built-in object, and the fields in which they differ; compiled per type from its schema.
+"""The fields in which two states of a built-in object differ; compiled per type from its schema.
 
-This runs with every write of an object whose fields have owners, so parts that are equal are left at once
-(Structs compare in C), only what differs is taken apart, and what appears or vanishes as a whole is walked as
-plain data, which has nothing but what is set.
+This runs on every write of an object whose fields have owners. Equal parts are skipped at once (Structs
+compare in C), and parts that appear or disappear are walked as plain data, which contains only fields that
+are set.
 
-The subtle thing is what counts as being there: an object that Go holds by value is always there, if empty; a
-scalar, list or map by value is there unless it is zero; a pointer when it is set; a time or an amount by
-value always.
+Which fields count as present follows Go: a struct by value always, even if empty; a scalar, list or map by
+value unless it is zero; a pointer if it is set; a time or quantity by value always.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from volplane.apiserver.apply import fields
 from volplane.apiserver.apply.fields import SELF, Fields
 from volplane.apiserver.apply.types import is_atomic, is_leaf, key_default
 
-FieldCollector = Callable[[Any], Fields]  # all there is below a part that appears or vanishes, as plain data
+FieldCollector = Callable[[Any], Fields]  # all fields of a part, given as plain data
 Differ = Callable[[Any, Any], tuple[Fields, Fields]]  # changed or added, and gone, between two Structs
 
 _WHEN_SET, _WHEN_NOT_NONE, _ALWAYS = range(3)
 _VALUES = frozenset({"date-time", "micro-time", "quantity", "int-or-string"})  # structs in Go
-_LISTS = frozenset({("PodSpec", "containers"), ("CSINodeSpec", "drivers")})  # there even when empty
-# Never owned by anybody: who an object is, and what the server writes into it.
+_LISTS = frozenset({("PodSpec", "containers"), ("CSINodeSpec", "drivers")})  # present even when empty
+# Fields without owners: the identity of an object, and what the server sets.
 UNOWNED_METADATA = frozenset(
     {
         "name",
@@ -45,15 +44,15 @@ UNOWNED_METADATA = frozenset(
 )
 
 
-LEAF: Fields = {}  # one for all: sets are never changed
-_NOT_A_MEMBER = ("", False, None)  # what is not among the members
+LEAF: Fields = {}  # shared: sets are never modified
+_NOT_A_MEMBER = ("", False, None)  # for names that are not members
 
 
 class FieldComparer(NamedTuple):
-    """How to take a value apart; None: it is owned whole."""
+    """How to compare values of a type part by part; None stands for an atomic value."""
 
     whole: FieldCollector
-    fresh: FieldCollector  # what a value has more than an empty one that was there before
+    fresh: FieldCollector  # the fields that a value has in addition to an empty one
     differ: Differ
 
 
@@ -67,12 +66,12 @@ class StructMember(NamedTuple):
 
 @cache
 def comparer_of(of: type[Resource]) -> FieldComparer:
-    """The ways of a whole object; the sets they make never name what nobody can own."""
+    """Return the comparer of a kind; its sets never contain fields without owners."""
     return _struct(_members(of, root=True))
 
 
 def fields_of_new_object(ways: FieldComparer, obj: Resource) -> Fields:
-    """The same as comparing with an empty object, in a third of the time."""
+    """Return the fields of a new object: like comparing with an empty one, in a third of the time."""
     return ways.fresh(_plain(obj))
 
 
@@ -124,7 +123,7 @@ def _comparer_of_field(owner: str, info: Field) -> FieldComparer | None:
 
 
 def _item_keys(of: type[Object], names: Iterable[str]) -> tuple[Callable[[Any], str], Callable[[Any], str]]:
-    """The key of an item that is a Struct, and of one that is plain data."""
+    """Return two key functions: for an item that is a Struct, and for one that is plain data."""
     known = schema(of)
     keys = [(name, known[name].attribute, key_default(known[name])) for name in sorted(names)]
     if len(keys) == 1:
@@ -140,7 +139,7 @@ def _item_keys(of: type[Object], names: Iterable[str]) -> tuple[Callable[[Any], 
     )
 
 
-@lru_cache(maxsize=512)  # containers, ports and conditions have the same names everywhere; addresses have not
+@lru_cache(maxsize=512)  # the names of containers, ports and conditions repeat
 def _key(names: tuple[str, ...], values: tuple[Any, ...]) -> str:
     return fields.item_key({n: value for n, value in zip(names, values, strict=True) if value is not None})
 
@@ -204,7 +203,7 @@ def _struct(members: Sequence[StructMember]) -> FieldComparer:
 def _add_difference(
     key: str, ways: FieldComparer | None, was: Any, now: Any, changed: Fields, removed: Fields
 ) -> None:
-    """Put the difference of one part (None: not there) where it belongs."""
+    """Add the difference of one part (None: not present) to `changed` or `removed`."""
     if was is None:
         if now is not None:
             changed[key] = ways.whole(_plain(now)) if ways is not None else {}
@@ -247,7 +246,7 @@ def _map(ways: FieldComparer | None) -> FieldComparer:
 def _items(
     typed: Callable[[Any], str], plain: Callable[[Any], str], ways: FieldComparer | None
 ) -> FieldComparer:
-    """A list whose items have keys. One that comes twice cannot be taken apart: it is owned whole."""
+    """Compare lists whose items have keys. Duplicate keys are compared as one atomic value."""
 
     def whole(data: Sequence[Any]) -> Fields:
         if not data:

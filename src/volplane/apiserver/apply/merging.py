@@ -1,9 +1,8 @@
-"""Server-side apply: an applied configuration goes into the live object, and its fields to who applied it.
+"""Server-side apply: merge an applied configuration into the live object and update the owners.
 
-What the configuration has is set; what the same manager applied before and now leaves out is removed, unless
-somebody else owns it too. A value that is changed under another owner is a conflict: refused, or taken from
-them when the manager insists. The subtle thing is that setting a field to the value it has makes another
-owner of it and no conflict.
+Fields in the configuration are set. Fields that the same manager applied before and now omits are removed,
+unless another manager owns them. Changing a field of another owner is a conflict: refused, or with `force`
+the field is taken over. Setting a field to its current value adds an owner and is no conflict.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from volplane.apiserver.apply.types import ApplyType
 from volplane.base import clock
 
 Map = dict[str, Any]
-ToTyped = Callable[[Map], Any]  # plain data as an object of the kind
+ToTyped = Callable[[Map], Any]  # converts plain data to an object of the kind
 
 
 class ApplyRequest(Struct, frozen=True):
@@ -43,7 +42,7 @@ class ApplyResult(Struct):
 
 
 class ApplyConflict(Exception):
-    """Fields that others own and the configuration would change."""
+    """The configuration would change fields that others own."""
 
     def __init__(self, found: Mapping[FieldOwner, Fields]) -> None:
         super().__init__("apply conflict")
@@ -82,7 +81,7 @@ def _format_conflicts(conflicts: list[tuple[str, str]]) -> str:
 def apply(
     kind: Ownership, typed: ToTyped, live: Map, live_obj: Any, held: Managed, asked: ApplyRequest
 ) -> ApplyResult:
-    """Raises Clash. `live` and `live_obj` are the same object, plain and typed, without managedFields."""
+    """Raise ApplyConflict. `live` and `live_obj` are one object, plain and typed, without managedFields."""
     below = asked.owner.subresource
     given = kind.filter_ownable(document.collect(kind.type, asked.config), below)
     owned = without_identity(given)
@@ -93,7 +92,7 @@ def apply(
         merged = prune_removed(kind.type, merged, last.fields(), given, others)
     obj = typed(merged)
     changed, removed = (kind.filter_ownable(found, below) for found in kind.differ(live_obj, obj))
-    # A field that is applied as zero has not gone, even if a Struct cannot tell the two apart.
+    # A field applied with its zero value is not removed, although a Struct cannot show the difference.
     zeroed = fields.intersection(removed, owned)
     changed, removed = fields.union(changed, zeroed), fields.difference(removed, zeroed)
     clashes = _find_conflicts(others, changed)
@@ -116,7 +115,7 @@ def _find_conflicts(others: Managed, changed: Fields) -> dict[FieldOwner, Fields
 
 
 def prune_removed(of: ApplyType, merged: Map, last: Fields, given: Fields, others: Managed) -> Map:
-    """The merged object without what this manager has stopped to apply and nobody else owns."""
+    """Remove the fields that this manager no longer applies and no other manager owns."""
     last = document.with_declared_members(of, last)
     if fields.is_subset(last, document.with_declared_members(of, given)):
         return merged
@@ -127,11 +126,11 @@ def prune_removed(of: ApplyType, merged: Map, last: Fields, given: Fields, other
     left = document.with_declared_members(
         of, document.collect(of, document.remove_from_object(of, merged, last))
     )
-    # What is below something that went comes back when it has an owner, and so does what holds it.
+    # Owned fields below a removed one come back, together with their parents.
     back = fields.union(left, document.with_declared_members(of, kept))
     smaller = document.remove_from_object(of, merged, fields.difference(everything, back))
     remains = document.with_declared_members(of, document.collect(of, smaller))
-    # Only what was applied before may go; what nobody owned stays.
+    # Only fields that were applied before are removed; fields without owner stay.
     return document.remove_from_object(
         of, merged, fields.intersection(fields.difference(everything, remains), last)
     )

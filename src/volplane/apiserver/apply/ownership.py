@@ -1,7 +1,7 @@
-"""One kind's side of field ownership: its type, how two of its objects differ, and what a writer may own.
+"""Field ownership of one kind: its type, how two objects differ, and which fields an endpoint's writers own.
 
-Built-in objects are compared as Structs, custom ones as plain data. What an endpoint does not write its
-writers do not own: status on the main endpoint, all but status (and metadata) on /status.
+Built-in objects are compared as Structs, custom resources as plain data. Writers own only what their endpoint
+writes: everything but status on the main endpoint, only status (and metadata) on /status.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class Ownership(Protocol):
     type: ApplyType
 
     def empty(self) -> Any:
-        """What an object is before it is created."""
+        """Return the object that a new one is compared with."""
         ...
 
     def fields_of_new(self, obj: Any) -> Fields:
-        """What a new object has."""
+        """Return the fields of a new object."""
         ...
 
     def differ(self, old: Any, new: Any) -> tuple[Fields, Fields]:
-        """Changed or added, and removed."""
+        """Return the fields that were changed or added, and those that were removed."""
         ...
 
     def filter_ownable(self, given: Fields, subresource: str = "") -> Fields:
-        """Of these fields those that a writer of this endpoint owns."""
+        """Return the fields that a writer of this endpoint can own."""
         ...
 
 
@@ -77,7 +77,7 @@ class StructOwnership(_EndpointFields):
 
 
 class PlainOwnership(_EndpointFields):
-    """Custom resources, with their schema if they have one."""
+    """Custom resources, with the schema of their version."""
 
     def __init__(self, schema: Mapping[str, Any] | None, *, status: bool, status_metadata: bool) -> None:
         super().__init__(status=status, status_metadata=status_metadata)
@@ -95,7 +95,7 @@ class PlainOwnership(_EndpointFields):
 
 
 def without_identity(given: Fields) -> Fields:
-    """The set without what nobody owns: the type, and who the object is."""
+    """Remove fields without owners: apiVersion, kind, and the identity of the object."""
     out = {key: below for key, below in given.items() if key not in _TYPE_META}
     if _METADATA in out:
         owned = {
@@ -111,7 +111,7 @@ def without_identity(given: Fields) -> Fields:
 def ownership_of(
     kind: Kind, *, status: bool, status_metadata: bool, schema: Mapping[str, Any] | None = None
 ) -> Ownership:
-    """`schema`: the structural schema of a custom kind's version."""
+    """`schema`: the structural schema of the version of a custom kind."""
     if kind.type is not None:
         return StructOwnership(kind, status=status, status_metadata=status_metadata)
     return PlainOwnership(schema, status=status, status_metadata=status_metadata)

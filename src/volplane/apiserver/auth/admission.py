@@ -1,7 +1,7 @@
-"""Admission by who asks: judges that may refuse a write, whatever its kind says about it.
+"""Admission plugins: they may refuse any write, in addition to the admission of its kind.
 
-The verbs call judges after the kind's own admission and before validation, and validators after validation
-with the object as it will be stored. Both raise an error of `api.errors` or say nothing.
+The verbs call admission plugins after the kind's own admission and before validation, and validating plugins
+after validation, with the object as it will be stored. Both raise an error of `api.errors` to refuse.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ class AdmissionPlugin(Protocol):
     async def create(self, call: ApiCall, obj: Any) -> None: ...
 
     async def update(self, call: ApiCall, old: Any, new: Any) -> None:
-        """Also for /status and other parts: `call.subresource` tells."""
+        """Also called for subresources such as /status: see `call.subresource`."""
 
     async def delete(self, call: ApiCall, obj: Any) -> None: ...
 
     async def post(self, call: ApiCall, obj: Any) -> None:
-        """An object posted below another: a token request, an eviction, a binding."""
+        """Called for objects posted to a subresource: TokenRequest, Eviction, Binding."""
 
 
 class ValidatingPlugin(Protocol):
     async def validate_create(self, call: ApiCall, obj: Any) -> None: ...
 
     async def validate_update(self, call: ApiCall, old: Any, new: Any) -> None:
-        """Also for /status and other parts: `call.subresource` tells."""
+        """Also called for subresources such as /status: see `call.subresource`."""
 
 
 class AdmissionChain:

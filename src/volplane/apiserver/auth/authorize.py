@@ -1,7 +1,7 @@
-"""May they: authorizers in a row, of which the first that says yes decides.
+"""Authorization: a chain of authorizers; the first one that allows the request decides.
 
-Nobody says no: what no authorizer allows is refused, with what each of them had to say about it. The order is
-upstream's: `system:masters` may do everything, then nodes by what runs on them, then roles.
+No authorizer denies. A request that none allows is refused with the reasons of all. The order is upstream's:
+`system:masters`, then the node authorizer, then RBAC.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from volplane.apiserver.strategy import RequestUser
 
 
 class AuthorizationAttributes(Struct, frozen=True):
-    """What somebody wants to do: a verb on a resource, or on a bare path."""
+    """What a request asks to do: a verb on a resource, or on a non-resource path."""
 
     verb: str
     group: str = ""
-    plural: str = ""  # "": a path that is no resource
+    plural: str = ""  # "": a non-resource path
     namespace: str = ""
     name: str = ""
     subresource: str = ""
@@ -44,7 +44,7 @@ NO_OPINION = AuthorizationDecision(False)
 
 
 class ResolvedRules(NamedTuple):
-    """The rules that an authorizer can tell in advance."""
+    """The rules that an authorizer can list for a user, as SelfSubjectRulesReview needs them."""
 
     rules: Sequence[PolicyRule] = ()
     incomplete: bool = False
@@ -66,7 +66,7 @@ class SystemMasters:
 
 
 class AuthorizerChain:
-    """All authorizers, asked as one."""
+    """All authorizers in order."""
 
     def __init__(self, authorizers: Sequence[Authorizer]) -> None:
         self._authorizers = tuple(authorizers)
@@ -85,7 +85,7 @@ class AuthorizerChain:
         return self.authorize(user, act).allowed
 
     def require(self, user: RequestUser, act: AuthorizationAttributes) -> AuthorizationDecision:
-        """Raises Forbidden unless somebody says yes."""
+        """Raise Forbidden unless an authorizer allows it."""
         verdict = self.authorize(user, act)
         if verdict.allowed:
             return verdict
@@ -122,5 +122,5 @@ def _describe_denial(user: RequestUser, act: AuthorizationAttributes) -> str:
 
 
 def _escape_html(text: str) -> str:
-    """A browser that sniffs must not find HTML in what we repeat."""
+    """Escape HTML: the message repeats user input, and browsers may guess the content type."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,8 +1,7 @@
-"""Impersonation: asking as somebody else, for those who may.
+"""Impersonation: the Impersonate-* headers make a request run as another user.
 
-The headers name a user, groups, a uid and extra values; each of them is asked for by itself, as the verb
-`impersonate` on a resource of that kind. From then on the request is the other's: its own permissions no
-longer count.
+The headers name a user, groups, a uid and extra values. Each is authorized separately, with the verb
+`impersonate` on a resource of that kind. The rest of the request uses only the other user's permissions.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _PREFIX, _EXTRA = "impersonate-", "impersonate-extra-"
 
 
 class _ImpersonatedIdentity(NamedTuple):
-    """One thing to be, as authorization and a refusal of nonsense see it."""
+    """One requested identity. Its text form appears in error messages."""
 
     kind: str
     plural: str
@@ -47,7 +46,7 @@ class _ImpersonatedIdentity(NamedTuple):
 
 
 def resolve_impersonation(authority: AuthorizerChain, user: RequestUser, headers: Headers) -> RequestUser:
-    """Who the request is made as: the user, unless the headers name another. Raises Forbidden, BadRequest."""
+    """Return the impersonated user, or `user` if no header asks for one. Raise Forbidden or BadRequest."""
     if not any(name.startswith(_PREFIX) for name in headers.names()):
         return user
     wanted = _requested_identities(headers)
@@ -102,7 +101,7 @@ def _user(wanted: list[_ImpersonatedIdentity]) -> RequestUser:
 
 
 def _with_default_group(name: str, groups: list[str]) -> tuple[str, ...]:
-    """The group that everybody is in: the known ones, or the unknown one."""
+    """Add system:authenticated, or system:unauthenticated for the anonymous user."""
     if name == ANONYMOUS.name:
         return tuple(groups) if UNAUTHENTICATED in groups else (*groups, UNAUTHENTICATED)
     if AUTHENTICATED in groups or UNAUTHENTICATED in groups:

@@ -1,4 +1,4 @@
-"""The selectors that an access review asks about: as text or as terms, never both."""
+"""The selectors of a SubjectAccessReview: given as text or as requirements, never both."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _validate_selector(
 
 
 def parse_field_selector(given: FieldSelectorAttributes) -> tuple[str, bool]:
-    """What could be understood, as a selector's text; and whether something could not."""
+    """Return the parsed part as selector text, and whether something could not be parsed."""
     if given.raw_selector:
         try:
             return str(FieldMatcher.parse(given.raw_selector)), False
@@ -47,7 +47,7 @@ def parse_field_selector(given: FieldSelectorAttributes) -> tuple[str, bool]:
 
 
 def parse_label_selector(given: LabelSelectorAttributes) -> tuple[LabelMatcher, bool]:
-    """Nobody decides by labels yet; a reviewer is still told when they make no sense."""
+    """Return the parsed part, and whether something could not be parsed. No authorizer uses labels yet."""
     if given.raw_selector:
         try:
             return LabelMatcher.parse(given.raw_selector), False

@@ -1,7 +1,7 @@
-"""Whose requests somebody may approve or sign: a judge of admission for certificate signing requests.
+"""Admission of CertificateSigningRequests: who may approve or sign the requests of a signer.
 
-Signers are resources that only authorization knows: `approve` or `sign` on `signers` named `example.com/x`,
-or `example.com/*` for all of a domain.
+Signers are virtual resources: the verbs `approve` and `sign` on `signers` named `example.com/x`, or
+`example.com/*` for all signers of a domain.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class SignerAuthorization:
         self._authority = authority
 
     async def create(self, call: ApiCall, obj: Any) -> None:
-        """Nobody becomes master of everything by a certificate that only looks like any other."""
+        """Refuse client certificates for the group system:masters."""
         if not isinstance(obj, CertificateSigningRequest) or obj.spec.signer_name != CLIENTS:
             return
         try:
             subject = parse_request(obj.spec.request).subject
         except ValueError:
-            return  # validation has a word for it
+            return  # validation reports it
         groups = {a.value for a in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)}
         if MASTERS in groups:
             why = f"use of {CLIENTS} signer with {MASTERS} group is not allowed"

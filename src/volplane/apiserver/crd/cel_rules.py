@@ -1,9 +1,8 @@
 """Validation rules of a schema (`x-kubernetes-validations`): compiled once per version, run on every write.
 
-A rule sees the value it stands at as `self`. One that mentions `oldSelf` compares with the value before: it
-runs only where there is one, unless it asks for an optional one, and unlike other rules it is never forgiven
-because nothing changed. The subtle thing: a rule on a member of a list finds its old value only if the list
-is a map by keys.
+A rule sees its value as `self`. A rule that uses `oldSelf` compares with the old value: it runs only if there
+is one (unless `optionalOldSelf` is set), and unlike other rules it also runs if the value is unchanged. A
+rule on a list item finds its old value only if the list has list type `map`.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from volplane.apiserver.crd.schema.correlate import ValuePair, index_by_key, key
 from volplane.apiserver.crd.schema.paths import normalize_path
 from volplane.apiserver.crd.schema.values import ROOT_PATH
 
-RULE_STEPS = 100_000  # one rule may take,
-WRITE_STEPS = 1_000_000  # and all rules of one write together
+RULE_STEPS = 100_000  # cost limit of one rule
+WRITE_STEPS = 1_000_000  # cost limit of all rules of one write
 LONGEST_MESSAGE = 5 * 1024
 
 Warn = Callable[[str], None]
@@ -49,7 +48,7 @@ class CelRule(Struct, frozen=True):
     source: Mapping[str, Any]
     program: CelProgram
     message: CelProgram | None
-    field: str  # fieldPath, as it is appended
+    field: str  # fieldPath, normalized
 
     @property
     def uses_old_self(self) -> bool:
@@ -61,7 +60,7 @@ class CelRule(Struct, frozen=True):
 
     @property
     def description(self) -> str:
-        """What a failure to evaluate is told with."""
+        """The message, or the rule itself if it has none."""
         return str(self.source.get("message") or self.source["rule"]).strip()
 
     @property
@@ -70,7 +69,7 @@ class CelRule(Struct, frozen=True):
 
 
 class RuleNode(Struct, frozen=True):
-    """The rules at one place of a schema, and below it."""
+    """The rules at one position of a schema, and below it."""
 
     schema: Schema
     resource: bool
@@ -81,7 +80,7 @@ class RuleNode(Struct, frozen=True):
 
 
 class InvalidRule(Exception):
-    """A rule that cannot be compiled; `part` says which of its expressions."""
+    """A rule that cannot be compiled; `part` is the field with the bad expression."""
 
     def __init__(self, part: str, words: str) -> None:
         super().__init__(words)
@@ -90,7 +89,7 @@ class InvalidRule(Exception):
 
 
 def compile_rule(source: Mapping[str, Any], schema: Schema, *, resource: bool = False) -> CelRule:
-    """Raises BadRule."""
+    """Raise InvalidRule."""
     self_type = type_of(schema, resource=resource)
     if self_type is None:
         raise InvalidRule("rule", "failed to convert to declType for CEL validation rules")
@@ -126,7 +125,7 @@ def _compile_expression(
 
 
 def compile_rules(schema: Schema | None, *, resource: bool = True) -> RuleNode | None:
-    """The rules of a schema, or None when it has none. Raises BadRule."""
+    """Compile the rules of a schema; return None if it has none. Raise InvalidRule."""
     if schema is None:
         return None
     rules = tuple(compile_rule(source, schema, resource=resource) for source in schema.get(VALIDATIONS, ()))
@@ -226,7 +225,7 @@ class RuleCheck:
     def _evaluate(
         self, rule: CelRule, node: RuleNode, new: Any, values: Mapping[str, Any], path: str
     ) -> tuple[Cause, bool] | None:
-        """What is wrong, and whether it is a verdict: a rule that could not be evaluated has none."""
+        """Return the cause if the rule fails, and whether it was evaluated (False: evaluation failed)."""
         kind, here = node.schema.get("type", ""), path or ROOT_PATH
         try:
             if self._run_within_budget(rule.program, values):
@@ -249,16 +248,14 @@ class RuleCheck:
         try:
             return program.run(values, budget)
         except cel.CostLimitExceeded:
-            cpu_offload.spend(
-                allowed
-            )  # what is too much for the loop may be well within what a rule may take
+            cpu_offload.spend(allowed)  # raises, so that the rule runs again in the worker thread
             raise
         finally:
             self._budget.left -= steps - max(budget.left, 0)
             cpu_offload.spend(steps - max(budget.left, 0))
 
     def _message(self, rule: CelRule, values: Mapping[str, Any]) -> str:
-        """The message an expression makes, if it makes a sensible one."""
+        """Return the result of messageExpression if it is a valid message."""
         if rule.message is None:
             return rule.detail
         try:

@@ -1,7 +1,7 @@
-"""The end of a kind: its objects are deleted like any others, and then the definition goes.
+"""Delete the objects of a deleted CustomResourceDefinition, then the definition.
 
-Objects with finalizers stay until those are gone, and the definition with them. The subtle thing: a server
-that has not seen the deletion yet may still let an object in, so the place is swept once more at the end.
+The definition waits for objects with finalizers. Another server that has not seen the deletion yet may still
+accept an object, so leftovers are deleted once more at the end.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ REMAINING = condition(
     "InstanceDeletionCheck",
     "could not confirm zero CustomResources remaining: context deadline exceeded",
 )
-REPORT_SECONDS = 60.0  # seconds until it is said that objects remain
+REPORT_SECONDS = 60.0  # before the condition reports that objects remain
 
 Modify = Callable[[str, Callable[[Definition, StoreRecord], Awaitable[Definition]]], Awaitable[None]]
 
 
 async def remove_instances(backend: Backend, definition: Definition, modify: Modify) -> None:
-    """Delete all objects, wait until they are gone, and let the definition go."""
+    """Delete all objects, wait until they are gone, and remove the definition's finalizer."""
     last = NEVER
     if overlaps_built_in(definition):
         await modify(definition.name, _condition_setter(definition.uid, OVERLAPS, finished=True))
@@ -83,7 +83,7 @@ async def _report(definition: Definition, modify: Modify, told: Condition) -> No
 
 
 def _entry(backend: Backend, definition: Definition) -> ServedResource | None:
-    """Any version will do: they all store at one place."""
+    """Return the served resource of any version; all versions share one store prefix."""
     spec, plural = definition.spec, definition.status.accepted_names.plural
     storage = storage_version(spec.versions)
     names = [v.name for v in spec.versions]
@@ -98,7 +98,7 @@ def _condition_setter(
     uid: str, told: Condition, *, finished: bool = False
 ) -> Callable[[Definition, StoreRecord], Awaitable[Definition]]:
     async def set_condition(old: Definition, record: StoreRecord) -> Definition:
-        if old.uid != uid:  # another of the same name
+        if old.uid != uid:  # recreated with the same name
             return old
         new = with_condition(old, told, clock.stamp())
         if not finished:
@@ -120,7 +120,7 @@ async def wait_until_empty(
     namespace: str = "",
     waiting: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Until a place in the store is empty; `waiting` is called now and then while it is not."""
+    """Delete objects until none are left; `waiting` is called periodically meanwhile."""
     place = entry.namespace_prefix(namespace)
     while True:
         listing = await backend.store.list(place)
@@ -137,7 +137,7 @@ async def wait_until_empty(
         except TimeoutError:
             if waiting is not None:
                 await waiting()
-        await delete_all(backend, entry, namespace)  # whatever came meanwhile
+        await delete_all(backend, entry, namespace)  # objects created meanwhile
 
 
 async def _wait_until_gone(events: Any, left: set[str]) -> None:
@@ -152,7 +152,7 @@ async def _wait_until_gone(events: Any, left: set[str]) -> None:
 
 
 async def _delete_leftovers(backend: Backend, definition: Definition) -> None:
-    """Nothing may wait here for a later kind of the same name."""
+    """Delete objects that a later kind of the same name would find."""
     prefix = f"/registry/{definition.status.accepted_names.plural}.{definition.spec.group}/"
     there = await backend.store.get(
         f"/registry/customresourcedefinitions.apiextensions.k8s.io/{definition.name}"

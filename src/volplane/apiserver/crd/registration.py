@@ -1,8 +1,8 @@
-"""Keeps the registry in step with the stored definitions, and lets go of definitions that are deleted.
+"""Register the kinds of stored definitions, and clean up after deleted ones.
 
-It follows the store: what it sees established is served, what it sees gone is not, in the order in which it
-was written. Names that became free and objects of a deleted kind are work for tasks, one at a time per
-definition; every server does it, and whoever comes second finds nothing to do.
+The registrar watches the store: established definitions are served, removed ones are not, in the order of the
+writes. Accepting freed names and deleting the objects of a deleted kind run in tasks, one at a time per
+definition. Every server does this; a server that comes second finds nothing to do.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from volplane.store import StoreClosed, StoreError, StoreRecord
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 5.0  # seconds until work that failed is tried again
+RETRY_SECONDS = 5.0  # before retrying
 
 Change = Callable[[Definition, StoreRecord], Awaitable[Definition]]
 
 
 class ServedDefinition:
-    """What one definition has registered."""
+    """The strategies registered for one definition."""
 
     def __init__(self, definition: Definition, made: list[CustomStrategy]) -> None:
         self.spec = definition.spec
@@ -49,7 +49,7 @@ class ServedDefinition:
 
 
 class CRDRegistrar:
-    """An index of definitions (see `auth.following`) that acts on what it sees."""
+    """A store index of definitions (see `auth.store_index`) that updates the registry."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -64,7 +64,7 @@ class CRDRegistrar:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # What is seen
+    # Changes in the store
 
     def put(self, key: str, obj: Definition) -> None:
         before = self._known.get(key)
@@ -103,7 +103,7 @@ class CRDRegistrar:
         for strategy in gone:
             self._backend.registry.remove(strategy.kind)
 
-    # Work that takes time
+    # Tasks
 
     def _retry_waiting_names(self, giver: Definition) -> None:
         for other in list(self._known.values()):
@@ -111,7 +111,7 @@ class CRDRegistrar:
                 self._start_task(other.name, self._accept_names(other.name))
 
     def _start_task(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """One task at a time per definition; the running one reads the newest state anyway."""
+        """Start one task at a time per definition; a running task reads the newest state anyway."""
         if name in self._tasks:
             work.close()
             return
@@ -125,14 +125,14 @@ class CRDRegistrar:
         except (NotFound, StoreClosed):
             return
         except (APIError, StoreError):
-            log.exception("definition %s is not done with; it is tried again in a moment", name)
+            log.exception("cannot update CustomResourceDefinition %s; retrying", name)
             await asyncio.sleep(RETRY_SECONDS)
             del self._tasks[name]
             if (definition := self._known.get(name)) is not None:
                 self.put(name, definition)
 
     async def _accept_names(self, name: str) -> None:
-        """Names that another gave up are taken by who waits for them."""
+        """Accept names that another definition gave up."""
 
         async def accept(old: Definition, record: StoreRecord) -> Definition:
             return update_status(old, await self._backend.reader.list(Definition), clock.stamp())
@@ -161,6 +161,6 @@ class CRDRegistrar:
 def _strategies(definition: Definition) -> list[CustomStrategy]:
     try:
         return list(served_strategies(definition))
-    except Exception:  # a definition that other code let through must not stop the others
-        log.exception("%s cannot be served", definition.name)
+    except Exception:  # one bad definition must not stop the others
+        log.exception("cannot serve CustomResourceDefinition %s", definition.name)
         return []

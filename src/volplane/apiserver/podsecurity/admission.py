@@ -1,8 +1,8 @@
-"""Applies a namespace's Pod Security policy to what is written in it.
+"""Apply the Pod Security levels of a namespace to writes.
 
-Pods are refused; objects that make pods are only warned about, for it is their pods that are refused. The
-checks run after validation on the object as it will be stored, so that nothing a request says but does not
-get counts. A namespace without labels costs the look at its labels.
+Pods that violate the level are refused; workloads only cause a warning, because their pods will be refused.
+The checks run after validation, on the object as it will be stored. A namespace without labels costs one
+lookup.
 """
 
 from __future__ import annotations
@@ -35,19 +35,17 @@ from volplane.apiserver.podsecurity.policy import (
 from volplane.apiserver.podsecurity.standards import PodSecurityViolation, evaluate
 from volplane.apiserver.strategy import ApiCall
 
-MOST_PODS = 3000  # of a namespace that are looked at when its level is raised
+MOST_PODS = 3000  # pods that are checked when the level of a namespace is raised
 ENFORCED, VIOLATIONS, ERROR = f"{PREFIX}enforce-policy", f"{PREFIX}audit-violations", f"{PREFIX}error"
 
 _TEMPLATED = (Deployment, ReplicaSet, StatefulSet, DaemonSet, Job)
 _WORKLOADS = frozenset({*_TEMPLATED, CronJob, PodTemplate, ReplicationController})
 _CHECKED_TYPES = _WORKLOADS | {Pod, Namespace}
-_NO_SPEC = frozenset(
-    {"status", "binding", "eviction"}
-)  # parts of a pod that leave its containers as they are
+_NO_SPEC = frozenset({"status", "binding", "eviction"})  # subresources that do not change the containers
 
 
 class PodSecurity:
-    """A validator of admission, see `auth.admission`."""
+    """A validating plugin, see `auth.admission`."""
 
     async def validate_create(self, call: ApiCall, obj: Any) -> None:
         if type(obj) not in _CHECKED_TYPES:
@@ -74,7 +72,7 @@ class PodSecurity:
             await _warn_of_template(call, new)
 
 
-# --- pods and what makes them
+# --- pods and workloads
 
 
 async def _check_pod(call: ApiCall, pod: Pod) -> None:
@@ -134,12 +132,12 @@ def _audit(call: ApiCall, policy: PodSecurityLevels, meta: ObjectMeta, spec: Pod
 
 
 def _add_warnings(call: ApiCall, warnings: Iterable[str]) -> None:
-    """A write that lost a race is judged again, and says the same again."""
+    """Add warnings without duplicates: a write that lost a race is checked again."""
     call.warnings.extend(warning for warning in warnings if warning not in call.warnings)
 
 
 def _images_changed(old: PodSpec, new: PodSpec) -> bool:
-    """Is there an image that was not there before? Nothing else that counts can change in a pod."""
+    """Return whether an image changed: the checks depend on no other mutable field of a pod."""
     if old is new:
         return False
     if _images(old.containers) != _images(new.containers):
@@ -169,7 +167,7 @@ async def _update_namespace(call: ApiCall, old: Namespace, new: Namespace) -> No
 
 
 def _violations(namespace: str, level: LevelVersion, pods: Iterable[Pod]) -> list[str]:
-    """What is to be said of pods that are there already; those that are alike are told once."""
+    """Return warnings about existing pods that violate the new level; similar pods are combined."""
     ordered = _one_per_controller_first(pods)
     names: dict[str, list[str]] = {}
     for pod in ordered[:MOST_PODS]:
@@ -186,7 +184,7 @@ def _violations(namespace: str, level: LevelVersion, pods: Iterable[Pod]) -> lis
 
 
 def _one_per_controller_first(pods: Iterable[Pod]) -> list[Pod]:
-    """Pods of one controller are alike: the first of each tells most."""
+    """Sort one pod of each controller to the front, because the others are usually alike."""
     first: list[Pod] = []
     more: list[Pod] = []
     seen: set[str] = set()

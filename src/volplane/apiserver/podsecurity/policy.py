@@ -1,4 +1,4 @@
-"""A namespace's labels as a policy: level and version of the standard for enforce, audit and warn."""
+"""Parse the labels of a namespace: level and version of the standard for enforce, audit and warn."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PRIVILEGED, BASELINE, RESTRICTED = LEVELS = (
     "privileged",
     "baseline",
     "restricted",
-)  # each stricter than before
+)  # in order of strictness
 LATEST = "latest"
 
 _VERSION = re.compile(r"v1\.([0-9]|[1-9][0-9]*)", re.ASCII)
-_LONGEST_VERSION = 63  # of a label's value
+_LONGEST_VERSION = 63  # the maximum length of a label value
 
 
 class LevelVersion(Struct, frozen=True):
@@ -33,7 +33,7 @@ class LevelVersion(Struct, frozen=True):
 
     @property
     def minor(self) -> int | None:
-        """The minor version of Kubernetes whose checks count; None for the newest."""
+        """The minor version of Kubernetes whose checks apply; None for the newest."""
         return None if self.version == LATEST else int(self.version.removeprefix("v1."))
 
 
@@ -41,7 +41,7 @@ class PodSecurityLevels(Struct, frozen=True):
     enforce: LevelVersion = LevelVersion()
     audit: LevelVersion = LevelVersion()
     warn: LevelVersion = LevelVersion()
-    wrong: tuple[Cause, ...] = ()  # labels that cannot be read
+    wrong: tuple[Cause, ...] = ()  # invalid labels
 
     @property
     def allows_all(self) -> bool:
@@ -49,7 +49,7 @@ class PodSecurityLevels(Struct, frozen=True):
 
     @property
     def has_no_audit_or_warn(self) -> bool:
-        """Neither audits nor warns, so that objects other than pods need not be looked at."""
+        """Neither audits nor warns, so that objects other than pods need no check."""
         return not self.wrong and self.audit.level == self.warn.level == PRIVILEGED
 
 
@@ -57,7 +57,7 @@ NO_LEVELS = PodSecurityLevels()
 
 
 def read_policy(labels: Mapping[str, str]) -> PodSecurityLevels:
-    """The policy that a namespace with these labels has; it always has one, also when labels are wrong."""
+    """Return the levels of a namespace with these labels; invalid labels fall back to defaults."""
     for label in LABELS:
         if label in labels:
             return _read(tuple(labels.get(name) for name in LABELS))
@@ -70,12 +70,12 @@ def _read(values: tuple[str | None, ...]) -> PodSecurityLevels:
     wrong: list[Cause] = []
     read: dict[str, LevelVersion] = {}
     for mode in MODES:
-        # Who cannot be understood is not let through; audit and warn refuse nobody, so they stay silent.
+        # An invalid enforce label counts as restricted; invalid audit and warn labels are ignored.
         level = _level(given, f"{PREFIX}{mode}", RESTRICTED if mode == "enforce" else PRIVILEGED, wrong)
         read[mode] = LevelVersion(level, _version(given, f"{PREFIX}{mode}-version", wrong))
     enforce, warn = read["enforce"], read["warn"]
     if given[f"{PREFIX}warn"] is None and given[f"{PREFIX}enforce"] == enforce.level != PRIVILEGED:
-        # What is enforced is warned of, too: a Deployment is accepted, and only its pods are refused.
+        # Enforced levels also warn: a Deployment is accepted although its pods will be refused.
         version = enforce.version if given[f"{PREFIX}warn-version"] is None else warn.version
         warn = LevelVersion(enforce.level, version)
     return PodSecurityLevels(enforce, read["audit"], warn, tuple(wrong))
@@ -100,7 +100,7 @@ def _version(given: Mapping[str, str | None], label: str, wrong: list[Cause]) ->
 
 
 def is_stricter(new: LevelVersion, old: LevelVersion) -> bool:
-    """May pods that the old level allowed violate the new one?"""
+    """Return whether pods that the old level allowed may violate the new one."""
     if new == old or new.level == PRIVILEGED:
         return False
     return new.version != old.version or LEVELS.index(new.level) > LEVELS.index(old.level)

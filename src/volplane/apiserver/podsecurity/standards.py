@@ -1,8 +1,8 @@
-"""The checks of the Pod Security Standards: what the levels baseline and restricted forbid, by version.
+"""The checks of the Pod Security Standards for the levels baseline and restricted, by version.
 
-A check looks at a pod's metadata and spec and returns what it found, in upstream's words, or None. Each has
-an id, which decides the order of the findings; a newer version of a check replaces the older one, and a check
-of the restricted level may stand in for a weaker one of the baseline level.
+A check takes a pod's metadata and spec and returns a violation with upstream's message, or None. The
+violations are sorted by the check's id. A newer version of a check replaces the older one, and a check of the
+restricted level may replace a weaker one of the baseline level.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from volplane.api.meta import ObjectMeta
 from volplane.apiserver.auth.go_format import go_quote
 from volplane.apiserver.podsecurity.policy import BASELINE, PRIVILEGED, RESTRICTED, LevelVersion
 
-NEWEST = 35  # the minor version whose checks `latest` and later versions mean
+NEWEST = 35  # the minor version used for `latest` and for later versions
 
 AnyContainer = Container | EphemeralContainer
 
@@ -48,13 +48,13 @@ CheckPod = Callable[[ObjectMeta, PodSpec], PodSecurityViolation | None]
 class PodSecurityCheck(Struct, frozen=True):
     id: str
     level: str
-    since: int  # the minor version that has it first
+    since: int  # the first minor version that has it
     run: CheckPod
     replaces: str = ""  # a check of the baseline level that this one includes
 
 
 def evaluate(policy: LevelVersion, meta: ObjectMeta, spec: PodSpec) -> list[PodSecurityViolation]:
-    """What in this pod violates the level, in upstream's order."""
+    """Return the violations of the level, in upstream's order."""
     if policy.level == PRIVILEGED:
         return []
     minor = NEWEST if policy.minor is None else min(policy.minor, NEWEST)
@@ -72,7 +72,7 @@ def _checks(level: str, minor: int) -> tuple[CheckPod, ...]:
     return tuple(check.run for check in sorted(chosen, key=lambda check: (check.level, check.id)))
 
 
-# --- what the checks have in common
+# --- helpers
 
 
 def _containers(spec: PodSpec) -> Iterator[AnyContainer]:
@@ -82,7 +82,7 @@ def _containers(spec: PodSpec) -> Iterator[AnyContainer]:
 
 
 def _contexts(spec: PodSpec) -> Iterator[tuple[str, SecurityContext]]:
-    """Every container's name and what it says; one that says nothing is left out."""
+    """Yield name and security context of each container that has one."""
     for container in _containers(spec):
         if container.security_context is not None:
             yield container.name, container.security_context
@@ -113,7 +113,7 @@ def _name_containers(containers: Sequence[str]) -> str:
 
 
 def _setters(pod: bool, containers: Sequence[str]) -> str:
-    """Who sets something: the pod, some containers, or both."""
+    """Describe who sets a field: the pod, some containers, or both."""
     return " and ".join([*(["pod"] if pod else []), *([_name_containers(containers)] if containers else [])])
 
 
@@ -122,12 +122,12 @@ def _is_windows(spec: PodSpec) -> bool:
 
 
 def _unless_windows(check: CheckPod) -> CheckPod:
-    """Validation has kept the field out of a Windows pod already."""
+    """Skip Windows pods: validation already forbids the field there."""
     return lambda meta, spec: None if _is_windows(spec) else check(meta, spec)
 
 
 def _unless_user_namespace(check: CheckPod) -> CheckPod:
-    """Root of a user namespace is nobody on the node."""
+    """Skip pods with a user namespace: its root has no privileges on the node."""
     return lambda meta, spec: None if spec.host_users is False else check(meta, spec)
 
 

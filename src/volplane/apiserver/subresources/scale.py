@@ -1,4 +1,4 @@
-"""*/scale: the replicas of a workload, seen and set through a small object that is alike for all kinds."""
+"""*/scale: reads and sets the replicas of a workload through a Scale object."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def serve(backend: Backend, entry: ServedResource, call: ApiCall, request:
 
 
 def scaling_of(entry: ServedResource) -> ScaleAccess:
-    """Workloads are alike; a custom kind says where its replicas stand."""
+    """Return the scale access of a custom kind, or the one that all built-in workloads share."""
     return entry.strategy.scaling or WORKLOAD
 
 

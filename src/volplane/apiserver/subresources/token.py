@@ -1,4 +1,4 @@
-"""serviceaccounts/token: a token for an account, bound to the life of a pod where one is named."""
+"""serviceaccounts/token: issues a token for a service account, optionally bound to a pod, secret or node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from volplane.base import clock
 DEFAULT_LIFE = 3600
 SHORTEST, LONGEST = 600, 1 << 32
 GROUP = "authentication.k8s.io"
-POD_LIFE = 3607  # what admission writes into pods: a sign that old clients may hold on to the token
+POD_LIFE = (
+    3607  # what admission writes into pods; old clients may not reload the token, so it gets EXTENDED_LIFE
+)
 EXTENDED_LIFE = 365 * 24 * 3600
 _BOUND: dict[str, type[Resource]] = {"Pod": Pod, "Secret": Secret, "Node": Node}
 
@@ -92,7 +94,7 @@ def _check_life(life: int) -> None:
 async def _bound_object_claims(
     backend: Backend, call: ApiCall, account: ServiceAccount, reference: BoundObjectReference | None
 ) -> dict[str, Any]:
-    """The object a token lives and dies with, and for a pod also its node."""
+    """Return the claims for the bound object, and for a pod also its node."""
     if reference is None:
         return {}
     type = _BOUND.get(reference.kind)

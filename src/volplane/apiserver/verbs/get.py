@@ -1,4 +1,4 @@
-"""Get: the stored record, as it is."""
+"""Get: return the stored record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from volplane.store import StoreRecord
 
 
 async def get(backend: Backend, entry: ServedResource, call: ApiCall, *, version: str = "") -> StoreRecord:
-    """`version` is the request's resourceVersion: the answer is at least as new."""
+    """`version`: the resourceVersion of the request; the result is at least that new."""
     if version not in ("", "0"):
         await wait_for_revision(backend.store, version)
     record = await backend.record(entry, call.namespace, call.name)

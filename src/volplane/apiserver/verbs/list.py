@@ -1,7 +1,7 @@
-"""List: the records of a collection at one revision, whole or in pages.
+"""List: the records of a collection at one revision, complete or in pages.
 
-A page token carries the revision of the first page, so that all pages together are one snapshot however
-long the reader takes, until that revision is compacted away (410).
+The continue token contains the revision of the first page, so that all pages form one snapshot until that
+revision is compacted (410).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _check(asked: ListOptions) -> None:
 
 
 async def _revision(backend: Backend, asked: ListOptions) -> int:
-    """The exact revision to read, or 0 for the newest."""
+    """Return the exact revision to read, or 0 for the newest."""
     if asked.version in ("", "0"):
         return 0
     if asked.match == "Exact" or (asked.limit and not asked.match):
@@ -111,7 +111,7 @@ async def _page(
 async def _select_page(
     backend: Backend, entry: ServedResource, asked: ListOptions, prefix: str, revision: int, after: str
 ) -> ListResult:
-    """Read on until the page is full. What remains could only be counted by reading it, so it is not."""
+    """Read until the page is full. The remaining items are not counted, because that means reading them."""
     chosen: list[StoreRecord] = []
     while True:
         listing = await backend.store.list(
@@ -131,5 +131,5 @@ async def _select_page(
 
 
 def _page_of(records: list[StoreRecord], revision: int, last: str = "", remaining: int = 0) -> ListResult:
-    """`last`: the key that the next page begins behind, if there is one."""
+    """`last`: the last key of this page if there is a next page."""
     return ListResult(records, revision, encode_token(revision, last) if last else "", remaining)

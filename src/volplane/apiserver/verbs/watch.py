@@ -1,9 +1,9 @@
-"""Watch: what changes in a collection, from a revision on, in order and without a gap.
+"""Watch: the changes of a collection from a revision on, in order and without gaps.
 
-A watch begins with the state it starts from (as ADDED events, when asked for) and goes on with the store's
-events after exactly that revision. It yields batches: whatever is ready. A watcher that offers a `PushTarget`
-gets what happens from then on right where it is published, and the batches carry only what it could not take.
-A bookmark names how far this watcher's own stream has got, not how far the store has.
+A watch starts with the initial state (as ADDED events, if requested) and continues with the store's events
+after exactly that revision. It yields batches of whatever is ready. A watcher with a `PushTarget` gets events
+directly when they are published; the batches then contain only what it could not take. A bookmark shows the
+progress of this watcher's stream, not that of the store.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from volplane.apiserver.watch_cache import ADDED, WatchEvent
 from volplane.base import clock
 from volplane.store import RevisionCompacted, StoreEvent, StoreRecord, StoreWatch, WatchOverrun
 
-AT_ONCE = 500  # objects of the initial state that are told in one turn of the loop
+AT_ONCE = 500  # objects of the initial state per batch
 BOOKMARK = "BOOKMARK"
 BOOKMARK_PERIOD = 60.0
-FIRST_BOOKMARK = 0.02  # whoever goes on from a revision learns so that it has what it missed
+FIRST_BOOKMARK = 0.02  # a watch that resumes at a revision learns soon that it is up to date
 LAST_BOOKMARK = 2.0  # seconds before the end
 LIFETIME = (1800.0, 3600.0)  # of a watch without timeoutSeconds
 
@@ -46,7 +46,7 @@ class WatchOptions(Struct):
 
 
 class WatchItem(NamedTuple):
-    """One thing to tell a watcher. A bookmark has no note; `ends_initial`: the initial state is complete."""
+    """An event, or a bookmark (without event); `ends_initial`: the initial state is complete."""
 
     type: str
     event: WatchEvent | None
@@ -55,19 +55,19 @@ class WatchItem(NamedTuple):
 
 
 class PushTarget(Protocol):
-    """A watcher that can be told without a task."""
+    """A watcher that events can be written to directly, without waking its task."""
 
     def is_full(self) -> bool:
-        """It takes no more for now; batches wait in the stream."""
+        """Return whether it takes no more events for now; they wait in the stream."""
         ...
 
     def __call__(self, batch: Sequence[StoreEvent]) -> bool:
-        """Tell it, or answer False to be told in turn."""
+        """Write the batch, or return False to leave it to the stream."""
         ...
 
 
 def check_options(asked: WatchOptions) -> None:
-    """Refuse what can be refused before the stream begins."""
+    """Validate the options before the stream starts."""
     if asked.version:
         parse_revision(asked.version)
     causes = []
@@ -90,9 +90,9 @@ async def watch(
     asked: WatchOptions,
     push: PushTarget | None = None,
 ) -> AsyncGenerator[Sequence[WatchItem], None]:
-    """Batches until the time is up. Raises Expired when events since that revision are no longer there.
+    """Yield batches until the timeout. Raise Expired if the events since that revision are compacted.
 
-    With `push` there are empty batches, too: whoever writes them waits then until its client has room.
+    With `push` there are also empty batches: writing them waits until the client's buffer has room.
     """
     deadline = clock.now() + (asked.seconds or random.uniform(*LIFETIME))
     revision, initial = await _start(backend, entry, call, asked)
@@ -113,7 +113,7 @@ async def watch(
 async def _start(
     backend: Backend, entry: ServedResource, call: ApiCall, asked: WatchOptions
 ) -> tuple[int, list[WatchItem]]:
-    """Where the live events begin, and what is told before them."""
+    """Return the revision after which live events begin, and the items before them."""
     anew = asked.version in ("", "0")
     if asked.initial is False and anew:
         return backend.store.revision, []
@@ -135,12 +135,12 @@ async def _start(
 
 
 def _added_event(entry: ServedResource, record: StoreRecord) -> WatchEvent:
-    """An object that is there, as if just added; not shared, or its real event would look like that."""
+    """Return an ADDED event for an existing object; not cached, because its real event may differ."""
     return WatchEvent(entry.watch_cache, StoreEvent(revision=record.revision, record=record, previous=None))
 
 
 class _BookmarkTimer:
-    """Rings when it is time for a bookmark, or for the end: a timer a minute, not one an event."""
+    """Wakes the watch for a bookmark or for its end: one timer per minute instead of one per event."""
 
     def __init__(self, nudge: Callable[[], None]) -> None:
         self._nudge = nudge
@@ -178,7 +178,7 @@ async def _live(
             told = watch_items(entry, asked.selection, batch)
             if told or push is not None:
                 yield told
-            if entry.is_retired():  # its last objects have left before it did
+            if entry.is_retired():  # the deletions of its last objects were sent before
                 return
             if alarm.rang:
                 if asked.bookmarks:
@@ -196,14 +196,14 @@ def _push_or_queue(push: PushTarget, nudge: Callable[[], None]) -> Callable[[lis
         if push.is_full() or not push(batch):
             return False
         if push.is_full():
-            nudge()  # its stream waits until there is room again, and not forever
+            nudge()  # the stream then waits for room, with a timeout
         return True
 
     return take
 
 
 def _next_tick(asked: WatchOptions, deadline: float) -> float:
-    """The next bookmark: once a minute, and once more shortly before the end."""
+    """Return the time of the next bookmark: every minute, and once shortly before the end."""
     if not asked.bookmarks:
         return deadline
     last = deadline - LAST_BOOKMARK

@@ -1,4 +1,4 @@
-"""For whom a node may ask a pod's token: those whom the pod, or a driver that it uses, asks it for."""
+"""Which token audiences a node may request for a pod: those of its volumes and of their CSI drivers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ VERB = "request-serviceaccounts-token-audience"
 
 
 class _MissingObject(Exception):
-    """An object on the way from a volume to its driver is missing."""
+    """An object between a volume and its CSI driver is missing."""
 
 
 async def audience_error(
     call: ApiCall, pod: Pod, audiences: Sequence[str], authority: AuthorizerChain
 ) -> str:
-    """Why the node may not have this token; "" when it may."""
+    """Return why the node may not request this token, or ""."""
     if len(audiences) > 1:
         return "node may only request 0 or 1 audiences"
     audience = audiences[0] if audiences else ""

@@ -1,7 +1,7 @@
-"""Node authorization: a node reads what its pods need and nothing else, writes what is its own.
+"""The node authorizer: a node may read only what its pods need, and write only its own objects.
 
-What the content of a request decides (which Node it creates, whose status it writes) is left to
-`restriction`, which sees the content.
+Rules that depend on the content of a request (which Node it creates, which status it writes) are in
+`restriction`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class NodeAuthorizer:
     # --- what depends on the pods of the node
 
     def _readable(self, node: str, act: AuthorizationAttributes) -> AuthorizationDecision:
-        """Secrets, config maps, accounts: single ones, by name."""
+        """Secrets, ConfigMaps and ServiceAccounts: only single objects, by name."""
         if act.verb not in _READ:
             return _deny("can only read resources of this type")
         if act.subresource:
@@ -144,7 +144,7 @@ class NodeAuthorizer:
             case "status", ("update" | "patch"):
                 return ALLOWED
             case "", ("get" | "list" | "watch"):
-                # By name, not by what is known: a kubelet looks for its Node before it makes it.
+                # By name, not through the graph: a kubelet gets its Node before it creates it.
                 if act.name == node:
                     return ALLOWED
                 which = f"cannot read '{act.name}'" if act.name else "cannot read all nodes"
@@ -182,7 +182,7 @@ def _lease(node: str, act: AuthorizationAttributes) -> AuthorizationDecision:
         return _deny("can only get, create, update, patch, or delete a node lease")
     if act.namespace != LEASES:
         return _deny(f'can only access leases in the "{LEASES}" system namespace')
-    # Creation does not say a name; restriction looks into the object.
+    # A create request has no name in its path; `restriction` checks the object.
     if act.verb != "create" and act.name != node:
         return _deny("can only access node lease with the same name as the requesting node")
     return ALLOWED

@@ -1,8 +1,8 @@
-"""Who needs what: from secrets, claims and accounts over pods to nodes, kept as counts.
+"""The graph of the node authorizer: which nodes need which objects, kept as counts.
 
-A pod ties everything it names to its node; a volume ties itself and its secrets to its claim, an attachment
-itself to its node. So every question is one or two look-ups. A mirror pod ties nothing: a node could
-otherwise make one to read whatever it likes.
+A pod links the objects it references to its node, a volume links itself and its secrets to its claim, an
+attachment links itself to its node. Every question takes one or two lookups. A mirror pod links nothing:
+otherwise a node could create one to read any object.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ObjectRef = tuple[str, str]  # plural, namespace/name
 class _PodReferences(NamedTuple):
     uid: str
     node: str
-    debuggers: int  # ephemeral containers: the only part of a pod that can name more later
+    debuggers: int  # ephemeral containers: the only part of a pod that can add references later
     objects: frozenset[ObjectRef]
 
 
@@ -33,23 +33,23 @@ class _VolumeReferences(NamedTuple):
 
 
 class NodeGraph:
-    """An index that follows pods, volumes and attachments: see `auth.following`."""
+    """A store index of pods, volumes and attachments: see `auth.store_index`."""
 
     def __init__(self) -> None:
         self._pods: dict[str, _PodReferences] = {}
-        self._users: dict[ObjectRef, dict[str, int]] = {}  # how many pods of which nodes name it
+        self._users: dict[ObjectRef, dict[str, int]] = {}  # pods per node that reference it
         self._volumes: dict[str, _VolumeReferences] = {}
         self._secret_volumes: dict[str, set[str]] = {}
         self._attachments: dict[str, str] = {}
 
-    # --- asking
+    # --- queries
 
     def runs_pod(self, node: str, key: str) -> bool:
         held = self._pods.get(key)
         return held is not None and held.node == node
 
     def uses_object(self, node: str, plural: str, key: str) -> bool:
-        """Does a pod of the node name it, or a volume that such a pod uses?"""
+        """Return whether a pod of the node references it, directly or through a volume."""
         if node in self._users.get((plural, key), ()):
             return True
         return plural == SECRET and any(
@@ -63,7 +63,7 @@ class NodeGraph:
     def has_attachment(self, node: str, name: str) -> bool:
         return self._attachments.get(name) == node
 
-    # --- being fed
+    # --- updates from the store
 
     def put(self, key: str, obj: Any) -> None:
         match obj:
@@ -87,7 +87,7 @@ class NodeGraph:
         held = self._pods.get(key)
         if held is not None:
             if (held.uid, held.node, held.debuggers) == (uid, node, debuggers):
-                return  # what a pod names is immutable
+                return  # the references of a pod are immutable
             self._drop_pod(key)
         if not node:
             return

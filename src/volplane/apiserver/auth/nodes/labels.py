@@ -1,4 +1,4 @@
-"""Which labels a node may give itself: those that say what it is, none that draw workloads to it."""
+"""Which labels a node may set on itself: descriptive ones, but none that could attract workloads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RESTRICTED = ("node-restriction.kubernetes.io",)
 
 
 def forbidden_labels(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """The changed labels that are not a node's to change."""
+    """Return the changed labels that a node may not change."""
     changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
     return sorted(key for key in changed if not _may_set(key))
 

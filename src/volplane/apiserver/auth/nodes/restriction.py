@@ -1,6 +1,6 @@
-"""NodeRestriction: a node writes its own objects, and in them only what a node may say.
+"""NodeRestriction: a node may write only its own objects, and only certain fields of them.
 
-A judge of admission, see `auth.admission`: it sees what is written, where authorization sees only the path.
+An admission plugin (see `auth.admission`): unlike authorization, it sees the content of the request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class NodeRestriction:
         self._backend = backend
         self._authority = authority
 
-    # --- the judge
+    # --- the admission plugin
 
     async def create(self, call: ApiCall, obj: Any) -> None:
         node = node_name_of(call.user)
@@ -66,7 +66,7 @@ class NodeRestriction:
     async def update(self, call: ApiCall, old: Any, new: Any) -> None:
         node = node_name_of(call.user)
         if node is None or call.verb not in ("update", "patch"):
-            return  # what a posted object leads to was judged when it was posted
+            return  # an update caused by a posted subresource was checked in `post`
         self._require_node_name(call, node, new)
         match new:
             case Pod():
@@ -171,7 +171,7 @@ class NodeRestriction:
         if pod.spec.node_name != node:
             raise _forbid(call, f"node {node} can only evict pods with spec.nodeName set to itself")
 
-    # --- nodes and what is theirs
+    # --- nodes and their own objects
 
     def _create_node(self, call: ApiCall, node: str, new: Node) -> None:
         self._require_own(call, new, f'node "{node}" is not allowed to modify node "{new.name}"', node)
@@ -256,7 +256,7 @@ def _forbid(call: ApiCall, why: str, obj: Any = None) -> APIError:
 
 
 def _without_growth(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
-    """All but what the growing of a volume on its node changes."""
+    """Return the claim without the fields that a node changes when it expands a volume."""
     meta = structs.replace(claim.metadata, resource_version="", managed_fields=())
     status = structs.replace(
         claim.status, capacity={}, conditions=(), allocated_resources={}, allocated_resource_statuses={}

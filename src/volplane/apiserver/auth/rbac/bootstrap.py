@@ -1,8 +1,8 @@
-"""The bootstrap roles in the store: made where they are missing, completed where they hold too little.
+"""Create the bootstrap roles and bindings, and add rules and subjects that are missing.
 
-A role whose `autoupdate` annotation says false stays as its owner left it; one that was deleted comes back at
-the next start. Nothing is ever taken away. The subtle thing: they are written past the verbs, all at once, so
-that a store on a disk commits them together.
+A role whose `autoupdate` annotation is false is left alone; a deleted role comes back at the next start.
+Nothing is ever removed. The roles are written directly to the store, concurrently, so that they share one
+commit.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def _ensure(backend: Backend, wanted: Resource, now: str) -> None:
             await _create(backend, key, wanted, now)
         elif (better := add_missing(entry.watch_cache.object(record), wanted)) is not None:
             await backend.store.update(key, entry.access.encode_stored(better), revision=record.revision)
-    except (KeyExists, StaleRevision, KeyMissing):  # another server over the same store was faster
+    except (KeyExists, StaleRevision, KeyMissing):  # another server on the same store was faster
         return
 
 
@@ -58,7 +58,7 @@ async def _create(backend: Backend, key: str, wanted: Resource, now: str) -> Non
 
 
 def add_missing(held: Any, wanted: Any) -> Any | None:
-    """What is there with all that should be there, or None when nothing is missing."""
+    """Return the stored role or binding with everything that is missing, or None if nothing is."""
     if held.metadata.annotations.get(AUTOUPDATE) == "false":
         return None
     match wanted:

@@ -1,6 +1,7 @@
-"""Nobody gives what they do not hold: the judge of every write of a role or a binding.
+"""Prevent privilege escalation: users can grant only permissions that they hold themselves.
 
-Whoever may `escalate` the role, or `bind` the role that a binding names, is believed; `system:masters` too.
+Exempt are users with the verb `escalate` on the role, or `bind` on the role of a binding, and
+`system:masters`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ AGGREGATION = "must have cluster-admin privileges to use the aggregationRule"
 
 
 class EscalationCheck:
-    """A judge of admission: see `auth.admission`."""
+    """An admission plugin: see `auth.admission`."""
 
     def __init__(self, backend: Backend, rbac: Rbac, authority: AuthorizerChain) -> None:
         self._backend = backend
@@ -64,7 +65,7 @@ class EscalationCheck:
         if self._authority.allows(call.user, act):
             return
         self._require(call, new.name, new.rules)
-        # A role made of others can gather anything, and keep anything from being tightened.
+        # An aggregated role can collect any permission.
         gathers = _has_aggregation(new) or _has_aggregation(old)
         if gathers and self._lacks(call, FULL_AUTHORITY):
             raise Forbidden.to(kind, new.name, AGGREGATION)
@@ -73,14 +74,14 @@ class EscalationCheck:
         reference = binding.role_ref
         plural = _PLURALS.get(reference.kind)
         if plural is None:
-            return  # validation has a word for it
+            return  # validation reports it
         act = AuthorizationAttributes("bind", reference.api_group, plural, call.namespace, reference.name)
         if self._authority.allows(call.user, act):
             return
         self._require(call, binding.name, await self._rules(reference, call.namespace))
 
     async def _rules(self, reference: RoleRef, namespace: str) -> tuple[PolicyRule, ...]:
-        """As the store has them now, not as the index had them a moment ago."""
+        """Read the rules from the store, because the index may lag behind."""
         reader = self._backend.reader
         role: Role | ClusterRole | None
         if reference.kind == "ClusterRole":
@@ -117,7 +118,7 @@ def _has_aggregation(role: Role | ClusterRole | None) -> bool:
 
 
 def _is_garbage_collection_update(old: Any, new: Any) -> bool:
-    """Does this write change nothing but what garbage collection needs?"""
+    """Return whether a write changes only what garbage collection changes."""
     was: ObjectMeta = old.metadata
     restored = structs.replace(
         new.metadata,

@@ -1,7 +1,7 @@
-"""All roles and bindings, found by subject, and each user's rules worked out once.
+"""The RBAC authorizer: all roles and bindings, indexed by subject.
 
-What a user may do in a namespace is a `View`, made when it is first asked for and forgotten when any role or
-binding changes; inside it every answer is remembered too. So the usual question costs two look-ups.
+What a user may do in a namespace is a `UserRules`, resolved on first use and dropped when any role or binding
+changes. It also caches each decision, so that a typical request costs two lookups.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from volplane.apiserver.auth.rbac.rules import allows_path, allows_resource
 from volplane.apiserver.auth.well_known_users import ACCOUNT_PREFIX
 from volplane.apiserver.strategy import RequestUser
 
-CACHED = 4096  # views, and answers in each: beyond that all are worked out anew
+CACHED = 4096  # users, and decisions of each; the cache is cleared when it is full
 
 Binding = RoleBinding | ClusterRoleBinding
 SubjectKey = tuple[str, str]  # "User" or "Group", and the name
@@ -37,7 +37,7 @@ SubjectKey = tuple[str, str]  # "User" or "Group", and the name
 
 class Grant(NamedTuple):
     rule: PolicyRule
-    verdict: AuthorizationDecision  # the answer when this rule is the one that allows
+    verdict: AuthorizationDecision  # if this rule allows the request
 
 
 class UserRules:
@@ -65,7 +65,7 @@ class UserRules:
         return verdict
 
     def _resource(self, act: AuthorizationAttributes) -> tuple[AuthorizationDecision, list[Grant]]:
-        """The answer for any name, and the rules that may still allow some."""
+        """Return the decision for any name, and the rules that allow only certain names."""
         fitting = [
             grant
             for grant in self.grants
@@ -92,7 +92,7 @@ class UserRules:
 
 
 class Rbac:
-    """The authorizer of roles; `put` and `drop` keep it as the store is."""
+    """The RBAC authorizer; `put` and `drop` apply changes from the store."""
 
     def __init__(self) -> None:
         self.roles: dict[str, Role] = {}  # by namespace/name
@@ -102,7 +102,7 @@ class Rbac:
         self._views: dict[tuple[str, tuple[str, ...], str], UserRules] = {}
         self.on_change: set[Callable[[], None]] = set()  # called after each change of a role or a binding
 
-    # --- asking
+    # --- queries
 
     def authorize(self, user: RequestUser, act: AuthorizationAttributes) -> AuthorizationDecision:
         view = self._views.get((user.name, user.groups, act.namespace))
@@ -124,7 +124,7 @@ class Rbac:
         return found
 
     def rules_of(self, reference: RoleRef, namespace: str) -> tuple[PolicyRule, ...] | None:
-        """What a binding in this namespace gives; None when there is no such role."""
+        """Return the rules that a binding in this namespace grants, or None if the role does not exist."""
         role: Role | ClusterRole | None = (
             self.cluster_roles.get(reference.name)
             if reference.kind == "ClusterRole"
@@ -156,7 +156,7 @@ class Rbac:
         bindings = self._bindings[scope]
         yield from (bindings[name] for name in sorted(names))
 
-    # --- being fed
+    # --- updates from the store
 
     def put(self, key: str, obj: Any) -> None:
         match obj:
@@ -207,7 +207,7 @@ def _subject_keys(subjects: Iterable[Subject], scope: str) -> Iterator[SubjectKe
 
 
 def _subject_key(subject: Subject, scope: str) -> SubjectKey | None:
-    """A service account is the user of that name; in a RoleBinding its namespace may be left out."""
+    """Return the user of a service account; a RoleBinding may omit its namespace."""
     if subject.kind != "ServiceAccount":
         return (subject.kind, subject.name) if subject.kind in ("User", "Group") else None
     namespace = subject.namespace or scope

@@ -1,6 +1,7 @@
-"""What compiled expressions do when they run: members, logic, and the macros over elements.
+"""Evaluation of compiled expressions: members, logic, and macros over elements.
 
-A failure on one side of `&&` and `||`, or for one element of a macro, does not matter when another decides.
+An error on one side of `&&` or `||`, or for one element of a macro, is ignored if another one decides the
+result.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from volplane.apiserver.crd.cel.values import NOTHING, CostBudget, OptionalValue
 
 
 class EvaluationScope(Struct):
-    """What a running expression sees."""
+    """The variables and the cost budget of an evaluation."""
 
     values: dict[str, Any]
     budget: CostBudget
@@ -33,7 +34,7 @@ class TypedEval(NamedTuple):
 
 
 def charge_for_length(made: TypedEval, source: Expr) -> TypedEval:
-    """The same, paying for its length each time it runs: a step for ten nodes of its source."""
+    """Charge one step per ten nodes of the source each time it runs."""
     steps = sum(1 for _ in walk_expr(source)) // 10
     if not steps:
         return made
@@ -103,7 +104,7 @@ def truth(value: Any) -> bool:
 
 
 def short_circuit(one: Eval, other: Eval, *, decides: bool) -> Eval:
-    """`||` (decided by true) and `&&` (by false): a side that decides makes the other's failure harmless."""
+    """`||` (true decides) and `&&` (false decides): if one side decides, an error on the other is ignored."""
 
     def run(scope: EvaluationScope) -> bool:
         try:
@@ -156,7 +157,7 @@ def _elements(target: Eval, scope: EvaluationScope) -> list[Any]:
 
 
 def _quantifier(decides: bool) -> Callable[[TypedEval, str, CelType, list[TypedEval]], TypedEval]:
-    """`exists` is decided by a true element, `all` by a false one; failures of others do not matter then."""
+    """`exists` is decided by a true element, `all` by a false one; errors of others are then ignored."""
 
     def build(target: TypedEval, variable: str, item: CelType, bodies: list[TypedEval]) -> TypedEval:
         def run(scope: EvaluationScope) -> bool:

@@ -1,8 +1,8 @@
-"""The functions and operators an expression may use: their signatures, and what they do.
+"""The functions and operators of CEL: their signatures and implementations.
 
-A signature is written as in the language's own documentation (`string.contains(string) -> bool`; operators
-by their internal names). The compiler picks by types; where a type is known only at run time, the first
-signature that fits the values is taken, and none is `no such overload`.
+Signatures are written as in the CEL documentation (`string.contains(string) -> bool`; operators by their
+internal names). The compiler chooses by type. If a type is known only at run time, the first signature that
+fits the values is used; if none fits, the error is `no such overload`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _type(text: str) -> CelType:
 
 
 def _plain(run: Function) -> Function:
-    """Most functions cost one step, whatever their arguments."""
+    """Wrap a function that costs one step, whatever its arguments."""
     return lambda budget, *values: run(*values)
 
 
@@ -66,7 +66,7 @@ def _comparison_rows(name: str, holds: Callable[[int], bool]) -> Iterator[tuple[
 
 
 _ROWS: tuple[tuple[str, Function], ...] = (
-    # Logic. && and || are the compiler's own: they need not evaluate both sides.
+    # Logic. The compiler handles && and ||, because they may evaluate one side only.
     ("!_(bool) -> bool", _plain(lambda a: not a)),
     ("_==_(A, A) -> bool", f.equals),
     ("_!=_(A, A) -> bool", lambda budget, a, b: not f.equals(budget, a, b)),
@@ -154,7 +154,7 @@ _ROWS: tuple[tuple[str, Function], ...] = (
     ("list(A).max() -> A", f.maximum),
     ("list(A).indexOf(A) -> int", f.first_index),
     ("list(A).lastIndexOf(A) -> int", f.last_index),
-    # Times, as UTC has them
+    # Times, in UTC
     *(
         (f"timestamp.{name}() -> int", _plain(part))
         for name, part in {
@@ -181,7 +181,7 @@ _ROWS: tuple[tuple[str, Function], ...] = (
 
 @cache
 def overloads() -> dict[tuple[str, bool], list[Overload]]:
-    """By name, and by whether it is called on something."""
+    """Return the overloads by name, and by whether they are methods."""
     found: dict[tuple[str, bool], list[Overload]] = {}
     for signature, run in _ROWS:
         made = _overload(signature, run)

@@ -1,6 +1,6 @@
-"""From words to a tree, by precedence: ?: || && relations, sums, products, unary, members.
+"""Parse tokens to a tree, by precedence: ?: || && relations, sums, products, unary, members.
 
-Macros are recognised here, as in the language: `has` and the methods that bind a variable are not functions.
+Macros are recognized here: `has` and the methods that bind a variable are not functions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from volplane.apiserver.crd.cel.nodes import (
 
 _RELATIONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
 _CONSTANTS = {"true": True, "false": False, "null": None}
-# How many bodies follow the variable.
+# Number of bodies after the variable.
 _MACROS = {
     "all": (1,),
     "exists": (1,),
@@ -36,9 +36,11 @@ _MACROS = {
 _MAX_DEPTH = 100
 
 
-@lru_cache(maxsize=256)  # a rule stands in every version of its kind, is checked first, and then served
+@lru_cache(
+    maxsize=256
+)  # each version of a CRD repeats its rules, and each is parsed for validation and serving
 def parse(source: str) -> Expr:
-    """Raises Flaw."""
+    """Raise CelCompileError."""
     return _Parser(tokens(source)).parse_all()
 
 
@@ -198,7 +200,7 @@ class _Parser:
         while not self._accept(end):
             if args:
                 self._expect(",")
-                if self._accept(end):  # a comma may stand before the end
+                if self._accept(end):  # a trailing comma
                     break
             args.append(self._expression())
         return tuple(args)

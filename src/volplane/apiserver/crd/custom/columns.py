@@ -1,4 +1,4 @@
-"""What `kubectl get` prints of a custom resource: its name, and the columns its definition asks for."""
+"""The table columns of a custom resource: its name, and the definition's additionalPrinterColumns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Cell = Callable[[Any, datetime], Any]
 
 
 def printer(asked: Sequence[Definition]) -> TablePrinter:
-    """Without any column asked for, the age is shown."""
+    """Return the table printer; without additional columns it shows the age."""
     wanted = [(column, found) for column in asked or (AGE,) if (found := _path(column)) is not None]
     headers = (NAME, *(_header(column) for column, _ in wanted))
     cells = [_cell(column.type, find) for column, find in wanted]

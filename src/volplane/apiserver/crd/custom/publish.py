@@ -1,7 +1,7 @@
-"""The schema of a custom kind as OpenAPI publishes it, in both versions.
+"""Publish the schema of a custom kind in OpenAPI v3 and v2.
 
-Version 3 carries it as it is. Version 2 has no alternatives and no null, and its readers (old kubectl) take
-what is described for all there is, so places that keep unknown fields are left open there.
+OpenAPI v3 takes it nearly unchanged. v2 has no anyOf and no null, and its readers (old kubectl) reject
+undeclared fields, so parts that preserve unknown fields are published without a schema there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _TEXT = {"type": "string"}
 
 
 def published_model(schema: Schema | None, meta: Made, *, v2: bool) -> Made:
-    """The kind's own schema with metadata as it really is; `meta` refers to ObjectMeta."""
+    """Return the schema of a kind with the real metadata; `meta` is a reference to ObjectMeta."""
     if schema is None or (v2 and schema.get(PRESERVE)):
         return {"type": "object"}
     made = _v2(schema) if v2 else dict(schema)
@@ -31,7 +31,7 @@ def published_model(schema: Schema | None, meta: Made, *, v2: bool) -> Made:
 
 
 def _publish_schema(schema: Schema, meta: Made, *, v2: bool) -> Made:
-    """Resources inside have metadata too."""
+    """Add the metadata of embedded resources."""
     made = dict(schema) if v2 else _spell_out_int_or_string(schema)
     if made.get("properties"):
         made["properties"] = {n: _publish_schema(s, meta, v2=v2) for n, s in made["properties"].items()}
@@ -72,7 +72,7 @@ def _without_type(schema: Made) -> Made:
 
 
 def _spell_out_int_or_string(schema: Schema) -> Made:
-    """int-or-string spelled out, for readers of version 3 that do not know the extension."""
+    """Spell out int-or-string as anyOf, for v3 readers that do not know the extension."""
     made = dict(schema)
     if made.get(INT_OR_STRING) and "anyOf" not in made and "allOf" not in made:
         made["anyOf"] = [{"type": "integer"}, {"type": "string"}]

@@ -1,4 +1,4 @@
-"""/scale of a custom resource: its definition says where the replicas stand."""
+"""/scale of a custom resource, with the paths to the replicas from its definition."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = (1 << 31) - 1
 
 
 class CustomScale:
-    """Seeing and setting the replicas of one kind."""
+    """Reads and sets the replicas of one kind."""
 
     def __init__(self, paths: Paths) -> None:
         self._wanted = paths.spec_replicas_path
@@ -46,7 +46,7 @@ class CustomScale:
         )
 
     def current(self, obj: Plain) -> Scale:
-        """What a change starts from: replicas that are not there yet are none."""
+        """Return the Scale that a change starts from; missing replicas count as 0."""
         if get(obj, members(self._wanted)) is None:
             obj = self.set(obj, 0)
         return self.view(obj)

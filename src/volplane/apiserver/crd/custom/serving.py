@@ -1,6 +1,6 @@
-"""From a definition to what is served: one kind and one strategy per version.
+"""Turn a definition into one kind and one strategy per served version.
 
-A definition is read the same by every server that sees it, and only by what is stored of it.
+The result depends on the stored definition only, so that all servers on one store serve the same.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ BUILT_IN = frozenset(kind.resource for kind in kinds.ALL)
 
 
 def overlaps_built_in(definition: Definition) -> bool:
-    """Would its objects lie among those of a built-in kind?"""
+    """Return whether its objects would be stored among those of a built-in kind."""
     return f"{definition.spec.names.plural}.{definition.spec.group}" in BUILT_IN
 
 
 def served_strategies(definition: Definition) -> Iterator[CustomStrategy]:
-    """One for each version that is served; none before the definition is established."""
+    """Yield the strategy of each served version; none before the definition is established."""
     storage = storage_version(definition.spec.versions)
     if not is_established(definition) or storage is None or overlaps_built_in(definition):
         return
@@ -69,7 +69,7 @@ def _subresources(version: Version) -> Iterator[Subresource]:
 
 
 def warnings(definition: Definition, version: Version) -> tuple[str, ...]:
-    """What users of a deprecated version are told with every answer."""
+    """Return the warning that responses of a deprecated version carry."""
     if not version.deprecated:
         return ()
     if version.deprecation_warning is not None:

@@ -1,7 +1,7 @@
-"""How the verbs take hold of a custom resource: a dict, in the form its version shows.
+"""How the verbs access a custom resource: a dict in the form of its version.
 
-A stored object may be older than the schema. What reading does to it is worked out once per stored value;
-values that come out unchanged, which is nearly all, are only remembered as such and pass through as bytes.
+A stored object may be older than the schema. The conversion is computed once per stored value. Nearly all
+values come out unchanged; only their hash is cached, and their bytes are served as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from volplane.apiserver.facts import SelectableValue
 from volplane.apiserver.object_access import OPENING, DictAccess
 from volplane.apiserver.selectors import SelectorReader, Values, as_text
 
-CACHED = 1 << 14  # values that are known to stay as they are
+CACHED = 1 << 14  # stored values that are known to be unchanged
 
 _encoder = msgspec.json.Encoder()
 
@@ -31,7 +31,9 @@ class CustomShape(DictAccess):
     def __init__(self, kind: Kind, coercion: Coercion) -> None:
         super().__init__(kind)
         self._coercion = coercion
-        self._unchanged: set[int] = set()  # hashes of values: 64 bits with a secret key, so one per value
+        self._unchanged: set[int] = (
+            set()
+        )  # hashes of values: 64 bits with a random key, so collisions are negligible
         self._changed: dict[bytes, bytes] = {}
 
     def load(self, value: bytes, revision: int) -> Plain:
@@ -45,7 +47,7 @@ class CustomShape(DictAccess):
         return super().to_wire(self.to_served_version(value), revision)
 
     def to_served_version(self, value: bytes) -> bytes:
-        """A stored value in the form of this version."""
+        """Convert a stored value to this version."""
         key = hash(value)
         if key in self._unchanged:
             return value
@@ -79,7 +81,7 @@ class CustomShape(DictAccess):
 
 
 class CustomSelectorReader(SelectorReader):
-    """Selectable values of the object as its version shows it, defaults included."""
+    """Reads the selectable fields of an object in its version, including defaults."""
 
     def __init__(self, fields: Mapping[str, SelectableValue], shape: CustomShape) -> None:
         self._shape = shape

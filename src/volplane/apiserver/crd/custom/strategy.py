@@ -1,6 +1,6 @@
-"""What the definition of a kind adds to the generic verbs.
+"""The strategy of a custom kind, from its definition.
 
-Everything that depends on the schema is compiled when the kind is registered; a request runs it.
+Everything that depends on the schema is compiled when the kind is registered.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from volplane.apiserver.object_access import ObjectAccess
 from volplane.apiserver.selectors import SelectorReader
 from volplane.apiserver.strategy import ApiCall, Strategy
 
-# After one of these, rules might stumble over what is wrong already.
+# After one of these errors rules are not evaluated, because they could fail for the same reason.
 _BLOCKING = frozenset(
     {"FieldValueNotSupported", "FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", TYPE_INVALID}
 )
@@ -49,7 +49,7 @@ class CustomStrategy(Strategy[Plain]):
         self.printer = printer(version.additional_printer_columns)
         scale = version.subresources.scale if version.subresources is not None else None
         self.scaling = self._replicas = CustomScale(scale) if scale is not None else None
-        self.terminating = False  # its definition is: nothing new may come
+        self.terminating = False  # the definition is being deleted: no new objects
         self._coercion = coercion
         self._rules = _compile_rules(coercion.schema)
         self._status_schema = (coercion.schema or {}).get("properties", {}).get("status")
@@ -76,14 +76,14 @@ class CustomStrategy(Strategy[Plain]):
         return super().prepare_update(call, old, new)
 
     def prepare_status(self, call: ApiCall, old: Plain, new: Plain) -> Plain:
-        """Everything but the status stays, and who owns it."""
+        """Only the status and its owners change."""
         made = super().prepare_status(call, old, new)
         meta, owners = {**made["metadata"]}, new["metadata"].get("managedFields")
         meta.pop("managedFields", None)
         return {**made, "metadata": {**meta, "managedFields": owners} if owners else meta}
 
     def spec_changed(self, old: Plain, new: Plain) -> bool:
-        """Any change but one of metadata; a status that the main endpoint may write counts too."""
+        """Any change outside metadata counts, including a status that the main endpoint writes."""
         return self.access.differs(old, new, except_for=("metadata",))
 
     # Validation
@@ -110,7 +110,7 @@ class CustomStrategy(Strategy[Plain]):
         return self._replicas.validate(obj, status_only=status_only) if self._replicas is not None else []
 
     def _list_causes(self, old: Plain, new: Plain) -> list[Cause]:
-        """Lists that had something twice before may keep it."""
+        """Lists that already had duplicates may keep them."""
         wrong = lists.validate(new, self.schema)
         return [] if wrong and lists.validate(old, self.schema) else wrong
 
@@ -129,9 +129,7 @@ def _compile_rules(schema: Schema | None) -> cel_rules.RuleNode | None:
         return None
     try:
         return cel_rules.compile_rules(schema)
-    except (
-        cel_rules.InvalidRule
-    ) as bad:  # validation of the definition has let it through: our mistake, not the writer's
+    except cel_rules.InvalidRule as bad:  # a bug: validation of the definition should have refused it
         raise AssertionError(f"a stored rule does not compile: {bad.words}") from bad
 
 
@@ -142,7 +140,7 @@ def _selectable(kind: Kind, version: Version) -> Mapping[str, SelectableValue]:
 
 
 def _warn_of_finalizers(call: ApiCall, obj: Plain, known: Any) -> None:
-    """Custom resources may have any finalizer; one without a domain may one day be another's too."""
+    """Warn about finalizers without a domain, which may conflict with those of other writers."""
     for name in sorted(set(obj["metadata"].get("finalizers", ())) - set(known)):
         if names.is_qualified(name) and not is_qualified_finalizer(name):
             words = "name including a path (/)" if "." in name else "name"

@@ -1,7 +1,8 @@
-"""Whose name it is: two definitions of one group may not share resource names or kinds.
+"""Name conflicts: two definitions of one group may not share resource names or kinds.
 
-The first that asks has a name until it gives it up; a later one keeps what it had before and waits. Nothing
-is refused: a definition whose names are taken is stored, and says so in its conditions.
+The first definition owns a name until it gives it up; a later one keeps its previously accepted names and
+waits. Nothing is refused: a definition with conflicting names is stored, and its conditions show the
+conflict.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SERVED = condition(ESTABLISHED, "True", "InitialNamesAccepted", "the initial nam
 
 
 def accept_names(definition: Definition, others: Iterable[Definition], now: str) -> Definition:
-    """The definition with its accepted names and what follows from them."""
+    """Return the definition with its accepted names and the conditions that follow from them."""
     accepted, verdict = _accept(definition, _names_in_use(definition, others))
     status = structs.replace(definition.status, accepted_names=accepted)
     definition = with_condition(structs.replace(definition, status=status), verdict, now)
@@ -35,7 +36,7 @@ def accept_names(definition: Definition, others: Iterable[Definition], now: str)
 
 
 def _established_condition(definition: Definition, names: Condition) -> Condition:
-    """Once served, always served: names given away later do not take a kind from its users."""
+    """An established definition stays established, even if its names conflict later."""
     old = find(definition, ESTABLISHED)
     if old is not None and old.status == "True":
         return old
@@ -43,7 +44,7 @@ def _established_condition(definition: Definition, names: Condition) -> Conditio
 
 
 def _names_in_use(definition: Definition, others: Iterable[Definition]) -> tuple[set[str], set[str]]:
-    """Resource names and kinds that other definitions of the group have."""
+    """Return the resource names and kinds of the other definitions in the group."""
     resources: set[str] = set()
     kinds: set[str] = set()
     for other in others:

@@ -1,7 +1,7 @@
-"""Object metadata inside custom resources: of the object itself, and of resources embedded in it.
+"""Object metadata in custom resources: of the object itself, and of resources embedded in it.
 
-Metadata has one shape everywhere, so it is read through ObjectMeta whatever a schema says; what ObjectMeta
-does not know is pruned and told like any other unknown field.
+Metadata is decoded as ObjectMeta, whatever the schema says. Fields that ObjectMeta does not know are pruned
+and reported like other unknown fields.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from volplane.apiserver.decode.go_errors import type_error
 
 
 def clean(data: Any) -> tuple[dict[str, Any], list[str]]:
-    """Metadata as ObjectMeta knows it, and the paths of what was unknown. Raises Undecodable."""
+    """Return metadata pruned to ObjectMeta, and the paths of unknown fields. Raise Undecodable."""
     try:
         found = walker(ObjectMeta)(data) or []
         meta = msgspec.convert(data, ObjectMeta)
@@ -33,15 +33,15 @@ def clean(data: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def plain(meta: ObjectMeta) -> dict[str, Any]:
-    """As JSON has it: lists, not tuples."""
+    """Convert to plain JSON data: lists, not tuples."""
     made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(meta))
     return made
 
 
 def coerce(value: Any, schema: Schema | None, path: str = "") -> list[str]:
-    """Clean the metadata of embedded resources, in place; the paths of what was unknown.
+    """Prune the metadata of embedded resources, in place; return the paths of unknown fields.
 
-    Raises Undecodable where metadata has the wrong form.
+    Raise Undecodable if metadata is malformed.
     """
     if schema is None:
         return []
@@ -82,7 +82,7 @@ def _coerce_meta(value: dict[str, Any], path: str) -> list[str]:
 
 
 def validate(value: Any, schema: Schema | None, path: str = "", *, root: bool = True) -> list[Cause]:
-    """Embedded resources must name their kind, and carry metadata as any object would."""
+    """Validate embedded resources: they need apiVersion, kind and valid metadata."""
     if schema is None:
         return []
     wrong: list[Cause] = []
@@ -123,7 +123,7 @@ def _validate_meta(value: dict[str, Any], path: str) -> list[Cause]:
 
 
 def _validate_object_meta(data: dict[str, Any], path: str) -> list[Cause]:
-    given = {name: value for name, value in data.items() if name != "managedFields"}  # says nothing here
+    given = {name: value for name, value in data.items() if name != "managedFields"}  # not checked here
     try:
         meta = msgspec.convert(given, ObjectMeta)
     except msgspec.ValidationError as error:

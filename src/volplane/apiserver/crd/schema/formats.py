@@ -1,6 +1,6 @@
-"""String formats that a schema may ask for. Formats that are not here are accepted and mean nothing.
+"""String formats in schemas. Unknown formats are accepted and ignored.
 
-Names are compared without dashes, so `date-time` and `datetime` are one format.
+Names are compared without dashes: `date-time` and `datetime` are the same format.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _duration(value: str) -> bool:
 
 
 def _uri(value: str) -> bool:
-    """What can stand in a request line: absolute, or a path from the root."""
+    """Accept what a request line accepts: an absolute URI, or an absolute path."""
     with suppress(ValueError):
         parts = urlsplit(value)
         return bool(parts.scheme) or value.startswith("/")
@@ -69,7 +69,7 @@ def _hostname(value: str) -> bool:
 
 def _ipv4(value: str) -> bool:
     with suppress(ValueError):
-        # Leading zeros are tolerated, as they always were.
+        # Leading zeros are accepted, as upstream does.
         return bool(ipaddress.IPv4Address(".".join(str(int(part)) for part in value.split("."))))
     return False
 
@@ -154,7 +154,7 @@ _NUMERIC = {"integer": ("int32", "int64"), "number": ("float", "double")}
 
 
 def is_known_format(type: str, format: str) -> bool:
-    """Does this format mean something for values of this type?"""
+    """Return whether the format applies to values of this type."""
     if type in _NUMERIC:
         return format in _NUMERIC[type]
     return type in ("", "string") and format.replace("-", "") in FORMATS

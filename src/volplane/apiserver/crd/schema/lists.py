@@ -1,4 +1,4 @@
-"""Lists that are sets or maps: no element twice, no key twice."""
+"""Validate lists with list type `set` (unique elements) and `map` (unique keys)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _unique_keys(items: list[Any], names: Iterable[str], path: str) -> list[Caus
 
 
 def _repeated_positions(values: list[Any]) -> Iterator[int]:
-    """Where each repeated value appears for the second time; later ones say nothing new."""
+    """Yield the position of the second occurrence of each repeated value."""
     times: dict[Any, int] = {}
     for at, value in enumerate(values):
         known = json.encode(value, order="deterministic")  # 1 and true, and 1 and "1", are different

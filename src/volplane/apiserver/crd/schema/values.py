@@ -1,8 +1,8 @@
-"""Validation of values against a schema, in the words that clients know.
+"""Validate values against a schema, with upstream's messages.
 
-Everything wrong is told at once. On an update, what is wrong about a value that has not changed is forgiven
-(`Pair.unchanged`), level by level: a schema that was tightened does not lock up the objects that are there.
-The subtle thing: a path inside a message is relative to where validation began, the path before it is not.
+All errors are reported at once. On an update, errors in an unchanged value are ignored level by level
+(ratcheting), so that a stricter schema does not block updates of existing objects. The path inside a message
+is relative to where validation began; the path in front of it is absolute.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from volplane.apiserver.crd.schema import (
 )
 from volplane.apiserver.crd.schema.correlate import ValuePair
 
-ROOT_PATH = "<nil>"  # how upstream spells the path of the object itself
+ROOT_PATH = "<nil>"  # upstream's path of the object itself
 TYPE_INVALID = "FieldValueTypeInvalid"
 
 _JSON_TYPES: Mapping[type, str] = {
@@ -37,7 +37,7 @@ _MAX_FLOAT32 = 3.4028234663852886e38
 
 
 class ValidationResult:
-    """What is wrong with a value. `passed` counts the checks that held: alternatives are compared by it."""
+    """The errors of a value. `passed` counts successful checks, to find the closest alternative."""
 
     __slots__ = ("causes", "passed")
 
@@ -56,13 +56,13 @@ class ValidationResult:
 
 
 class ValuePosition:
-    """Where a value stands; spelled out only when there is something to tell."""
+    """The position of a value; its path is built only for error messages."""
 
     __slots__ = ("above", "step")
 
     def __init__(self, above: ValuePosition | None, step: str) -> None:
-        self.above = above  # None: where validation began
-        self.step = step  # `name` or `[0]`; at the beginning the path of the field that is validated
+        self.above = above  # None: where validation begins
+        self.step = step  # `name` or `[0]`; the path of the validated field where validation begins
 
     def member(self, name: str) -> ValuePosition:
         return ValuePosition(self, name)
@@ -76,7 +76,7 @@ class ValuePosition:
 
     @property
     def name(self) -> str:
-        """As messages say it: relative to where validation began."""
+        """The path relative to where validation began."""
         return "" if self.above is None else _join_path(self.above.name, self.step)
 
     @property
@@ -94,7 +94,7 @@ def _join_path(path: str, step: str) -> str:
 def validate(
     value: Any, schema: Schema | None, *, base: str = "", pair: ValuePair | None = None
 ) -> list[Cause]:
-    """What is wrong with a value; `base` is the path of the field it stands in."""
+    """Return the errors of a value; `base` is the path of its field."""
     result = ValidationResult()
     if schema is not None:
         _validate_ratcheting(value, schema, ValuePosition(None, base), pair, result)
@@ -144,7 +144,7 @@ def types_of(schema: Schema) -> tuple[str, ...]:
 
 
 def format_of(schema: Schema) -> str:
-    """The format, if it means something for the type."""
+    """Return the format if it applies to the type, else ""."""
     given: str = schema.get("format", "")
     if not given:
         return ""
@@ -272,14 +272,14 @@ _LIMITS: tuple[tuple[str, Callable[[float, float, bool], bool], tuple[str, str]]
 
 
 def format_number(value: float) -> str:
-    """A number as Go prints it."""
+    """Format a number as Go does."""
     if isinstance(value, int) or (value.is_integer() and abs(value) < 1e21):
         return str(int(value))
     return repr(value)
 
 
 def _whole_number(value: float) -> float:
-    """Whole numbers are told without a fraction."""
+    """Convert whole floats to int for messages."""
     return int(value) if float(value).is_integer() and abs(value) < 1e21 else value
 
 
@@ -349,7 +349,7 @@ def _combinators(
 def _validate_alone(
     value: Any, schema: Schema, place: ValuePosition, pair: ValuePair | None
 ) -> ValidationResult:
-    """One alternative, judged by itself."""
+    """Validate one alternative separately."""
     made = ValidationResult()
     _validate(value, schema, place, pair, made)
     return made
@@ -395,7 +395,7 @@ def _one_of(
 
 
 def _closest(found: list[ValidationResult]) -> ValidationResult:
-    """The alternative that fitted best is the one the writer most likely meant."""
+    """Return the alternative with the most successful checks: the one that was most likely meant."""
     return max(found, key=lambda r: r.passed)  # the first of equals
 
 

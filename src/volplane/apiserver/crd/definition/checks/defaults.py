@@ -1,4 +1,4 @@
-"""Defaults must be values that the schema itself would take."""
+"""Validate defaults: each must be valid under its own schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from volplane.apiserver.decode import Undecodable
 
 
 def validate(schema: Schema, path: str, *, root: bool = True, meta: bool = False) -> list[Cause]:
-    """`root`: a resource stands here; `meta`: inside of its metadata, which has rules of its own."""
+    """`root`: the schema of a resource; `meta`: inside its metadata, which is validated elsewhere."""
     wrong = []
     default = schema.get("default")
     if default is not None and not meta:
@@ -49,7 +49,7 @@ def _rule_causes(default: Any, schema: Schema, path: str, resource: bool) -> lis
     try:
         node = compile_rules(schema, resource=resource)
     except InvalidRule:
-        return []  # told where the rule stands
+        return []  # reported with the rule
     found = RuleCheck().run(node, default, default) or RuleCheck().run(node, default)
     return [_with_path(Cause(c.reason, c.message, _below(path, c.field)), path) for c in found]
 

@@ -1,4 +1,4 @@
-"""The parts of OpenAPI that a schema may use, and what belongs together; then its rules are compiled."""
+"""Validate which parts of OpenAPI a schema uses and how it combines them; then compile its rules."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _UNSUPPORTED = ("id", "additionalItems", "patternProperties", "definitions", "de
 
 
 class SchemaPosition(Struct, frozen=True):
-    """Where in a definition a schema stands, and what that means for it."""
+    """The position of a schema in a definition, and what follows from it."""
 
     path: str
     root: bool = False
-    rules: bool = True  # they are looked at: the schemas around are sound
-    meta: bool = False  # inside of a resource's own metadata
-    no_default: str = ""  # why there may be none here
-    apart: str = ""  # the list above whose items have no old value to compare with
+    rules: bool = True  # compile rules: the surrounding schemas are valid
+    meta: bool = False  # inside a resource's own metadata
+    no_default: str = ""  # why a default is not allowed here
+    apart: str = ""  # path of the enclosing list whose items cannot be matched with their old values
 
     def at(self, step: str, **changes: Any) -> SchemaPosition:
         return structs.replace(self, path=f"{self.path}.{step}", root=False, **changes)
 
 
 def validate(schema: Schema, place: SchemaPosition) -> list[Cause]:
-    """Mistakes in schemas first, then in rules: those of a broken schema would only confuse."""
+    """Report errors in schemas first, then in rules; rules of an invalid schema are not compiled."""
     broken: list[Cause] = []
     rules: list[Cause] = []
     _node(schema, place, broken, rules)
@@ -198,7 +198,7 @@ def _map_list(schema: Schema, keys: Any, item: Schema | None, path: str) -> list
 
 
 def _item_key_causes(kind: str, keys: Any, item: Schema, path: str) -> list[Cause]:
-    """What identifies an item is always there."""
+    """The key of a list item must always be present."""
     wrong = []
     if item.get("nullable"):
         told = f"cannot be nullable when {LIST_TYPE} is {kind}"
@@ -288,7 +288,7 @@ def _rules(schema: Schema, place: SchemaPosition) -> list[Cause]:
 
 
 def _format_rule(rule: Mapping[str, Any]) -> dict[str, Any]:
-    """A rule as upstream prints one."""
+    """Format a rule as upstream prints it."""
     return {
         "Rule": rule.get("rule", ""),
         "Message": rule.get("message", ""),

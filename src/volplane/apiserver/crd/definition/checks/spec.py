@@ -1,7 +1,7 @@
-"""What a definition must say: group, names, versions, one of them stored, a schema for each.
+"""Validate the spec of a definition: group, names, versions, one storage version, a schema for each.
 
-What was accepted once is not refused later for reasons that are new; a definition that is established keeps
-its kind and scope, because objects are stored under them.
+An unchanged spec is not validated again, so that stricter rules do not block updates. An established
+definition keeps its kind and scope, because objects are stored under them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 COLUMN_FORMATS = ("byte", "date", "date-time", "double", "float", "int32", "int64", "password")
 MOST_SELECTABLE = 8
 LONGEST_WARNING = 256
-# What may stand at the root of a schema whose status is validated apart.
+# The fields allowed at the root of a schema with the status subresource.
 _AT_ROOT = (
     "Description", "Type", "Format", "Title", "Maximum", "ExclusiveMaximum", "Minimum", "ExclusiveMinimum",
     "MaxLength", "MinLength", "Pattern", "MaxItems", "MinItems", "UniqueItems", "MultipleOf", "Required",
@@ -351,6 +351,6 @@ def _conversion(conversion: Conversion | None) -> list[Cause]:
         wrong.append(
             invalid(path, list(versions), f"must include at least one of {', '.join(_WEBHOOK_VERSIONS)}")
         )
-    # Only an object's apiVersion changes here; whoever needs more must hear it before objects are lost.
+    # Conversion changes apiVersion only. A definition that needs more is refused before it can lose data.
     told = "conversion by webhook is not available; versions that differ in apiVersion only can use None"
     return [*wrong, forbidden("spec.conversion.strategy", told)]

@@ -1,4 +1,4 @@
-"""A structural schema: every field has its type outside of `allOf` and its like, which may only restrict."""
+"""Validate that a schema is structural: types are declared outside of allOf, anyOf, oneOf and not."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _type(schema: Schema, level: str, path: str) -> list[Cause]:
 
 
 def _metadata(schema: Schema, level: str, path: str) -> list[Cause]:
-    """Kind, apiVersion and metadata of a resource are what they are."""
+    """The schema may not redefine kind, apiVersion and metadata of a resource."""
     properties = schema.get("properties", {})
     resource = level == "root" or schema.get(EMBEDDED)
     wrong = []
@@ -122,7 +122,7 @@ def _restricts_more_than_names(schema: Schema) -> bool:
 
 
 def _values(schema: Schema, path: str, skip_any: bool, skip_first: bool) -> list[Cause]:
-    """Below `allOf` and its like nothing may be said about structure."""
+    """allOf, anyOf, oneOf and not may not declare structure."""
     wrong = []
     if not skip_any:
         for at, inner in enumerate(schema.get("anyOf", ())):
@@ -163,7 +163,7 @@ def _is_given(schema: Schema, key: str) -> bool:
 
 
 def _complete(values: Schema, schema: Schema, path: str, where: str) -> list[Cause]:
-    """What is restricted must be described."""
+    """Fields restricted in allOf, anyOf, oneOf and not must be declared in the structure."""
     nested = [(values["not"], f"{where}.not")] if values.get("not") is not None else []
     for key in ("allOf", "anyOf", "oneOf"):
         nested += [(inner, f"{where}.{key}[{at}]") for at, inner in enumerate(values.get(key, ()))]

@@ -308,7 +308,7 @@ async def test_a_sidecar_whose_account_loses_a_right_is_asked_to_end(right: str)
         user = RequestUser(*service_account_user(TENANT, "default"))
 
         async def may(verb: str, plural: str) -> bool:
-            return w.core.authority.allows(user, AuthorizationAttributes(verb, plural=plural))
+            return w.core.authorizer.allows(user, AuthorizationAttributes(verb, plural=plural))
 
         await until(lambda: may(verbs[0], resource))
         at = context()

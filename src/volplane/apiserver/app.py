@@ -89,7 +89,7 @@ class ApiServerApp:
         self,
         backend: Backend,
         authenticate: Authenticator,
-        authority: AuthorizerChain,
+        authorizer: AuthorizerChain,
         streams: NodeStreams,
         audit: AuditLog | None = None,
         *,
@@ -99,7 +99,7 @@ class ApiServerApp:
         """`reads` and `writes`: how many requests one user may have in flight; 0 means no limit."""
         self.backend = backend
         self.authenticate = authenticate
-        self.authority = authority
+        self.authorizer = authorizer
         self.streams = streams
         self.audit = audit
         self.reads, self.writes = InflightLimiter(reads), InflightLimiter(writes)
@@ -109,87 +109,87 @@ class ApiServerApp:
 
     async def __call__(self, request: Request) -> Reply:
         began, received = time.perf_counter(), clock.wall() if self.audit else None
-        seen = RequestInfo()
+        info = RequestInfo()
         try:
-            answer = await self._answer(request, seen)
+            answer = await self._answer(request, info)
         except APIError as error:
-            answer = _error_response(seen, error)
+            answer = _error_response(info, error)
         except BodyTooLarge:
-            answer = _error_response(seen, TooLarge(f"Request entity too large: limit is {BODY_LIMIT}"))
+            answer = _error_response(info, TooLarge(f"Request entity too large: limit is {BODY_LIMIT}"))
         except (StoreClosed, StoreFailed, WriteUncertain) as error:
-            answer = _error_response(seen, to_api_error(error))
+            answer = _error_response(info, to_api_error(error))
         except Exception as error:
             log.exception("%s %s failed", request.method, request.path)
-            answer = _error_response(seen, InternalError.because(type(error).__name__))
+            answer = _error_response(info, InternalError.because(type(error).__name__))
         audit_id = request.headers.get("audit-id") or next(self._ids)
         if self.audit is not None and received is not None:
-            answer = self.audit.record_response(request, answer, seen, audit_id, received)
-        return self._finish(answer, seen, began, audit_id)
+            answer = self.audit.record_response(request, answer, info, audit_id, received)
+        return self._finish(answer, info, began, audit_id)
 
-    def _finish(self, answer: Reply, seen: RequestInfo, began: float, audit_id: str) -> Reply:
+    def _finish(self, answer: Reply, info: RequestInfo, began: float, audit_id: str) -> Reply:
         code = 101
         if isinstance(answer, Response):
             code = answer.status
             extra = [("Audit-Id", audit_id)]
-            extra += [("Warning", f"299 - {_quote_warning(text)}") for text in _limit_warnings(seen.warnings)]
+            extra += [("Warning", f"299 - {_quote_warning(text)}") for text in _limit_warnings(info.warnings)]
             answer.headers = [*header_pairs(answer.headers), *extra]
-        count, seconds = _request_metrics(seen.verb, seen.resource, code)
+        count, seconds = _request_metrics(info.verb, info.resource, code)
         count.inc()
-        if seen.verb != "watch":
+        if info.verb != "watch":
             seconds.observe(time.perf_counter() - began)
         return answer
 
-    async def _answer(self, request: Request, seen: RequestInfo) -> Reply:
+    async def _answer(self, request: Request, info: RequestInfo) -> Reply:
         if not self.started.is_set():
             # RBAC is not loaded yet. Only health checks are answered before it is.
             if health_and_metrics.is_health_path(request.path):
                 return await health_and_metrics.health_response(request, self.health)
             await self.started.wait()
-        user = self._user(request, seen)
+        user = self._user(request, info)
         target = parse_path(request.path)
         if target is None or not target.plural:
-            return await self._serve_non_resource(request, user, seen)
+            return await self._serve_non_resource(request, user, info)
         verb = verb_of(request, target)
-        act, seen.version = attributes_of(request, target, verb), target.version
+        attributes, info.version = attributes_of(request, target, verb), target.version
         entry = self.backend.registry.find(target.group, target.version, target.plural)
         if entry is not None:  # unknown resources would explode the cardinality of the metrics' labels
-            seen.verb, seen.resource = verb, entry.kind.plural
-        self._authorize(user, act, seen)
+            info.verb, info.resource = verb, entry.kind.plural
+        self._authorize(user, attributes, info)
         if entry is None:
             raise NotFound.path()
         _check_verb(entry, verb, target)
         if target.subresource == "proxy":
             return await self.streams.proxy(self.backend, target.name, target.below, request)
-        call = self._call(request, user, entry, act, target)
+        call = self._call(request, user, entry, attributes, target)
         call.warnings.extend(entry.strategy.warnings)
-        seen.warnings, seen.annotations = call.warnings, call.annotations
+        info.warnings, info.annotations = call.warnings, call.annotations
         return await self._serve(request, entry, call)
 
-    def _user(self, request: Request, seen: RequestInfo) -> RequestUser:
+    def _user(self, request: Request, info: RequestInfo) -> RequestUser:
         """Return the authenticated user, or the user that it impersonates."""
-        seen.user = user = self.authenticate(request)
+        info.user = user = self.authenticate(request)
         if user is not ANONYMOUS:
             request.user = user.name
-        other = resolve_impersonation(self.authority, user, request.headers)
+        other = resolve_impersonation(self.authorizer, user, request.headers)
         if other is not user:
-            seen.impersonated = other
+            info.impersonated = other
         return other
 
-    def _authorize(self, user: RequestUser, act: AuthorizationAttributes, seen: RequestInfo) -> None:
+    def _authorize(self, user: RequestUser, attributes: AuthorizationAttributes, info: RequestInfo) -> None:
         """Raise Forbidden unless the user may do it."""
-        seen.act = act
-        seen.verdict = self.authority.authorize(user, act)
+        info.attributes = attributes
+        info.decision = self.authorizer.authorize(user, attributes)
         if (
-            seen.verdict.allowed
-            and act.subresource in UPGRADED
-            and act.verb == "get"
-            and act.plural == "pods"
+            info.decision.allowed
+            and attributes.subresource in UPGRADED
+            and attributes.verb == "get"
+            and attributes.plural == "pods"
         ):
             # A browser's WebSocket can only use GET, but exec needs the same permission as with POST.
-            seen.act = act = structs.replace(act, verb="create")
-            seen.verdict = self.authority.authorize(user, act)
-        if not seen.verdict.allowed:
-            error = forbidden_error(user, act, seen.verdict.reason)
+            info.attributes = attributes = structs.replace(attributes, verb="create")
+            info.decision = self.authorizer.authorize(user, attributes)
+        if not info.decision.allowed:
+            error = forbidden_error(user, attributes, info.decision.reason)
             log.debug("%s", error.message)
             raise error
 
@@ -224,10 +224,10 @@ class ApiServerApp:
         request: Request,
         user: RequestUser,
         entry: ServedResource,
-        act: AuthorizationAttributes,
+        attributes: AuthorizationAttributes,
         target: RequestTarget,
     ) -> ApiCall:
-        verb = act.verb
+        verb = attributes.verb
         writes = verb in ("create", "update", "patch")
         return ApiCall(
             verb,
@@ -240,15 +240,15 @@ class ApiServerApp:
             subresource=target.subresource,
             dry_run=query_options.dry_run(request.query, verb) if writes else False,
             manager=query_options.manager(request, verb) if writes else "",
-            check_access=partial(self._require_verb, user, act),
+            check_access=partial(self._require_verb, user, attributes),
         )
 
-    def _require_verb(self, user: RequestUser, act: AuthorizationAttributes, verb: str) -> None:
-        self.authority.require(user, structs.replace(act, verb=verb))
+    def _require_verb(self, user: RequestUser, attributes: AuthorizationAttributes, verb: str) -> None:
+        self.authorizer.require(user, structs.replace(attributes, verb=verb))
 
-    async def _serve_non_resource(self, request: Request, user: RequestUser, seen: RequestInfo) -> Reply:
+    async def _serve_non_resource(self, request: Request, user: RequestUser, info: RequestInfo) -> Reply:
         """Serve paths that are not resources: health, version, metrics, discovery, OpenAPI."""
-        self._authorize(user, path_attributes(request), seen)
+        self._authorize(user, path_attributes(request), info)
         path = request.path.rstrip("/")
         if health_and_metrics.is_health_path(path):
             return await health_and_metrics.health_response(request, self.health)
@@ -274,8 +274,8 @@ class ApiServerApp:
         raise NotFound.path()
 
 
-def _error_response(seen: RequestInfo, error: APIError) -> Response:
-    seen.error = error.with_traceback(None)  # its frames refer to `seen`: a reference cycle per error
+def _error_response(info: RequestInfo, error: APIError) -> Response:
+    info.error = error.with_traceback(None)  # its frames refer to `seen`: a reference cycle per error
     return responses.error_response(error)
 
 

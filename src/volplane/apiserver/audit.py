@@ -40,14 +40,14 @@ class RequestInfo:
     """What is known about a request so far: for response headers, metrics and the audit log."""
 
     __slots__ = (
-        "act",
         "annotations",
+        "attributes",
+        "decision",
         "error",
         "impersonated",
         "resource",
         "user",
         "verb",
-        "verdict",
         "version",
         "warnings",
     )
@@ -59,9 +59,9 @@ class RequestInfo:
         self.annotations: Mapping[str, str] = {}
         self.user: RequestUser | None = None
         self.impersonated: RequestUser | None = None
-        self.act: AuthorizationAttributes | None = None
+        self.attributes: AuthorizationAttributes | None = None
         self.version = ""
-        self.verdict: AuthorizationDecision | None = None
+        self.decision: AuthorizationDecision | None = None
         self.error: APIError | None = None
 
 
@@ -78,13 +78,13 @@ class AuditLog:
         self,
         request: Request,
         answer: Response | Upgraded,
-        seen: RequestInfo,
+        info: RequestInfo,
         audit_id: str,
         received: datetime,
     ) -> Response | Upgraded:
         """Record a response. A streaming body is wrapped so that its end is recorded, too."""
         code = answer.status if isinstance(answer, Response) else 101
-        event = _event(request, seen, audit_id, received, code)
+        event = _event(request, info, audit_id, received, code)
         if isinstance(answer, Response) and not isinstance(answer.body, bytes):
             self.record(event, "ResponseStarted")
             answer.body = _AuditedStream(answer.body, self, event)
@@ -169,7 +169,7 @@ def _open_log(path: str) -> BinaryIO:
 
 
 def _event(
-    request: Request, seen: RequestInfo, audit_id: str, received: datetime, code: int
+    request: Request, info: RequestInfo, audit_id: str, received: datetime, code: int
 ) -> dict[str, Any]:
     query = f"?{request.query.raw}" if request.query.raw else ""
     event: dict[str, Any] = {
@@ -179,24 +179,24 @@ def _event(
         "auditID": audit_id,
         "stage": "",
         "requestURI": request.raw_path + query,
-        "verb": seen.act.verb if seen.act is not None else request.method.lower(),
-        "user": _user_info(seen.user),
+        "verb": info.attributes.verb if info.attributes is not None else request.method.lower(),
+        "user": _user_info(info.user),
     }
-    if seen.impersonated is not None:
-        event["impersonatedUser"] = _user_info(seen.impersonated)
+    if info.impersonated is not None:
+        event["impersonatedUser"] = _user_info(info.impersonated)
     event["sourceIPs"] = _sources(request)
     if agent := request.headers.get("user-agent"):
         event["userAgent"] = agent if len(agent) <= AGENT_LENGTH else f"{agent[:AGENT_LENGTH]}...TRUNCATED"
-    if seen.act is not None and seen.act.plural:
-        event["objectRef"] = _object(seen.act, seen.version)
-    event["responseStatus"] = _status(seen, code)
+    if info.attributes is not None and info.attributes.plural:
+        event["objectRef"] = _object(info.attributes, info.version)
+    event["responseStatus"] = _status(info, code)
     event["requestReceivedTimestamp"] = _stamp(received)
     event["stageTimestamp"] = ""
-    if seen.verdict is not None:
+    if info.decision is not None:
         event["annotations"] = {
-            "authorization.k8s.io/decision": "allow" if seen.verdict.allowed else "forbid",
-            "authorization.k8s.io/reason": seen.verdict.reason,
-            **seen.annotations,
+            "authorization.k8s.io/decision": "allow" if info.decision.allowed else "forbid",
+            "authorization.k8s.io/reason": info.decision.reason,
+            **info.annotations,
         }
     return event
 
@@ -213,8 +213,8 @@ def _second(moment: datetime) -> str:
 def _user_info(user: RequestUser | None) -> Mapping[str, Any]:
     if user is None:
         return {}
-    told = {"username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra}
-    return {key: value for key, value in told.items() if value}
+    fields = {"username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra}
+    return {key: value for key, value in fields.items() if value}
 
 
 def _sources(request: Request) -> list[str]:
@@ -223,23 +223,23 @@ def _sources(request: Request) -> list[str]:
     return [*through, *([request.remote] if request.remote not in through else [])]
 
 
-def _object(act: AuthorizationAttributes, version: str) -> dict[str, str]:
-    told = {
-        "resource": act.plural,
-        "namespace": act.namespace,
-        "name": act.name,
-        "apiGroup": act.group,
+def _object(attributes: AuthorizationAttributes, version: str) -> dict[str, str]:
+    fields = {
+        "resource": attributes.plural,
+        "namespace": attributes.namespace,
+        "name": attributes.name,
+        "apiGroup": attributes.group,
         "apiVersion": version,
-        "subresource": act.subresource,
+        "subresource": attributes.subresource,
     }
-    return {key: value for key, value in told.items() if value}
+    return {key: value for key, value in fields.items() if value}
 
 
-def _status(seen: RequestInfo, code: int) -> dict[str, Any]:
-    if seen.error is None:
+def _status(info: RequestInfo, code: int) -> dict[str, Any]:
+    if info.error is None:
         return {"metadata": {}, "code": code}
-    status = {k: v for k, v in seen.error.status().items() if k not in ("kind", "apiVersion")}
-    if seen.user is None and code == 401:
+    status = {k: v for k, v in info.error.status().items() if k not in ("kind", "apiVersion")}
+    if info.user is None and code == 401:
         status["message"] = "Authentication failed, attempted: bearer"  # a bad certificate is refused by TLS
     return status
 

@@ -25,18 +25,18 @@ DEPRECATED = "v1 ComponentStatus is deprecated in v1.19+"
 
 async def serve(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
     call.warnings.append(DEPRECATED)
-    wanted, include = negotiate(request.headers.get("accept")), query_options.include_object(request.query)
+    format, include = negotiate(request.headers.get("accept")), query_options.include_object(request.query)
     record = await _store_status(backend, entry)
     if not call.name:
-        asked = query_options.list_options_of(request.query, entry.facts)
-        found = [record] if asked.selection.matches(entry.selector_reader.read(record.value)) else []
+        options = query_options.list_options_of(request.query, entry.facts)
+        found = [record] if options.selection.matches(entry.selector_reader.read(record.value)) else []
         return await responses.list_response(
-            entry, ListResult(found, backend.store.revision), wanted, include
+            entry, ListResult(found, backend.store.revision), format, include
         )
     if call.name != STORE:
-        told = f'componentstatus "{call.name}" not found'
-        raise NotFound(told, details={"name": call.name, "kind": "componentstatus"})
-    return await responses.record_response(entry, record, wanted, include)
+        message = f'componentstatus "{call.name}" not found'
+        raise NotFound(message, details={"name": call.name, "kind": "componentstatus"})
+    return await responses.record_response(entry, record, format, include)
 
 
 async def _store_status(backend: Backend, entry: ServedResource) -> StoreRecord:

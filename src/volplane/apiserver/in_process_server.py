@@ -43,13 +43,13 @@ class InProcessServer:
         self.backend = Backend(store, Registry(SERVED, strategies.of), issuer or TokenIssuer())
         self.rbac = Rbac()
         graph = NodeGraph()
-        self.authority = AuthorizerChain([SystemMasters(), NodeAuthorizer(graph), self.rbac])
-        self.backend.admission.judges = [
-            NodeRestriction(self.backend, self.authority),
-            EscalationCheck(self.backend, self.rbac, self.authority),
-            SignerAuthorization(self.authority),
+        self.authorizer = AuthorizerChain([SystemMasters(), NodeAuthorizer(graph), self.rbac])
+        self.backend.admission.plugins = [
+            NodeRestriction(self.backend, self.authorizer),
+            EscalationCheck(self.backend, self.rbac, self.authorizer),
+            SignerAuthorization(self.authorizer),
         ]
-        self.backend.admission.validators = [PodSecurity()]
+        self.backend.admission.validating_plugins = [PodSecurity()]
         self._following = StoreIndexer(self.backend)
         self._following.add_index(graph, Pod, PersistentVolume, VolumeAttachment)
         self._following.add_index(self.rbac, ClusterRole, Role, ClusterRoleBinding, RoleBinding)
@@ -68,7 +68,7 @@ class InProcessServer:
 
     def in_process_transport(self, user: RequestUser = ADMIN) -> InProcessTransport:
         """Return an in-process transport for one user."""
-        return InProcessTransport(self.backend, user, self.authority)
+        return InProcessTransport(self.backend, user, self.authorizer)
 
     async def start(self) -> InProcessServer:
         await bootstrap(self.backend)

@@ -48,10 +48,10 @@ T = TypeVar("T", bound=Resource)
 class InProcessTransport:
     """A `client.Transport` that calls the API server in the same process."""
 
-    def __init__(self, backend: Backend, user: RequestUser, authority: AuthorizerChain) -> None:
+    def __init__(self, backend: Backend, user: RequestUser, authorizer: AuthorizerChain) -> None:
         self._backend = backend
         self._user = user
-        self._authority = authority
+        self._authority = authorizer
         self._manager = user.name.rpartition(":")[2]  # the field manager of its updates to tracked objects
 
     async def get(self, type: type[T], name: str, namespace: str = "") -> T:
@@ -189,8 +189,8 @@ class InProcessTransport:
     ) -> tuple[ServedResource, ApiCall]:
         entry = self._backend.registry.of(type)
         where = namespace if entry.kind.namespaced else ""
-        act = _attributes(verb, entry.kind, where, name, subresource, fields)
-        self._authority.require(self._user, act)
+        attrs = _attributes(verb, entry.kind, where, name, subresource, fields)
+        self._authority.require(self._user, attrs)
         call = ApiCall(
             verb,
             entry.kind,
@@ -201,12 +201,12 @@ class InProcessTransport:
             name,
             subresource,
             manager=manager,
-            check_access=partial(self._require_verb, act),
+            check_access=partial(self._require_verb, attrs),
         )
         return entry, call
 
-    def _require_verb(self, act: AuthorizationAttributes, verb: str) -> None:
-        self._authority.require(self._user, structs.replace(act, verb=verb))
+    def _require_verb(self, attrs: AuthorizationAttributes, verb: str) -> None:
+        self._authority.require(self._user, structs.replace(attrs, verb=verb))
 
 
 def _attributes(
@@ -228,7 +228,7 @@ async def _changes(
     async def decode_batches() -> AsyncGenerator[Sequence[ObjectChange[Any]], None]:
         try:
             async for batch in batches:
-                yield [_change(type, told) for told in batch]
+                yield [_change(type, item) for item in batch]
         except StoreError as error:
             raise to_api_error(error) from error
 
@@ -236,9 +236,9 @@ async def _changes(
         yield changes
 
 
-def _change(of: type[T], told: watching.WatchItem) -> ObjectChange[Any]:
-    obj = _to_client_type(of, told.event.object(told.type)) if told.event else None
-    return ObjectChange(ChangeType(told.type), obj, told.revision)
+def _change(of: type[T], item: watching.WatchItem) -> ObjectChange[Any]:
+    obj = _to_client_type(of, item.event.object(item.type)) if item.event else None
+    return ObjectChange(ChangeType(item.type), obj, item.revision)
 
 
 def _to_client_type(of: type[T], obj: Any) -> T:

@@ -131,17 +131,17 @@ def _labels(meta: ObjectMeta) -> list[Cause]:
 
 
 def _annotations(meta: ObjectMeta) -> list[Cause]:
-    notes = meta.annotations
-    if not notes:
+    annotations = meta.annotations
+    if not annotations:
         return []
     causes = [
         invalid("metadata.annotations", key, _QUALIFIED)
-        for key in notes
+        for key in annotations
         if not names.is_qualified(key.lower())
     ]
-    if 4 * (sum(map(len, notes)) + sum(map(len, notes.values()))) <= ANNOTATIONS_LIMIT:
+    if 4 * (sum(map(len, annotations)) + sum(map(len, annotations.values()))) <= ANNOTATIONS_LIMIT:
         return causes  # a character takes at most four bytes in UTF-8: short enough without encoding
-    size = sum(len(key.encode()) + len(value.encode()) for key, value in notes.items())
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
     return (
         [*causes, too_long("metadata.annotations", ANNOTATIONS_LIMIT)] if size > ANNOTATIONS_LIMIT else causes
     )
@@ -158,11 +158,11 @@ def _owners(owners: Sequence[OwnerReference]) -> list[Cause]:
                 causes.append(invalid(f"{path}.{word}", value, "must not be empty"))
     controllers = [o.name for o in owners if o.controller]
     if len(controllers) > 1:
-        told = (
+        detail = (
             'Only one reference can have Controller set to true. Found "true" in references for '
             f"{controllers[0]} and {controllers[1]}"
         )
-        causes.append(invalid(path, [o.name for o in owners], told))
+        causes.append(invalid(path, [o.name for o in owners], detail))
     return causes
 
 
@@ -173,11 +173,11 @@ def _finalizers(finalizers: Sequence[str], *, qualified: bool) -> list[Cause]:
         if not names.is_qualified(name):
             causes.append(invalid(path, name, _QUALIFIED))
         elif qualified and not is_qualified_finalizer(name):
-            told = "name is neither a standard finalizer name nor is it fully qualified"
-            causes.append(invalid(f"{path}[{at}]", name, told))
+            detail = "name is neither a standard finalizer name nor is it fully qualified"
+            causes.append(invalid(f"{path}[{at}]", name, detail))
     if ORPHAN in finalizers and FOREGROUND in finalizers:
-        told = f"finalizer {ORPHAN} and {FOREGROUND} cannot be both set"
-        causes.append(invalid(path, list(finalizers), told))
+        detail = f"finalizer {ORPHAN} and {FOREGROUND} cannot be both set"
+        causes.append(invalid(path, list(finalizers), detail))
     return causes
 
 
@@ -191,8 +191,8 @@ def _late_finalizers(old: ObjectMeta, new: ObjectMeta) -> list[Cause]:
     if old.deletion_timestamp is None or not added:
         return []
     listed = ", ".join(f'"{name}"' for name in added)
-    told = (
+    detail = (
         "no new finalizers can be added if the object is being deleted, "
         f"found new finalizers []string{{{listed}}}"
     )
-    return [forbidden("metadata.finalizers", told)]
+    return [forbidden("metadata.finalizers", detail)]

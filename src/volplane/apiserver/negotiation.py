@@ -35,9 +35,9 @@ def negotiate(accept: str, *, numbered: bool = True) -> ResponseFormat:
     for clause in _clauses(accept):
         if clause[0] == PROTOBUF and not numbered and "as" not in clause[1]:
             continue
-        wanted = _format_of(clause)
-        if wanted is not None:
-            return wanted
+        format = _format_of(clause)
+        if format is not None:
+            return format
     listed = ", ".join((JSON, YAML, PROTOBUF))
     raise NotAcceptable(f"only the following media types are accepted: {listed}")
 

@@ -129,9 +129,9 @@ def watch_options_of(query: Query, facts: Facts) -> watching.WatchOptions:
 def include_object(query: Query) -> str:
     value = query.get("includeObject")
     if value not in ("", "None", "Metadata", "Object"):
-        told = "must be 'Metadata', 'Object', 'None', or empty"
+        detail = "must be 'Metadata', 'Object', 'None', or empty"
         raise BadRequest(
-            f'Unable to convert to Table as requested: includeObject: Invalid value: "{value}": {told}'
+            f'Unable to convert to Table as requested: includeObject: Invalid value: "{value}": {detail}'
         )
     return value
 

@@ -52,7 +52,7 @@ class ReviewServer(Protocol):
 
     backend: Backend
     authenticate: Authenticator
-    authority: AuthorizerChain
+    authorizer: AuthorizerChain
 
 
 Review = Callable[[ReviewServer, ApiCall, Any], Any]  # returns the response object
@@ -97,11 +97,11 @@ def _self_access(
     server: ReviewServer, call: ApiCall, review: SelfSubjectAccessReview
 ) -> SelfSubjectAccessReview:
     _raise_if_invalid(call, review, _attribute_causes(review) + _metadata_causes(review.metadata))
-    return structs.replace(review, status=_access_status(server.authority, call.user, review))
+    return structs.replace(review, status=_access_status(server.authorizer, call.user, review))
 
 
 def _access_of(server: ReviewServer, call: ApiCall, review: SubjectAccessReview) -> SubjectAccessReview:
-    return review_access(server.authority, call, review)
+    return review_access(server.authorizer, call, review)
 
 
 def _local_access(
@@ -114,7 +114,7 @@ def _local_access(
         raise BadRequest("namespace is required on this type: ")
     if review.namespace != call.namespace:
         raise BadRequest(f"spec.resourceAttributes.namespace must match namespace: {call.namespace}")
-    return structs.replace(review, status=_access_status(server.authority, _subject(review), review))
+    return structs.replace(review, status=_access_status(server.authorizer, _subject(review), review))
 
 
 def _raise_if_invalid(call: ApiCall, review: Access, causes: list[Cause]) -> None:
@@ -125,11 +125,11 @@ def _raise_if_invalid(call: ApiCall, review: Access, causes: list[Cause]) -> Non
 def _attribute_causes(review: Access) -> list[Cause]:
     resource, path = review.spec.resource_attributes, review.spec.non_resource_attributes
     if resource is not None and path is not None:
-        told = "cannot be specified in combination with resourceAttributes"
-        return [invalid("spec.nonResourceAttributes", json.decode(json.encode(path)), told)]
+        detail = "cannot be specified in combination with resourceAttributes"
+        return [invalid("spec.nonResourceAttributes", json.decode(json.encode(path)), detail)]
     if resource is None and path is None:
-        told = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-        return [invalid("spec.resourceAttributes", None, told)]
+        detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        return [invalid("spec.resourceAttributes", None, detail)]
     return review_selectors.validate_selectors(resource) if resource is not None else []
 
 
@@ -146,19 +146,19 @@ def _metadata_causes(meta: ObjectMeta) -> list[Cause]:
 
 def _local_causes(review: LocalSubjectAccessReview) -> list[Cause]:
     meta = review.metadata
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     if structs.replace(meta, namespace="", managed_fields=()) != ObjectMeta():
-        wrong.append(
+        causes.append(
             invalid("metadata", json.decode(json.encode(meta)), "must be empty except for namespace")
         )
     resource, path = review.spec.resource_attributes, review.spec.non_resource_attributes
     if resource is not None and resource.namespace != meta.namespace:
-        told = "must match metadata.namespace"
-        wrong.append(invalid("spec.resourceAttributes.namespace", resource.namespace, told))
+        detail = "must match metadata.namespace"
+        causes.append(invalid("spec.resourceAttributes.namespace", resource.namespace, detail))
     if path is not None:
-        told = "disallowed on this kind of request"
-        wrong.append(invalid("spec.nonResourceAttributes", json.decode(json.encode(path)), told))
-    return wrong
+        detail = "disallowed on this kind of request"
+        causes.append(invalid("spec.nonResourceAttributes", json.decode(json.encode(path)), detail))
+    return causes
 
 
 def _subject(review: SubjectAccessReview | LocalSubjectAccessReview) -> RequestUser:
@@ -167,28 +167,28 @@ def _subject(review: SubjectAccessReview | LocalSubjectAccessReview) -> RequestU
 
 
 def review_access(
-    authority: AuthorizerChain, call: ApiCall, review: SubjectAccessReview
+    authorizer: AuthorizerChain, call: ApiCall, review: SubjectAccessReview
 ) -> SubjectAccessReview:
     """Answer a SubjectAccessReview; also used by the in-process transport."""
     _raise_if_invalid(
         call, review, _attribute_causes(review) + _subject_causes(review) + _metadata_causes(review.metadata)
     )
-    return structs.replace(review, status=_access_status(authority, _subject(review), review))
+    return structs.replace(review, status=_access_status(authorizer, _subject(review), review))
 
 
 def _access_status(
-    authority: AuthorizerChain, user: RequestUser, review: Access
+    authorizer: AuthorizerChain, user: RequestUser, review: Access
 ) -> SubjectAccessReviewStatus:
     resource, path = review.spec.resource_attributes, review.spec.non_resource_attributes
-    fields, lost = _parse_selectors(resource)
-    act = _resource_act(resource, fields) if resource is not None else _path_act(path)
-    verdict = authority.authorize(user, act)
+    fields, errors = _parse_selectors(resource)
+    attrs = _resource_attributes(resource, fields) if resource is not None else _path_attributes(path)
+    decision = authorizer.authorize(user, attrs)
     return SubjectAccessReviewStatus(
-        allowed=verdict.allowed, reason=verdict.reason, evaluation_error="; ".join(lost)
+        allowed=decision.allowed, reason=decision.reason, evaluation_error="; ".join(errors)
     )
 
 
-def _resource_act(about: ResourceAttributes, fields: str) -> AuthorizationAttributes:
+def _resource_attributes(about: ResourceAttributes, fields: str) -> AuthorizationAttributes:
     return AuthorizationAttributes(
         about.verb, about.group, about.resource, about.namespace, about.name, about.subresource, fields=fields
     )
@@ -199,22 +199,22 @@ def _parse_selectors(about: ResourceAttributes | None) -> tuple[str, list[str]]:
 
     An ignored requirement makes the reviewed request broader, so that access is never granted by mistake.
     """
-    fields, lost = "", []
+    fields, errors = "", []
     if about is not None and (by_field := about.field_selector) is not None:
-        fields, wrong = review_selectors.parse_field_selector(by_field)
-        lost += _parse_errors("fieldSelector", wrong, fields)
+        fields, causes = review_selectors.parse_field_selector(by_field)
+        errors += _parse_errors("fieldSelector", causes, fields)
     if about is not None and (by_label := about.label_selector) is not None:
-        left, wrong = review_selectors.parse_label_selector(by_label)
-        lost += _parse_errors("labelSelector", wrong, left)
-    return fields, lost
+        left, causes = review_selectors.parse_label_selector(by_label)
+        errors += _parse_errors("labelSelector", causes, left)
+    return fields, errors
 
 
-def _parse_errors(which: str, wrong: bool, left: object) -> list[str]:
+def _parse_errors(which: str, causes: bool, left: object) -> list[str]:
     part = "partially ignored" if left else "ignored"
-    return [f"spec.resourceAttributes.{which} {part} due to parse error"] if wrong else []
+    return [f"spec.resourceAttributes.{which} {part} due to parse error"] if causes else []
 
 
-def _path_act(about: NonResourceAttributes | None) -> AuthorizationAttributes:
+def _path_attributes(about: NonResourceAttributes | None) -> AuthorizationAttributes:
     return (
         AuthorizationAttributes(about.verb, path=about.path)
         if about is not None
@@ -226,7 +226,7 @@ def _rules(server: ReviewServer, call: ApiCall, review: SelfSubjectRulesReview) 
     namespace = review.spec.namespace
     if not namespace:
         raise BadRequest("no namespace on request")
-    known = server.authority.rules_for(call.user, namespace)
+    known = server.authorizer.rules_for(call.user, namespace)
     resources = [
         ResourceRule(
             verbs=rule.verbs,

@@ -112,7 +112,7 @@ async def run(settings: ApiServerOptions, store: Store) -> RunningApiServer:
     app = ApiServerApp(
         core.backend,
         Authenticator([pki.tokens, ServiceAccountTokenCheck(core.backend), BootstrapTokens(core.backend)]),
-        core.authority,
+        core.authorizer,
         NodeStreams(to_nodes),
         AuditLog(settings.audit_log_path) if settings.audit_log_path else None,
         reads=settings.max_requests_inflight,

@@ -34,11 +34,11 @@ ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
 class WatchEvent:
     """One event, shared by all watchers of its kind."""
 
-    __slots__ = ("_before", "_feed", "_gone", "_lines", "_now", "_object", "event")
+    __slots__ = ("_before", "_cache", "_gone", "_lines", "_now", "_object", "source")
 
-    def __init__(self, feed: WatchCache, event: StoreEvent) -> None:
-        self.event = event
-        self._feed = feed
+    def __init__(self, cache: WatchCache, event: StoreEvent) -> None:
+        self.source = event
+        self._cache = cache
         self._lines: dict[str, bytes] = {}
         self._object: Any = None
         self._gone: Any = None
@@ -47,7 +47,7 @@ class WatchEvent:
 
     def type_for(self, selection: Selection) -> str:
         """Return ADDED, MODIFIED or DELETED as this selection sees it, or "" if it does not match."""
-        event = self.event
+        event = self.source
         if selection.selects_all:
             return DELETED if event.record is None else MODIFIED if event.previous else ADDED
         now = event.record is not None and selection.matches(self._values_now())
@@ -60,72 +60,72 @@ class WatchEvent:
         """Return the encoded event, including the newline."""
         line = self._lines.get(type)
         if line is None:
-            body = self._feed.shape.to_wire(self._state(type).value, self.event.revision)
+            body = self._cache.access.to_wire(self._state(type).value, self.source.revision)
             line = self._lines[type] = b'{"type":"%b","object":%b}\n' % (type.encode(), body)
         return line
 
     def body(self, type: str) -> bytes:
-        return self._feed.shape.to_wire(self._state(type).value, self.event.revision)
+        return self._cache.access.to_wire(self._state(type).value, self.source.revision)
 
     def object(self, type: str) -> Any:
         """Return the decoded object: the new state, or for DELETED the old state with the new revision."""
         if type == DELETED:
             if self._gone is None:
-                self._gone = self._feed.shape.load(self._state(type).value, self.event.revision)
+                self._gone = self._cache.access.load(self._state(type).value, self.source.revision)
             return self._gone
         if self._object is None:
-            self._object = self._feed.object(self._state(type))
+            self._object = self._cache.object(self._state(type))
         return self._object
 
     def _state(self, type: str) -> StoreRecord:
-        state = self.event.previous if type == DELETED else self.event.record
+        state = self.source.previous if type == DELETED else self.source.record
         assert state is not None
         return state
 
     def _values_now(self) -> Values:
         if self._now is None:
-            assert self.event.record is not None
-            self._now = self._feed.glance.read(self.event.record.value)
+            assert self.source.record is not None
+            self._now = self._cache.selector_reader.read(self.source.record.value)
         return self._now
 
     def _values_before(self) -> Values:
         if self._before is None:
-            assert self.event.previous is not None
-            self._before = self._feed.glance.read(self.event.previous.value)
+            assert self.source.previous is not None
+            self._before = self._cache.selector_reader.read(self.source.previous.value)
         return self._before
 
 
 class WatchCache:
     """The cached events and objects of one kind."""
 
-    def __init__(self, shape: ObjectAccess[Any], glance: SelectorReader) -> None:
-        self.shape = shape
-        self.glance = glance
-        self._notes = _RecentItems()
+    def __init__(self, access: ObjectAccess[Any], selector_reader: SelectorReader) -> None:
+        self.access = access
+        self.selector_reader = selector_reader
+        self._events = _RecentItems()
         self._objects = _RecentItems()
         # Dicts do not support weak references.
         self._held: WeakValueDictionary[int, Any] | None = (
-            WeakValueDictionary() if isinstance(shape, StructAccess) else None
+            WeakValueDictionary() if isinstance(access, StructAccess) else None
         )
-        self._coming: dict[
+        self._pending: dict[
             int, tuple[bytes, Any]
         ] = {}  # by the id of the bytes; the tuple keeps the bytes alive
         self._last: tuple[Sequence[StoreEvent], bytes] = ([], b"")
         memory.expiring_caches.add(self)
 
     def watch_event(self, event: StoreEvent) -> WatchEvent:
-        found: WatchEvent | None = self._notes.get(event.revision)
+        found: WatchEvent | None = self._events.get(event.revision)
         if found is None:
             found = WatchEvent(self, event)
             state = event.record or event.previous
-            self._notes.put(event.revision, found, len(state.value) if state else 0)
+            self._events.put(event.revision, found, len(state.value) if state else 0)
         return found
 
     def encode_lines(self, batch: Sequence[StoreEvent]) -> bytes:
         """Encode a batch without selector; watchers of the same batch share the bytes."""
         if self._last[0] is not batch:
-            notes = [self.watch_event(event) for event in batch]
-            self._last = batch, b"".join([note.line(note.type_for(EVERYTHING)) for note in notes])
+            events = [self.watch_event(change) for change in batch]
+            self._last = batch, b"".join([event.line(event.type_for(EVERYTHING)) for event in events])
         return self._last[1]
 
     def object(self, record: StoreRecord) -> Any:
@@ -135,16 +135,16 @@ class WatchCache:
         if found is None and self._held is not None:
             found = self._held.get(revision)
         if found is None:
-            coming, obj = self._coming.get(id(value), (None, None))
+            expected, obj = self._pending.get(id(value), (None, None))
             found = (
-                self._with_revision(obj, revision) if coming is value else self.shape.load(value, revision)
+                self._with_revision(obj, revision) if expected is value else self.access.load(value, revision)
             )
             self._keep(revision, found, len(value))
         return found
 
     def expect_write(self, value: bytes, obj: Any) -> None:
         """Register an object before it is stored; `finish_write` or `cancel_write` must follow."""
-        self._coming[id(value)] = (value, obj)
+        self._pending[id(value)] = (value, obj)
 
     def finish_write(self, value: bytes, obj: Any, revision: int) -> Any:
         """Return the object with its revision, as all readers see it."""
@@ -161,17 +161,17 @@ class WatchCache:
             self._held[revision] = obj
 
     def cancel_write(self, value: bytes) -> None:
-        self._coming.pop(id(value), None)
+        self._pending.pop(id(value), None)
 
     def forget(self) -> None:
         """Drop what was already cached at the last call; called periodically."""
-        self._notes.forget()
+        self._events.forget()
         self._objects.forget()
         self._last = ([], b"")
 
     def _with_revision(self, obj: Any, revision: int) -> Any:
-        meta = structs.replace(self.shape.metadata(obj), resource_version=str(revision))
-        return self.shape.with_metadata(obj, meta)
+        meta = structs.replace(self.access.metadata(obj), resource_version=str(revision))
+        return self.access.with_metadata(obj, meta)
 
 
 class _RecentItems:

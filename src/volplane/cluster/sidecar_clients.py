@@ -78,7 +78,7 @@ async def account_client(
     """
     account = user = RequestUser(*service_account_user(context.spec.namespace, context.spec.service_account))
     made_for = MADE_FOR.get(component)
-    if made_for is not None and server.authority.allows(account, made_for):
+    if made_for is not None and server.authorizer.allows(account, made_for):
         user = RequestUser(account.name, (*account.groups, f"volplane:{component}"))
     transport = server.in_process_transport(user)
     checking: asyncio.Handle | None = None
@@ -88,7 +88,7 @@ async def account_client(
         def check_rights() -> None:
             nonlocal checking
             checking = None
-            lost_group = user is not account and made_for and not server.authority.allows(account, made_for)
+            lost_group = user is not account and made_for and not server.authorizer.allows(account, made_for)
             if lost_group or caches.has_lost_rights():
                 log.warning("%s of %s ends: its account has lost rights", component, account.name)
                 context.stop.set()

@@ -27,10 +27,6 @@ class InvalidFieldSet(ValueError):
     """Invalid FieldsV1."""
 
 
-def field(name: str) -> str:
-    return f"f:{name}"
-
-
 def item_key(keys: dict[str, Any]) -> str:
     """Return the key of a list item that is identified by some of its fields."""
     return f"k:{_encode(keys).decode()}"

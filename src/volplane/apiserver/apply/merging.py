@@ -63,10 +63,10 @@ class ApplyConflict(Exception):
         ]
         if len(conflicts) == 1:
             who, path = conflicts[0]
-            told = f"Apply failed with 1 conflict: conflict with {who}: {path}"
+            message = f"Apply failed with 1 conflict: conflict with {who}: {path}"
         else:
-            told = f"Apply failed with {len(conflicts)} conflicts: {_format_conflicts(conflicts)}"
-        return Conflict(told, details={"causes": causes})
+            message = f"Apply failed with {len(conflicts)} conflicts: {_format_conflicts(conflicts)}"
+        return Conflict(message, details={"causes": causes})
 
 
 def _format_conflicts(conflicts: list[tuple[str, str]]) -> str:
@@ -79,15 +79,15 @@ def _format_conflicts(conflicts: list[tuple[str, str]]) -> str:
 
 
 def apply(
-    kind: Ownership, typed: ToTyped, live: Map, live_obj: Any, held: Managed, asked: ApplyRequest
+    kind: Ownership, typed: ToTyped, live: Map, live_obj: Any, managed_fields: Managed, request: ApplyRequest
 ) -> ApplyResult:
     """Raise ApplyConflict. `live` and `live_obj` are one object, plain and typed, without managedFields."""
-    below = asked.owner.subresource
-    given = kind.filter_ownable(document.collect(kind.type, asked.config), below)
+    below = request.owner.subresource
+    given = kind.filter_ownable(document.collect(kind.type, request.config), below)
     owned = without_identity(given)
-    merged = document.merge(kind.type, live, asked.config)
-    others = {o: h for o, h in held.items() if o != asked.owner and h.version == asked.version}
-    last = held.get(asked.owner)
+    merged = document.merge(kind.type, live, request.config)
+    others = {o: h for o, h in managed_fields.items() if o != request.owner and h.version == request.version}
+    last = managed_fields.get(request.owner)
     if last is not None:
         merged = prune_removed(kind.type, merged, last.fields(), given, others)
     obj = typed(merged)
@@ -96,20 +96,20 @@ def apply(
     zeroed = fields.intersection(removed, owned)
     changed, removed = fields.union(changed, zeroed), fields.difference(removed, zeroed)
     clashes = _find_conflicts(others, changed)
-    if clashes and not asked.force:
+    if clashes and not request.force:
         raise ApplyConflict(clashes)
     out = managed.remove_from_owners(others, fields.union(changed, removed))
     if owned:
-        time = clock.stamp(asked.now) if obj != live_obj else last.time if last else None
-        out[asked.owner] = managed.owned_fields(asked.version, time, owned)
+        time = clock.stamp(request.now) if obj != live_obj else last.time if last else None
+        out[request.owner] = managed.owned_fields(request.version, time, owned)
     return ApplyResult(merged, obj, out)
 
 
 def _find_conflicts(others: Managed, changed: Fields) -> dict[FieldOwner, Fields]:
     found = {
-        owner: fields.intersection(held.fields(), changed)
-        for owner, held in others.items()
-        if held.may_touch(changed)
+        owner: fields.intersection(managed_fields.fields(), changed)
+        for owner, managed_fields in others.items()
+        if managed_fields.may_touch(changed)
     }
     return {owner: both for owner, both in found.items() if both}
 
@@ -120,8 +120,8 @@ def prune_removed(of: ApplyType, merged: Map, last: Fields, given: Fields, other
     if fields.is_subset(last, document.with_declared_members(of, given)):
         return merged
     kept = given
-    for held in others.values():
-        kept = fields.union(kept, held.fields())
+    for managed_fields in others.values():
+        kept = fields.union(kept, managed_fields.fields())
     everything = document.with_declared_members(of, document.collect(of, merged))
     left = document.with_declared_members(
         of, document.collect(of, document.remove_from_object(of, merged, last))

@@ -12,13 +12,17 @@ from typing import Any, Protocol
 from volplane.apiserver.strategy import ApiCall
 
 
-class AdmissionPlugin(Protocol):
-    async def create(self, call: ApiCall, obj: Any) -> None: ...
+class AdmissionPlugin:
+    """By default everything is allowed."""
+
+    async def create(self, call: ApiCall, obj: Any) -> None:
+        return None
 
     async def update(self, call: ApiCall, old: Any, new: Any) -> None:
         """Also called for subresources such as /status: see `call.subresource`."""
 
-    async def delete(self, call: ApiCall, obj: Any) -> None: ...
+    async def delete(self, call: ApiCall, obj: Any) -> None:
+        return None
 
     async def post(self, call: ApiCall, obj: Any) -> None:
         """Called for objects posted to a subresource: TokenRequest, Eviction, Binding."""
@@ -32,32 +36,32 @@ class ValidatingPlugin(Protocol):
 
 
 class AdmissionChain:
-    def __init__(
-        self, judges: Sequence[AdmissionPlugin] = (), validators: Sequence[ValidatingPlugin] = ()
-    ) -> None:
-        self.judges = judges
-        self.validators = validators
+    """Calls all plugins in order."""
+
+    def __init__(self) -> None:
+        self.plugins: Sequence[AdmissionPlugin] = ()
+        self.validating_plugins: Sequence[ValidatingPlugin] = ()
 
     async def create(self, call: ApiCall, obj: Any) -> None:
-        for judge in self.judges:
-            await judge.create(call, obj)
+        for plugin in self.plugins:
+            await plugin.create(call, obj)
 
     async def update(self, call: ApiCall, old: Any, new: Any) -> None:
-        for judge in self.judges:
-            await judge.update(call, old, new)
+        for plugin in self.plugins:
+            await plugin.update(call, old, new)
 
     async def delete(self, call: ApiCall, obj: Any) -> None:
-        for judge in self.judges:
-            await judge.delete(call, obj)
+        for plugin in self.plugins:
+            await plugin.delete(call, obj)
 
     async def post(self, call: ApiCall, obj: Any) -> None:
-        for judge in self.judges:
-            await judge.post(call, obj)
+        for plugin in self.plugins:
+            await plugin.post(call, obj)
 
     async def validate_create(self, call: ApiCall, obj: Any) -> None:
-        for validator in self.validators:
-            await validator.validate_create(call, obj)
+        for plugin in self.validating_plugins:
+            await plugin.validate_create(call, obj)
 
     async def validate_update(self, call: ApiCall, old: Any, new: Any) -> None:
-        for validator in self.validators:
-            await validator.validate_update(call, old, new)
+        for plugin in self.validating_plugins:
+            await plugin.validate_update(call, old, new)

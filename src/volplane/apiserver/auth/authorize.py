@@ -52,13 +52,13 @@ class ResolvedRules(NamedTuple):
 
 
 class Authorizer(Protocol):
-    def authorize(self, user: RequestUser, act: AuthorizationAttributes) -> AuthorizationDecision: ...
+    def authorize(self, user: RequestUser, attrs: AuthorizationAttributes) -> AuthorizationDecision: ...
 
     def rules_for(self, user: RequestUser, namespace: str) -> ResolvedRules: ...
 
 
 class SystemMasters:
-    def authorize(self, user: RequestUser, act: AuthorizationAttributes) -> AuthorizationDecision:
+    def authorize(self, user: RequestUser, attrs: AuthorizationAttributes) -> AuthorizationDecision:
         return ALLOWED if MASTERS in user.groups else NO_OPINION
 
     def rules_for(self, user: RequestUser, namespace: str) -> ResolvedRules:
@@ -71,54 +71,53 @@ class AuthorizerChain:
     def __init__(self, authorizers: Sequence[Authorizer]) -> None:
         self._authorizers = tuple(authorizers)
 
-    def authorize(self, user: RequestUser, act: AuthorizationAttributes) -> AuthorizationDecision:
+    def authorize(self, user: RequestUser, attrs: AuthorizationAttributes) -> AuthorizationDecision:
         reasons = []
         for authorizer in self._authorizers:
-            verdict = authorizer.authorize(user, act)
-            if verdict.allowed:
-                return verdict
-            if verdict.reason:
-                reasons.append(verdict.reason)
+            decision = authorizer.authorize(user, attrs)
+            if decision.allowed:
+                return decision
+            if decision.reason:
+                reasons.append(decision.reason)
         return AuthorizationDecision(False, "\n".join(reasons)) if reasons else NO_OPINION
 
-    def allows(self, user: RequestUser, act: AuthorizationAttributes) -> bool:
-        return self.authorize(user, act).allowed
+    def allows(self, user: RequestUser, attrs: AuthorizationAttributes) -> bool:
+        return self.authorize(user, attrs).allowed
 
-    def require(self, user: RequestUser, act: AuthorizationAttributes) -> AuthorizationDecision:
+    def require(self, user: RequestUser, attrs: AuthorizationAttributes) -> AuthorizationDecision:
         """Raise Forbidden unless an authorizer allows it."""
-        verdict = self.authorize(user, act)
-        if verdict.allowed:
-            return verdict
-        raise forbidden_error(user, act, verdict.reason)
+        decision = self.authorize(user, attrs)
+        if decision.allowed:
+            return decision
+        raise forbidden_error(user, attrs, decision.reason)
 
     def rules_for(self, user: RequestUser, namespace: str) -> ResolvedRules:
-        told = [authorizer.rules_for(user, namespace) for authorizer in self._authorizers]
+        resolved = [authorizer.rules_for(user, namespace) for authorizer in self._authorizers]
         return ResolvedRules(
-            [rule for known in told for rule in known.rules],
-            any(known.incomplete for known in told),
-            [error for known in told for error in known.errors],
+            [rule for known in resolved for rule in known.rules],
+            any(known.incomplete for known in resolved),
+            [error for known in resolved for error in known.errors],
         )
 
 
-def forbidden_error(user: RequestUser, act: AuthorizationAttributes, reason: str) -> Forbidden:
-    why = _escape_html(_describe_denial(user, act))
+def forbidden_error(user: RequestUser, attrs: AuthorizationAttributes, reason: str) -> Forbidden:
+    why = _escape_html(_describe_denial(user, attrs))
     if reason:
         why = f"{why}: {reason}"
-    if not act.plural:
+    if not attrs.plural:
         return Forbidden(f"forbidden: {why}")
-    resource = f"{act.plural}.{act.group}" if act.group else act.plural
-    subject = f'{resource} "{act.name}"' if act.name else resource
-    about = (("name", act.name), ("group", act.group), ("kind", act.plural))
+    resource = f"{attrs.plural}.{attrs.group}" if attrs.group else attrs.plural
+    subject = f'{resource} "{attrs.name}"' if attrs.name else resource
+    about = (("name", attrs.name), ("group", attrs.group), ("kind", attrs.plural))
     return Forbidden(f"{subject} is forbidden: {why}", details={key: value for key, value in about if value})
 
 
-def _describe_denial(user: RequestUser, act: AuthorizationAttributes) -> str:
-    if not act.plural:
-        return f'User "{user.name}" cannot {act.verb} path "{act.path}"'
-    where = f'in the namespace "{act.namespace}"' if act.namespace else "at the cluster scope"
-    return (
-        f'User "{user.name}" cannot {act.verb} resource "{act.resource}" in API group "{act.group}" {where}'
-    )
+def _describe_denial(user: RequestUser, attrs: AuthorizationAttributes) -> str:
+    if not attrs.plural:
+        return f'User "{user.name}" cannot {attrs.verb} path "{attrs.path}"'
+    where = f'in the namespace "{attrs.namespace}"' if attrs.namespace else "at the cluster scope"
+    what = f'{attrs.verb} resource "{attrs.resource}" in API group "{attrs.group}"'
+    return f'User "{user.name}" cannot {what} {where}'
 
 
 def _escape_html(text: str) -> str:

@@ -17,5 +17,5 @@ def go_list(words: Iterable[str]) -> str:
 
 def aggregate_errors(errors: Iterable[str]) -> str:
     """Combine errors as Go's NewAggregate does, without duplicates."""
-    told = list(dict.fromkeys(errors))
-    return told[0] if len(told) == 1 else f"[{', '.join(told)}]"
+    unique = list(dict.fromkeys(errors))
+    return unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"

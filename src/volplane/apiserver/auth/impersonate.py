@@ -45,19 +45,19 @@ class _ImpersonatedIdentity(NamedTuple):
         return f"{{{self.kind} {self.namespace} {self.name}  {version}  {self.key}}}"
 
 
-def resolve_impersonation(authority: AuthorizerChain, user: RequestUser, headers: Headers) -> RequestUser:
+def resolve_impersonation(authorizer: AuthorizerChain, user: RequestUser, headers: Headers) -> RequestUser:
     """Return the impersonated user, or `user` if no header asks for one. Raise Forbidden or BadRequest."""
     if not any(name.startswith(_PREFIX) for name in headers.names()):
         return user
-    wanted = _requested_identities(headers)
-    if not wanted:
+    identities = _requested_identities(headers)
+    if not identities:
         return user
-    if wanted[0].plural not in ("users", "serviceaccounts"):
-        told = " ".join(str(one) for one in wanted)
-        raise BadRequest(f"requested [{told}] without impersonating a user")
-    for one in wanted:
-        authority.require(user, one.attributes())
-    return _user(wanted)
+    if identities[0].plural not in ("users", "serviceaccounts"):
+        text = " ".join(str(identity) for identity in identities)
+        raise BadRequest(f"requested [{text}] without impersonating a user")
+    for identity in identities:
+        authorizer.require(user, identity.attributes())
+    return _user(identities)
 
 
 def _requested_identities(headers: Headers) -> list[_ImpersonatedIdentity]:
@@ -86,17 +86,17 @@ def _account(name: str) -> _ImpersonatedIdentity | None:
     return _ImpersonatedIdentity("ServiceAccount", "serviceaccounts", account, space)
 
 
-def _user(wanted: list[_ImpersonatedIdentity]) -> RequestUser:
-    first = wanted[0]
+def _user(identities: list[_ImpersonatedIdentity]) -> RequestUser:
+    first = identities[0]
     name = f"{ACCOUNT_PREFIX}{first.namespace}:{first.name}" if first.namespace else first.name
-    groups = [one.name for one in wanted if one.plural == "groups"]
+    groups = [identity.name for identity in identities if identity.plural == "groups"]
     if not groups and first.namespace:
         groups = list(account_groups(first.namespace))
     extra: dict[str, tuple[str, ...]] = {}
-    for one in wanted:
-        if one.plural == "userextras":
-            extra[one.key] = (*extra.get(one.key, ()), one.name)
-    uid = next((one.name for one in wanted if one.plural == "uids"), "")
+    for identity in identities:
+        if identity.plural == "userextras":
+            extra[identity.key] = (*extra.get(identity.key, ()), identity.name)
+    uid = next((identity.name for identity in identities if identity.plural == "uids"), "")
     return RequestUser(name, _with_default_group(name, groups), uid, extra)
 
 

@@ -10,10 +10,10 @@ from volplane.api.selectors import FieldMatcher, FieldTerm, InvalidSelector, Lab
 _SIGNS = {"In": False, "NotIn": True}  # operator: is it negated
 
 
-def validate_selectors(about: ResourceAttributes) -> list[Cause]:
+def validate_selectors(attributes: ResourceAttributes) -> list[Cause]:
     here = "spec.resourceAttributes"
-    return _validate_selector(f"{here}.fieldSelector", about.field_selector) + _validate_selector(
-        f"{here}.labelSelector", about.label_selector
+    return _validate_selector(f"{here}.fieldSelector", attributes.field_selector) + _validate_selector(
+        f"{here}.labelSelector", attributes.label_selector
     )
 
 
@@ -23,11 +23,11 @@ def _validate_selector(
     if given is None:
         return []
     if given.raw_selector and given.requirements:
-        told = "may not specified at the same time as requirements"
-        return [invalid(f"{path}.rawSelector", given.raw_selector, told)]
+        detail = "may not specified at the same time as requirements"
+        return [invalid(f"{path}.rawSelector", given.raw_selector, detail)]
     if not given.raw_selector and not given.requirements:
-        told = f"when {path} is specified, requirements or rawSelector is required"
-        return [required_value(f"{path}.requirements", told)]
+        detail = f"when {path} is specified, requirements or rawSelector is required"
+        return [required_value(f"{path}.requirements", detail)]
     return []
 
 

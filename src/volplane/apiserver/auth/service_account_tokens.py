@@ -53,10 +53,10 @@ class ServiceAccountTokenCheck:
         meant = verified.claims.get("aud") or AUDIENCES
         ours = tuple(audience for audience in meant if audience in audiences)
         if not ours:
-            told = (
+            message = (
                 f"token audiences {go_list(meant)} is invalid for the target audiences {go_list(audiences)}"
             )
-            return TokenResult(error=told)
+            return TokenResult(error=message)
         error = self._validity_error(verified.claims)
         return TokenResult(error=error) if error else TokenResult(verified.user, ours)
 

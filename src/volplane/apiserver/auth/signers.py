@@ -12,6 +12,7 @@ from cryptography.x509.oid import NameOID
 
 from volplane.api.certificates import CertificateSigningRequest
 from volplane.api.errors import Forbidden
+from volplane.apiserver.auth.admission import AdmissionPlugin
 from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
 from volplane.apiserver.auth.well_known_users import MASTERS
 from volplane.apiserver.strategies.certificatesigningrequests import parse_request
@@ -20,9 +21,9 @@ from volplane.apiserver.strategy import ApiCall
 CLIENTS = "kubernetes.io/kube-apiserver-client"
 
 
-class SignerAuthorization:
-    def __init__(self, authority: AuthorizerChain) -> None:
-        self._authority = authority
+class SignerAuthorization(AdmissionPlugin):
+    def __init__(self, authorizer: AuthorizerChain) -> None:
+        self._authorizer = authorizer
 
     async def create(self, call: ApiCall, obj: Any) -> None:
         """Refuse client certificates for the group system:masters."""
@@ -47,17 +48,11 @@ class SignerAuthorization:
         ):
             self._require(call, "sign", old)
 
-    async def delete(self, call: ApiCall, obj: Any) -> None:
-        return None
-
-    async def post(self, call: ApiCall, obj: Any) -> None:
-        return None
-
     def _require(self, call: ApiCall, verb: str, request: CertificateSigningRequest) -> None:
         signer = request.spec.signer_name
         names = (signer, f"{signer.partition('/')[0]}/*")
-        acts = (AuthorizationAttributes(verb, call.kind.group, "signers", name=name) for name in names)
-        if not any(self._authority.allows(call.user, act) for act in acts):
+        choices = (AuthorizationAttributes(verb, call.kind.group, "signers", name=name) for name in names)
+        if not any(self._authorizer.allows(call.user, attrs) for attrs in choices):
             why = f'user not permitted to {verb} requests with signerName "{signer}"'
             raise Forbidden.to(call.kind, request.name, why)
 

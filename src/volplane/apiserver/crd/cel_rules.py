@@ -232,8 +232,8 @@ class RuleCheck:
                 return None
         except cel.CostLimitExceeded as error:
             self._spent = True
-            told = "no further validation rules will be run due to call cost exceeds limit for rule"
-            return invalid(here, kind, f"'{error}': {told}: {rule.description}"), False
+            explanation = "no further validation rules will be run due to call cost exceeds limit for rule"
+            return invalid(here, kind, f"'{error}': {explanation}: {rule.description}"), False
         except CelEvaluationError as error:
             return invalid(here, kind, _evaluation_message(str(error), rule)), False
         return _failed_rule_cause(
@@ -275,8 +275,8 @@ def _rule_values(rule: CelRule, values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _evaluation_message(error: str, rule: CelRule) -> str:
     if error.startswith("no such overload"):
-        told = "call arguments did not match a supported operator, function or macro signature"
-        return f"'{error}': {told} for rule: {rule.description}"
+        explanation = "call arguments did not match a supported operator, function or macro signature"
+        return f"'{error}': {explanation} for rule: {rule.description}"
     return f"{error} evaluating rule: {rule.description}"
 
 

@@ -67,9 +67,9 @@ async def remove_instances(backend: Backend, definition: Definition, modify: Mod
             try:
                 await delete_all(backend, entry)
             except APIError as error:
-                told = f"could not issue all deletes: {error}"
+                reported = f"could not issue all deletes: {error}"
                 await _report(
-                    definition, modify, condition(TERMINATING, "True", "InstanceDeletionFailed", told)
+                    definition, modify, condition(TERMINATING, "True", "InstanceDeletionFailed", reported)
                 )
                 raise
             await wait_until_empty(backend, entry, waiting=partial(_report, definition, modify, REMAINING))
@@ -78,8 +78,8 @@ async def remove_instances(backend: Backend, definition: Definition, modify: Mod
     await _delete_leftovers(backend, definition)
 
 
-async def _report(definition: Definition, modify: Modify, told: Condition) -> None:
-    await modify(definition.name, _condition_setter(definition.uid, told))
+async def _report(definition: Definition, modify: Modify, reported: Condition) -> None:
+    await modify(definition.name, _condition_setter(definition.uid, reported))
 
 
 def _entry(backend: Backend, definition: Definition) -> ServedResource | None:
@@ -95,12 +95,12 @@ def _entry(backend: Backend, definition: Definition) -> ServedResource | None:
 
 
 def _condition_setter(
-    uid: str, told: Condition, *, finished: bool = False
+    uid: str, reported: Condition, *, finished: bool = False
 ) -> Callable[[Definition, StoreRecord], Awaitable[Definition]]:
     async def set_condition(old: Definition, record: StoreRecord) -> Definition:
         if old.uid != uid:  # recreated with the same name
             return old
-        new = with_condition(old, told, clock.stamp())
+        new = with_condition(old, reported, clock.stamp())
         if not finished:
             return new
         left = tuple(f for f in new.metadata.finalizers if f != CLEANUP)

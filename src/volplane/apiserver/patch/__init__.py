@@ -102,8 +102,8 @@ def _operations(operations: Any, duplicates: list[str]) -> tuple[list[Any], list
         operations = []
     if not isinstance(operations, list) or not all(isinstance(o, dict | None) for o in operations):
         word = "object" if isinstance(operations, dict) else "array"
-        told = f"json: cannot unmarshal {word} into Go value of type []handlers.jsonPatchOp"
-        raise BadRequest(f"error decoding patch: {told}")
+        message = f"json: cannot unmarshal {word} into Go value of type []handlers.jsonPatchOp"
+        raise BadRequest(f"error decoding patch: {message}")
     if len(operations) > jsonpatch.MAX_OPERATIONS:
         raise TooLarge(
             "Request entity too large: The allowed maximum operations in a JSON patch is "

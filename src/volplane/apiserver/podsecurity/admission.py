@@ -51,8 +51,8 @@ class PodSecurity:
         if type(obj) not in _CHECKED_TYPES:
             return
         if isinstance(obj, Namespace):
-            if wrong := read_policy(obj.metadata.labels).wrong:
-                raise Invalid.of(call.kind, obj.name, wrong)
+            if causes := read_policy(obj.metadata.labels).causes:
+                raise Invalid.of(call.kind, obj.name, causes)
         elif isinstance(obj, Pod):
             await _check_pod(call, obj)
         else:
@@ -123,8 +123,8 @@ def _warn(call: ApiCall, level: LevelVersion, meta: ObjectMeta, spec: PodSpec) -
 
 
 def _audit(call: ApiCall, policy: PodSecurityLevels, meta: ObjectMeta, spec: PodSpec) -> None:
-    if policy.wrong:
-        call.annotations[ERROR] = f"Failed to parse policy: {', '.join(map(str, policy.wrong))}"
+    if policy.causes:
+        call.annotations[ERROR] = f"Failed to parse policy: {', '.join(map(str, policy.causes))}"
     if found := evaluate(policy.audit, meta, spec):
         call.annotations[VIOLATIONS] = (
             f"would violate PodSecurity {_describe_violations(policy.audit, found)}"
@@ -159,8 +159,8 @@ async def _update_namespace(call: ApiCall, old: Namespace, new: Namespace) -> No
     if old.metadata.labels == new.metadata.labels:
         return
     before, after = read_policy(old.metadata.labels), read_policy(new.metadata.labels)
-    if after.wrong and after.wrong != before.wrong:
-        raise Invalid.of(call.kind, new.name, after.wrong)
+    if after.causes and after.causes != before.causes:
+        raise Invalid.of(call.kind, new.name, after.causes)
     if is_stricter(after.enforce, before.enforce):
         pods = await call.reader.list(Pod, new.name)
         _add_warnings(call, _violations(new.name, after.enforce, pods))
@@ -175,11 +175,11 @@ def _violations(namespace: str, level: LevelVersion, pods: Iterable[Pod]) -> lis
             names.setdefault(", ".join(finding.reason for finding in found), []).append(pod.name)
     warnings = []
     if len(ordered) > MOST_PODS:
-        told = f"only checked against the first {MOST_PODS} of {len(ordered)} existing pods"
-        warnings.append(f"new PodSecurity enforce level {told}")
+        text = f"only checked against the first {MOST_PODS} of {len(ordered)} existing pods"
+        warnings.append(f"new PodSecurity enforce level {text}")
     if names:
-        told = f'violate the new PodSecurity enforce level "{level}"'
-        warnings.append(f'existing pods in namespace "{namespace}" {told}')
+        text = f'violate the new PodSecurity enforce level "{level}"'
+        warnings.append(f'existing pods in namespace "{namespace}" {text}')
     return warnings + sorted(f"{_name_with_count(pods)}: {reasons}" for reasons, pods in names.items())
 
 

@@ -41,16 +41,16 @@ class PodSecurityLevels(Struct, frozen=True):
     enforce: LevelVersion = LevelVersion()
     audit: LevelVersion = LevelVersion()
     warn: LevelVersion = LevelVersion()
-    wrong: tuple[Cause, ...] = ()  # invalid labels
+    causes: tuple[Cause, ...] = ()  # invalid labels
 
     @property
     def allows_all(self) -> bool:
-        return not self.wrong and self.enforce.level == PRIVILEGED and self.has_no_audit_or_warn
+        return not self.causes and self.enforce.level == PRIVILEGED and self.has_no_audit_or_warn
 
     @property
     def has_no_audit_or_warn(self) -> bool:
         """Neither audits nor warns, so that objects other than pods need no check."""
-        return not self.wrong and self.audit.level == self.warn.level == PRIVILEGED
+        return not self.causes and self.audit.level == self.warn.level == PRIVILEGED
 
 
 NO_LEVELS = PodSecurityLevels()
@@ -67,35 +67,35 @@ def read_policy(labels: Mapping[str, str]) -> PodSecurityLevels:
 @lru_cache(maxsize=256)
 def _read(values: tuple[str | None, ...]) -> PodSecurityLevels:
     given = dict(zip(LABELS, values, strict=True))
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     read: dict[str, LevelVersion] = {}
     for mode in MODES:
         # An invalid enforce label counts as restricted; invalid audit and warn labels are ignored.
-        level = _level(given, f"{PREFIX}{mode}", RESTRICTED if mode == "enforce" else PRIVILEGED, wrong)
-        read[mode] = LevelVersion(level, _version(given, f"{PREFIX}{mode}-version", wrong))
+        level = _level(given, f"{PREFIX}{mode}", RESTRICTED if mode == "enforce" else PRIVILEGED, causes)
+        read[mode] = LevelVersion(level, _version(given, f"{PREFIX}{mode}-version", causes))
     enforce, warn = read["enforce"], read["warn"]
     if given[f"{PREFIX}warn"] is None and given[f"{PREFIX}enforce"] == enforce.level != PRIVILEGED:
         # Enforced levels also warn: a Deployment is accepted although its pods will be refused.
         version = enforce.version if given[f"{PREFIX}warn-version"] is None else warn.version
         warn = LevelVersion(enforce.level, version)
-    return PodSecurityLevels(enforce, read["audit"], warn, tuple(wrong))
+    return PodSecurityLevels(enforce, read["audit"], warn, tuple(causes))
 
 
-def _level(given: Mapping[str, str | None], label: str, otherwise: str, wrong: list[Cause]) -> str:
+def _level(given: Mapping[str, str | None], label: str, otherwise: str, causes: list[Cause]) -> str:
     value = given[label]
     if value is None or value in LEVELS:
         return value or PRIVILEGED
-    wrong.append(invalid(f"metadata.labels[{label}]", value, f"must be one of {', '.join(LEVELS)}"))
+    causes.append(invalid(f"metadata.labels[{label}]", value, f"must be one of {', '.join(LEVELS)}"))
     return otherwise
 
 
-def _version(given: Mapping[str, str | None], label: str, wrong: list[Cause]) -> str:
+def _version(given: Mapping[str, str | None], label: str, causes: list[Cause]) -> str:
     value = given[label]
     if value is None or value == LATEST:
         return LATEST
     if len(value) <= _LONGEST_VERSION and _VERSION.fullmatch(value):
         return value
-    wrong.append(invalid(f"metadata.labels[{label}]", value, 'must be "latest" or "v1.x"'))
+    causes.append(invalid(f"metadata.labels[{label}]", value, 'must be "latest" or "v1.x"'))
     return LATEST
 
 

@@ -325,8 +325,8 @@ def _seccomp_baseline(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation |
         return None
     profiles = [profile for _, profile in bad] + ([own] if _is_bad_seccomp(own) else [])
     values = sorted({profile.type for profile in profiles if profile is not None})
-    told = f"{setters} must not set securityContext.seccompProfile.type to {_join(values)}"
-    return PodSecurityViolation("seccompProfile", told)
+    detail = f"{setters} must not set securityContext.seccompProfile.type to {_join(values)}"
+    return PodSecurityViolation("seccompProfile", detail)
 
 
 _SYSCTLS = frozenset(
@@ -456,8 +456,8 @@ def _seccomp_restricted(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation
     silent = [name for name, context in _all_contexts(spec) if context.seccomp_profile is None]
     if _pod_context(spec).seccomp_profile is not None or not silent:
         return None
-    told = 'must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
-    return PodSecurityViolation("seccompProfile", f"pod or {_name_containers(silent)} {told}")
+    detail = 'must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
+    return PodSecurityViolation("seccompProfile", f"pod or {_name_containers(silent)} {detail}")
 
 
 CHECKS = (

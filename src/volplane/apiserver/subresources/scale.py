@@ -25,16 +25,16 @@ KIND = kinds.of(Scale)
 
 
 async def serve(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
-    wanted = negotiate(request.headers.get("accept"))
+    format = negotiate(request.headers.get("accept"))
     if call.verb == "get":
         record = await backend.record(entry, call.namespace, call.name)
         if record is None:
             raise NotFound.of(entry.kind, call.name)
         return await responses.object_response(
-            wanted, 200, codec.encode(scaling_of(entry).view(entry.watch_cache.object(record)))
+            format, 200, codec.encode(scaling_of(entry).view(entry.watch_cache.object(record)))
         )
     outcome = await modify(backend, entry, call, _change(entry, call, request))
-    return await responses.object_response(wanted, 200, codec.encode(scaling_of(entry).view(outcome.obj)))
+    return await responses.object_response(format, 200, codec.encode(scaling_of(entry).view(outcome.obj)))
 
 
 def scaling_of(entry: ServedResource) -> ScaleAccess:
@@ -98,8 +98,8 @@ def _change(entry: ServedResource, call: ApiCall, request: Request) -> Any:
             scale = await cpu_offload.run(len(request.body), [], _patch_scale, request, current, validation)
         check_name(call, scale.metadata)
         if scale.spec.replicas < 0:
-            told = invalid("spec.replicas", scale.spec.replicas, "must be greater than or equal to 0")
-            raise Invalid.of(KIND, call.name, [told])
+            cause = invalid("spec.replicas", scale.spec.replicas, "must be greater than or equal to 0")
+            raise Invalid.of(KIND, call.name, [cause])
         given, meta = scale.metadata, shape.metadata(workload)
         meta = structs.replace(
             meta,

@@ -203,12 +203,12 @@ def _container(pod: Pod, name: str) -> str:
     if not name:
         if len(names) == 1 and not initial and not ephemeral:
             return names[0]
-        told = f"a container name must be specified for pod {pod.name}, choose one of: [{' '.join(names)}]"
+        message = f"a container name must be specified for pod {pod.name}, choose one of: [{' '.join(names)}]"
         if initial:
-            told += f" or one of the init containers: [{' '.join(initial)}]"
+            message += f" or one of the init containers: [{' '.join(initial)}]"
         if ephemeral:
-            told += f" or one of the ephemeral containers: [{' '.join(ephemeral)}]"
-        raise BadRequest(told)
+            message += f" or one of the ephemeral containers: [{' '.join(ephemeral)}]"
+        raise BadRequest(message)
     if name not in (*names, *initial, *ephemeral):
         raise BadRequest(f"container {name} is not valid for pod {pod.name}")
     return name

@@ -20,11 +20,11 @@ DELETES_AT_ONCE = 64
 
 
 async def delete_collection(
-    backend: Backend, entry: ServedResource, call: ApiCall, asked: ListOptions, options: DeleteOptions
+    backend: Backend, entry: ServedResource, call: ApiCall, list_options: ListOptions, options: DeleteOptions
 ) -> ListResult:
     """Return the listed items; items that others deleted meanwhile are no error."""
     check_options(options)
-    listed = await list_records(backend, entry, call, asked)
+    listed = await list_records(backend, entry, call, list_options)
     for page in split_batches(listed.records, DELETES_AT_ONCE):
         # Concurrently, so that the store commits them together.
         deletes = (_delete(backend, entry, call, record, options) for record in page)

@@ -162,5 +162,5 @@ async def _name_taken_error(
     error = errors.AlreadyExists.of(entry.kind, name, deleting=deleting)
     if not generated:
         return error
-    told = f"{error.message}, the server was not able to generate a unique name for the object"
-    return AlreadyExists(told, details={**error.details, "retryAfterSeconds": 1})
+    message = f"{error.message}, the server was not able to generate a unique name for the object"
+    return AlreadyExists(message, details={**error.details, "retryAfterSeconds": 1})

@@ -47,8 +47,8 @@ def check_options(options: DeleteOptions) -> None:
     """Raise Invalid for contradicting options."""
     causes = []
     if options.orphan_dependents is not None and options.propagation_policy is not None:
-        told = "orphanDependents and deletionPropagation cannot be both set"
-        causes.append(invalid("propagationPolicy", options.propagation_policy, told))
+        detail = "orphanDependents and deletionPropagation cannot be both set"
+        causes.append(invalid("propagationPolicy", options.propagation_policy, detail))
     if options.propagation_policy is not None and options.propagation_policy not in _POLICIES:
         allowed = (*_POLICIES, "nil")
         causes.append(not_supported("propagationPolicy", options.propagation_policy, allowed))

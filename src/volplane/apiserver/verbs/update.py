@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from volplane.api.errors import APIError, BadRequest, Cause, Conflict, Invalid, NotFound, invalid
+from volplane.api.errors import BadRequest, Cause, Conflict, Invalid, NotFound, invalid
 from volplane.api.meta import ObjectMeta
 from volplane.apiserver import cpu_offload, metadata
 from volplane.apiserver.apply import tracking
@@ -74,11 +74,13 @@ async def update(backend: Backend, entry: ServedResource, call: ApiCall, obj: An
 
 def check_name(call: ApiCall, meta: ObjectMeta) -> None:
     if not meta.name:
-        told = f"the name of the object ({call.name} based on URL) was undeterminable: name must be provided"
-        raise BadRequest(told)
+        raise BadRequest(
+            f"the name of the object ({call.name} based on URL) was undeterminable: name must be provided"
+        )
     if meta.name != call.name:
-        told = f"the name of the object ({meta.name}) does not match the name on the URL ({call.name})"
-        raise BadRequest(told)
+        raise BadRequest(
+            f"the name of the object ({meta.name}) does not match the name on the URL ({call.name})"
+        )
 
 
 async def modify(
@@ -145,9 +147,9 @@ def check_version(
     """Check resourceVersion (optimistic locking) and uid."""
     if wants.resource_version in ("", "0"):
         if not entry.facts.unconditional_update:
-            told = invalid("metadata.resourceVersion", 0, "must be specified for an update")
+            cause = invalid("metadata.resourceVersion", 0, "must be specified for an update")
             # Named by its plural, because upstream's storage layer raises this error.
-            raise Invalid.of(entry.kind.plural, name, [told], group=entry.kind.group)
+            raise Invalid.of(entry.kind.plural, name, [cause], group=entry.kind.group)
     elif wants.resource_version != str(revision):
         raise Conflict.of(entry.kind, name)
     if wants.uid and wants.uid != was.uid:
@@ -215,8 +217,3 @@ async def remove(
     event = await backend.delete(call, entry, record)
     meta = structs.replace(entry.access.metadata(obj), resource_version=str(event.revision))
     return WriteResult(entry, entry.access.with_metadata(obj, meta), value, event.revision, gone=True)
-
-
-def conflict(entry: ServedResource, name: str, why: str, below: str = "") -> APIError:
-    resource = f"{entry.kind.plural}/{below}" if below else ""
-    return Conflict.of(entry.kind, name, why, resource=resource)

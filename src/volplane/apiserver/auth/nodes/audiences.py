@@ -19,7 +19,7 @@ class _MissingObject(Exception):
 
 
 async def audience_error(
-    call: ApiCall, pod: Pod, audiences: Sequence[str], authority: AuthorizerChain
+    call: ApiCall, pod: Pod, audiences: Sequence[str], authorizer: AuthorizerChain
 ) -> str:
     """Return why the node may not request this token, or ""."""
     if len(audiences) > 1:
@@ -34,8 +34,8 @@ async def audience_error(
             errors.append(str(lost))
     if errors:
         return f"error validating audience {go_quote(audience)}: {aggregate_errors(errors)}"
-    act = AuthorizationAttributes(VERB, "", audience, call.namespace, call.name)
-    if audience and authority.allows(call.user, act):
+    attrs = AuthorizationAttributes(VERB, "", audience, call.namespace, call.name)
+    if audience and authorizer.allows(call.user, attrs):
         return ""
     return (
         f"audience {go_quote(audience)} not found in pod spec volume, "

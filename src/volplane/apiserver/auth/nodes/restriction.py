@@ -19,6 +19,7 @@ from volplane.api.core import Node, PersistentVolumeClaim, Pod, ServiceAccount
 from volplane.api.errors import APIError, Forbidden, NotFound
 from volplane.api.resource import ResourceSlice
 from volplane.api.storage import CSINode
+from volplane.apiserver.auth.admission import AdmissionPlugin
 from volplane.apiserver.auth.authorize import AuthorizerChain
 from volplane.apiserver.auth.go_format import go_quote
 from volplane.apiserver.auth.nodes import mirror
@@ -33,10 +34,10 @@ from volplane.apiserver.strategy import ApiCall
 _SIGNERS = ("kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet")
 
 
-class NodeRestriction:
-    def __init__(self, backend: Backend, authority: AuthorizerChain) -> None:
+class NodeRestriction(AdmissionPlugin):
+    def __init__(self, backend: Backend, authorizer: AuthorizerChain) -> None:
         self._backend = backend
-        self._authority = authority
+        self._authorizer = authorizer
 
     # --- the admission plugin
 
@@ -55,11 +56,11 @@ class NodeRestriction:
             case Lease():
                 self._lease(call, node, obj)
             case CSINode():
-                told = "can only access CSINode with the same name as the requesting node"
-                self._require_own(call, obj, told, node)
+                message = "can only access CSINode with the same name as the requesting node"
+                self._require_own(call, obj, message, node)
             case ResourceSlice():
-                told = "can only create ResourceSlice with the same NodeName as the requesting node"
-                self._slice(call, node, obj, told)
+                message = "can only create ResourceSlice with the same NodeName as the requesting node"
+                self._slice(call, node, obj, message)
             case CertificateSigningRequest():
                 _request(call, node, obj)
 
@@ -78,8 +79,8 @@ class NodeRestriction:
             case Lease():
                 self._lease(call, node, new)
             case CSINode():
-                told = "can only access CSINode with the same name as the requesting node"
-                self._require_own(call, new, told, node)
+                message = "can only access CSINode with the same name as the requesting node"
+                self._require_own(call, new, message, node)
 
     async def delete(self, call: ApiCall, obj: Any) -> None:
         node = node_name_of(call.user)
@@ -89,8 +90,8 @@ class NodeRestriction:
         match obj:
             case Pod():
                 if obj.spec.node_name != node:
-                    told = f'node "{node}" can only delete pods with spec.nodeName set to itself'
-                    raise _forbid(call, told, obj)
+                    message = f'node "{node}" can only delete pods with spec.nodeName set to itself'
+                    raise _forbid(call, message, obj)
             case Node():
                 self._require_own(
                     call, obj, f'node "{node}" is not allowed to modify node "{obj.name}"', node
@@ -100,11 +101,11 @@ class NodeRestriction:
             case Lease():
                 self._lease(call, node, obj)
             case CSINode():
-                told = "can only access CSINode with the same name as the requesting node"
-                self._require_own(call, obj, told, node)
+                message = "can only access CSINode with the same name as the requesting node"
+                self._require_own(call, obj, message, node)
             case ResourceSlice():
-                told = "can only delete ResourceSlice with the same NodeName as the requesting node"
-                self._slice(call, node, obj, told)
+                message = "can only delete ResourceSlice with the same NodeName as the requesting node"
+                self._slice(call, node, obj, message)
 
     async def post(self, call: ApiCall, obj: Any) -> None:
         node = node_name_of(call.user)
@@ -115,10 +116,10 @@ class NodeRestriction:
             case "pods", "eviction":
                 await self._evict(call, node)
             case "pods", below:
-                told = (
+                message = (
                     f"unexpected pod subresource {go_quote(below)}, only 'status' and 'eviction' are allowed"
                 )
-                raise _forbid(call, told)
+                raise _forbid(call, message)
             case "serviceaccounts", "token":
                 await self._token(call, node, obj)
 
@@ -126,37 +127,37 @@ class NodeRestriction:
         if not node:
             raise _forbid(call, f"could not determine node from user {go_quote(call.user.name)}", obj)
 
-    def _require_own(self, call: ApiCall, obj: Any, told: str, node: str) -> None:
+    def _require_own(self, call: ApiCall, obj: Any, message: str, node: str) -> None:
         if obj.name != node:
-            raise _forbid(call, told, obj)
+            raise _forbid(call, message, obj)
 
     # --- pods
 
     async def _create_pod(self, call: ApiCall, node: str, pod: Pod) -> None:
-        told = mirror.mirror_pod_error(pod, node)
-        if told:
-            raise _forbid(call, told, pod)
+        message = mirror.mirror_pod_error(pod, node)
+        if message:
+            raise _forbid(call, message, pod)
         found = await self._backend.reader.get(Node, node)
         if found is None:
             raise self._missing(Node, node)
         [owner] = pod.metadata.owner_references
         if owner.uid != found.uid:
-            told = f"node {node} UID mismatch: expected {owner.uid} got {found.uid}"
-            raise _forbid(call, told, pod)
+            message = f"node {node} UID mismatch: expected {owner.uid} got {found.uid}"
+            raise _forbid(call, message, pod)
         if names := mirror.first_reference(pod):
             raise _forbid(call, f'node "{node}" can not create pods that reference {names}', pod)
 
     def _update_pod(self, call: ApiCall, node: str, old: Pod, new: Pod) -> None:
         if not call.subresource:
-            told = f'unexpected operation "UPDATE", node "{node}" can only create and delete mirror pods'
-            raise _forbid(call, told, new)
+            message = f'unexpected operation "UPDATE", node "{node}" can only create and delete mirror pods'
+            raise _forbid(call, message, new)
         if call.subresource != "status":
             below = go_quote(call.subresource)
-            told = f"unexpected pod subresource {below}, only 'status' and 'eviction' are allowed"
-            raise _forbid(call, told, new)
+            message = f"unexpected pod subresource {below}, only 'status' and 'eviction' are allowed"
+            raise _forbid(call, message, new)
         if old.spec.node_name != node:
-            told = f'node "{node}" can only update pod status for pods with spec.nodeName set to itself'
-            raise _forbid(call, told, new)
+            message = f'node "{node}" can only update pod status for pods with spec.nodeName set to itself'
+            raise _forbid(call, message, new)
         if old.metadata.labels != new.metadata.labels:
             raise _forbid(call, f'node "{node}" cannot update labels through pod status', new)
         if old.status.resource_claim_statuses != new.status.resource_claim_statuses:
@@ -176,35 +177,35 @@ class NodeRestriction:
     def _create_node(self, call: ApiCall, node: str, new: Node) -> None:
         self._require_own(call, new, f'node "{node}" is not allowed to modify node "{new.name}"', node)
         if new.spec.config_source is not None:
-            told = f'node "{node}" is not allowed to create pods with a non-nil configSource'
-            raise _forbid(call, told, new)
+            message = f'node "{node}" is not allowed to create pods with a non-nil configSource'
+            raise _forbid(call, message, new)
         self._labels(call, new, {}, f'node "{node}" is not allowed to set the following labels: ')
 
     def _update_node(self, call: ApiCall, node: str, old: Node, new: Node) -> None:
         self._require_own(call, new, f'node "{node}" is not allowed to modify node "{new.name}"', node)
         if new.spec.config_source is not None and new.spec.config_source != old.spec.config_source:
-            told = f'node "{node}" is not allowed to update configSource to a new non-nil configSource'
-            raise _forbid(call, told, new)
+            message = f'node "{node}" is not allowed to update configSource to a new non-nil configSource'
+            raise _forbid(call, message, new)
         if new.spec.taints != old.spec.taints:
             raise _forbid(call, f'node "{node}" is not allowed to modify taints', new)
         if new.metadata.owner_references != old.metadata.owner_references:
             raise _forbid(call, f'node "{node}" is not allowed to modify ownerReferences', new)
         self._labels(call, new, old.metadata.labels, "is not allowed to modify labels: ")
 
-    def _labels(self, call: ApiCall, node: Node, before: Mapping[str, str], told: str) -> None:
+    def _labels(self, call: ApiCall, node: Node, before: Mapping[str, str], message: str) -> None:
         wrong = forbidden_labels(before, node.metadata.labels)
         if wrong:
-            raise _forbid(call, f"{told}{', '.join(wrong)}", node)
+            raise _forbid(call, f"{message}{', '.join(wrong)}", node)
 
     def _lease(self, call: ApiCall, node: str, lease: Lease) -> None:
         if call.namespace != LEASES:
             raise _forbid(call, f'can only access leases in the "{LEASES}" system namespace', lease)
-        told = "can only access node lease with the same name as the requesting node"
-        self._require_own(call, lease, told, node)
+        message = "can only access node lease with the same name as the requesting node"
+        self._require_own(call, lease, message, node)
 
-    def _slice(self, call: ApiCall, node: str, obj: ResourceSlice, told: str) -> None:
+    def _slice(self, call: ApiCall, node: str, obj: ResourceSlice, message: str) -> None:
         if obj.spec.node_name != node:
-            raise _forbid(call, told, obj)
+            raise _forbid(call, message, obj)
 
     # --- claims and tokens
 
@@ -215,14 +216,14 @@ class NodeRestriction:
             raise _forbid(call, "may only update PVC status", new)
         before, after = _without_growth(old), _without_growth(new)
         if before != after:
-            told = (
+            message = (
                 f'node "{node}" is not allowed to update fields other than status.quantity and '
                 f"status.conditions: {difference(before, after)}"
             )
-            raise _forbid(call, told, new)
+            raise _forbid(call, message, new)
 
-    async def _token(self, call: ApiCall, node: str, asked: TokenRequest) -> None:
-        reference = asked.spec.bound_object_ref
+    async def _token(self, call: ApiCall, node: str, token_request: TokenRequest) -> None:
+        reference = token_request.spec.bound_object_ref
         if (
             reference is None
             or (reference.api_version, reference.kind) != ("v1", "Pod")
@@ -235,16 +236,16 @@ class NodeRestriction:
         if pod is None:
             raise self._missing(Pod, reference.name)
         if pod.uid != reference.uid:
-            told = (
+            message = (
                 f"the UID in the bound object reference ({reference.uid}) does not match the UID in record. "
                 "The object might have been deleted and then recreated"
             )
-            raise _forbid(call, told)
+            raise _forbid(call, message)
         if pod.spec.node_name != node:
             raise _forbid(call, "node requested token bound to a pod scheduled on a different node")
-        told = await audience_error(call, pod, asked.spec.audiences, self._authority)
-        if told:
-            raise _forbid(call, told)
+        message = await audience_error(call, pod, token_request.spec.audiences, self._authorizer)
+        if message:
+            raise _forbid(call, message)
 
     def _missing(self, type: type[Node] | type[Pod] | type[ServiceAccount], name: str) -> NotFound:
         return NotFound.of(self._backend.registry.of(type).kind, name)

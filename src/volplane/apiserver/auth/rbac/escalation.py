@@ -14,6 +14,7 @@ from msgspec import structs
 from volplane.api.errors import Forbidden, NotFound
 from volplane.api.meta import ObjectMeta
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef
+from volplane.apiserver.auth.admission import AdmissionPlugin
 from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
 from volplane.apiserver.auth.go_format import aggregate_errors, go_list, go_quote
 from volplane.apiserver.auth.rbac.rules import FULL_AUTHORITY, compact_rules, format_rule, missing_rules
@@ -27,13 +28,13 @@ _PLURALS = {"ClusterRole": "clusterroles", "Role": "roles"}
 AGGREGATION = "must have cluster-admin privileges to use the aggregationRule"
 
 
-class EscalationCheck:
+class EscalationCheck(AdmissionPlugin):
     """An admission plugin: see `auth.admission`."""
 
-    def __init__(self, backend: Backend, rbac: Rbac, authority: AuthorizerChain) -> None:
+    def __init__(self, backend: Backend, rbac: Rbac, authorizer: AuthorizerChain) -> None:
         self._backend = backend
         self._rbac = rbac
-        self._authority = authority
+        self._authorizer = authorizer
 
     async def create(self, call: ApiCall, obj: Any) -> None:
         if isinstance(obj, _KINDS) and MASTERS not in call.user.groups:
@@ -47,12 +48,6 @@ class EscalationCheck:
         ):
             await self._check(call, old, new)
 
-    async def delete(self, call: ApiCall, obj: Any) -> None:
-        return None
-
-    async def post(self, call: ApiCall, obj: Any) -> None:
-        return None
-
     async def _check(self, call: ApiCall, old: Any, new: Any) -> None:
         if isinstance(new, (Role, ClusterRole)):
             self._check_role(call, old, new)
@@ -61,8 +56,8 @@ class EscalationCheck:
 
     def _check_role(self, call: ApiCall, old: Role | ClusterRole | None, new: Role | ClusterRole) -> None:
         kind = call.kind
-        act = AuthorizationAttributes("escalate", kind.group, kind.plural, call.namespace, call.name)
-        if self._authority.allows(call.user, act):
+        attrs = AuthorizationAttributes("escalate", kind.group, kind.plural, call.namespace, call.name)
+        if self._authorizer.allows(call.user, attrs):
             return
         self._require(call, new.name, new.rules)
         # An aggregated role can collect any permission.
@@ -75,8 +70,8 @@ class EscalationCheck:
         plural = _PLURALS.get(reference.kind)
         if plural is None:
             return  # validation reports it
-        act = AuthorizationAttributes("bind", reference.api_group, plural, call.namespace, reference.name)
-        if self._authority.allows(call.user, act):
+        attrs = AuthorizationAttributes("bind", reference.api_group, plural, call.namespace, reference.name)
+        if self._authorizer.allows(call.user, attrs):
             return
         self._require(call, binding.name, await self._rules(reference, call.namespace))
 
@@ -102,10 +97,10 @@ class EscalationCheck:
         if not lacks:
             return
         user = call.user
-        told = "\n".join(sorted({format_rule(rule) for rule in compact_rules(lacks)}))
+        rules_text = "\n".join(sorted({format_rule(rule) for rule in compact_rules(lacks)}))
         why = (
             f"user {go_quote(user.name)} (groups={go_list(user.groups)}) "
-            f"is attempting to grant RBAC permissions not currently held:\n{told}"
+            f"is attempting to grant RBAC permissions not currently held:\n{rules_text}"
         )
         if errors := self._rbac.user_rules(user, call.namespace).errors:
             why += f"; resolution errors: [{aggregate_errors(errors)}]"

@@ -37,7 +37,7 @@ SubjectKey = tuple[str, str]  # "User" or "Group", and the name
 
 class Grant(NamedTuple):
     rule: PolicyRule
-    verdict: AuthorizationDecision  # if this rule allows the request
+    decision: AuthorizationDecision  # if this rule allows the request
 
 
 class UserRules:
@@ -46,40 +46,40 @@ class UserRules:
     def __init__(self, grants: list[Grant], errors: list[str]) -> None:
         self.grants = grants
         self.errors = errors
-        told = f"RBAC: {aggregate_errors(errors)}" if errors else ""
-        self._no = AuthorizationDecision(False, told) if told else NO_OPINION
+        reason = f"RBAC: {aggregate_errors(errors)}" if errors else ""
+        self._no = AuthorizationDecision(False, reason) if reason else NO_OPINION
         self._answers: dict[tuple[str, ...], tuple[AuthorizationDecision, list[Grant]]] = {}
 
-    def authorize(self, act: AuthorizationAttributes) -> AuthorizationDecision:
-        plural = act.plural
-        key = (act.verb, act.group, plural, act.subresource) if plural else (act.verb, act.path)
+    def authorize(self, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+        plural = attrs.plural
+        key = (attrs.verb, attrs.group, plural, attrs.subresource) if plural else (attrs.verb, attrs.path)
         answer = self._answers.get(key)
         if answer is None:
-            answer = self._cache_answer(key, self._resource(act) if plural else self._path(act))
-        verdict, named = answer
-        if named and not verdict.allowed:
-            name = act.name
+            answer = self._cache_answer(key, self._resource(attrs) if plural else self._path(attrs))
+        decision, named = answer
+        if named and not decision.allowed:
+            name = attrs.name
             for grant in named:
                 if name in grant.rule.resource_names:
-                    return grant.verdict
-        return verdict
+                    return grant.decision
+        return decision
 
-    def _resource(self, act: AuthorizationAttributes) -> tuple[AuthorizationDecision, list[Grant]]:
+    def _resource(self, attrs: AuthorizationAttributes) -> tuple[AuthorizationDecision, list[Grant]]:
         """Return the decision for any name, and the rules that allow only certain names."""
         fitting = [
             grant
             for grant in self.grants
-            if allows_resource(grant.rule, act.verb, act.group, act.plural, act.subresource)
+            if allows_resource(grant.rule, attrs.verb, attrs.group, attrs.plural, attrs.subresource)
         ]
         for grant in fitting:
             if not grant.rule.resource_names:
-                return grant.verdict, []
+                return grant.decision, []
         return self._no, fitting
 
-    def _path(self, act: AuthorizationAttributes) -> tuple[AuthorizationDecision, list[Grant]]:
+    def _path(self, attrs: AuthorizationAttributes) -> tuple[AuthorizationDecision, list[Grant]]:
         for grant in self.grants:
-            if allows_path(grant.rule, act.verb, act.path):
-                return grant.verdict, []
+            if allows_path(grant.rule, attrs.verb, attrs.path):
+                return grant.decision, []
         return self._no, []
 
     def _cache_answer(
@@ -104,11 +104,11 @@ class Rbac:
 
     # --- queries
 
-    def authorize(self, user: RequestUser, act: AuthorizationAttributes) -> AuthorizationDecision:
-        view = self._views.get((user.name, user.groups, act.namespace))
+    def authorize(self, user: RequestUser, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+        view = self._views.get((user.name, user.groups, attrs.namespace))
         if view is None:
-            view = self.user_rules(user, act.namespace)
-        return view.authorize(act)
+            view = self.user_rules(user, attrs.namespace)
+        return view.authorize(attrs)
 
     def rules_for(self, user: RequestUser, namespace: str) -> ResolvedRules:
         view = self.user_rules(user, namespace)
@@ -141,10 +141,10 @@ class Rbac:
                 if rules is None:
                     errors.append(_missing_role_message(binding.role_ref))
                     continue
-                verdict = AuthorizationDecision(
+                decision = AuthorizationDecision(
                     True, f"RBAC: allowed by {_describe_binding(binding, user, scope)}"
                 )
-                grants += [Grant(rule, verdict) for rule in rules]
+                grants += [Grant(rule, decision) for rule in rules]
         return UserRules(grants, errors)
 
     def _bindings_of(self, user: RequestUser, scope: str) -> Iterator[Binding]:

@@ -64,14 +64,14 @@ class CustomScale:
         return made
 
     def validate(self, obj: Plain, *, status_only: bool = False) -> list[Cause]:
-        wrong = [] if status_only else _replicas(obj, self._wanted)
-        wrong += _replicas(obj, self._there)
+        causes = [] if status_only else _replicas(obj, self._wanted)
+        causes += _replicas(obj, self._there)
         selector = get(obj, members(self._selector)) if self._selector else None
         if selector is not None and not isinstance(selector, str):
-            wrong.append(
+            causes.append(
                 invalid(self._selector, "", _wrong_type(members(self._selector), selector, "string"))
             )
-        return wrong
+        return causes
 
 
 def _number(value: Any) -> int:

@@ -75,11 +75,11 @@ def warnings(definition: Definition, version: Version) -> tuple[str, ...]:
     if version.deprecation_warning is not None:
         return (version.deprecation_warning,)
     group, kind = definition.spec.group, definition.spec.names.kind
-    told = f"{group}/{version.name} {kind} is deprecated"
+    message = f"{group}/{version.name} {kind} is deprecated"
     newer = [
         v.name
         for v in definition.spec.versions
         if v.served and not v.deprecated and version_sort_key(v.name) < version_sort_key(version.name)
     ]
     best = min(newer, key=version_sort_key, default="")
-    return (f"{told}; use {group}/{best} {kind}" if best else told,)
+    return (f"{message}; use {group}/{best} {kind}" if best else message,)

@@ -89,37 +89,37 @@ class CustomStrategy(Strategy[Plain]):
     # Validation
 
     def validate_create(self, call: ApiCall, obj: Plain) -> list[Cause]:
-        wrong = validate(obj, self.schema) + self._scale_causes(obj)
-        wrong += embedded.validate(obj, self.schema) + lists.validate(obj, self.schema)
-        return wrong + self._rule_causes(call, wrong, obj)
+        causes = validate(obj, self.schema) + self._scale_causes(obj)
+        causes += embedded.validate(obj, self.schema) + lists.validate(obj, self.schema)
+        return causes + self._rule_causes(call, causes, obj)
 
     def validate_update(self, call: ApiCall, old: Plain, new: Plain) -> list[Cause]:
-        wrong = validate(new, self.schema, pair=ValuePair(new, old)) + self._scale_causes(new)
-        wrong += embedded.validate(new, self.schema) + self._list_causes(old, new)
-        return wrong + self._rule_causes(call, wrong, new, old)
+        causes = validate(new, self.schema, pair=ValuePair(new, old)) + self._scale_causes(new)
+        causes += embedded.validate(new, self.schema) + self._list_causes(old, new)
+        return causes + self._rule_causes(call, causes, new, old)
 
     def validate_status(self, call: ApiCall, old: Plain, new: Plain) -> list[Cause]:
-        wrong: list[Cause] = []
+        causes: list[Cause] = []
         if "status" in new:
             pair = ValuePair(new, old).member("status")
-            wrong += validate(new["status"], self._status_schema, base="status", pair=pair)
-        wrong += self._scale_causes(new, status_only=True) + self._list_causes(old, new)
-        return wrong + self._rule_causes(call, wrong, new, old)
+            causes += validate(new["status"], self._status_schema, base="status", pair=pair)
+        causes += self._scale_causes(new, status_only=True) + self._list_causes(old, new)
+        return causes + self._rule_causes(call, causes, new, old)
 
     def _scale_causes(self, obj: Plain, *, status_only: bool = False) -> list[Cause]:
         return self._replicas.validate(obj, status_only=status_only) if self._replicas is not None else []
 
     def _list_causes(self, old: Plain, new: Plain) -> list[Cause]:
         """Lists that already had duplicates may keep them."""
-        wrong = lists.validate(new, self.schema)
-        return [] if wrong and lists.validate(old, self.schema) else wrong
+        causes = lists.validate(new, self.schema)
+        return [] if causes and lists.validate(old, self.schema) else causes
 
     def _rule_causes(
-        self, call: ApiCall, wrong: list[Cause], new: Plain, old: Plain | None = None
+        self, call: ApiCall, causes: list[Cause], new: Plain, old: Plain | None = None
     ) -> list[Cause]:
         if self._rules is None:
             return []
-        if any(cause.reason in _BLOCKING for cause in wrong):
+        if any(cause.reason in _BLOCKING for cause in causes):
             return [Cause("FieldValueInvalid", f"Invalid value: null: {_NOT_CHECKED}", ROOT_PATH)]
         return cel_rules.RuleCheck(call.warnings.append).run(self._rules, new, old)
 

@@ -37,8 +37,8 @@ def approval_state(annotations: Mapping[str, str]) -> tuple[ApprovalState, str]:
         return ApprovalState.BYPASSED, f'not approved: "{text}"'
     if _is_url(text):
         return ApprovalState.APPROVED, f"approved in {text}"
-    told = f'protected groups must have approval annotation "{ANNOTATION}" with either a URL or a reason'
-    return ApprovalState.INVALID, f'{told} starting with "unapproved", {_SEE}'
+    message = f'protected groups must have approval annotation "{ANNOTATION}" with either a URL or a reason'
+    return ApprovalState.INVALID, f'{message} starting with "unapproved", {_SEE}'
 
 
 def _is_url(text: str) -> bool:

@@ -69,9 +69,9 @@ def _accept(definition: Definition, taken: tuple[set[str], set[str]]) -> tuple[N
         ("list_kind", "ListKind", kinds),
     ):
         asked, held = getattr(wanted, field), getattr(had, field)
-        told = _conflict_message(asked, held, used)
-        if told:
-            verdict = condition(NAMES_ACCEPTED, "False", f"{word}Conflict", told)
+        conflict = _conflict_message(asked, held, used)
+        if conflict:
+            verdict = condition(NAMES_ACCEPTED, "False", f"{word}Conflict", conflict)
         else:
             given[field] = asked
     return structs.replace(had, **given), verdict

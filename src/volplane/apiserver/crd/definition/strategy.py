@@ -83,13 +83,13 @@ class DefinitionStrategy(Strategy[Definition]):
         return name_validation.subdomain_problems(name, prefix)
 
     def validate_create(self, call: ApiCall, obj: Definition) -> list[Cause]:
-        wrong = _name_causes(obj) + checks.validate(obj)
-        return wrong + approval.validate(obj)
+        causes = _name_causes(obj) + checks.validate(obj)
+        return causes + approval.validate(obj)
 
     def validate_update(self, call: ApiCall, old: Definition, new: Definition) -> list[Cause]:
-        wrong = checks.validate(new) if new.spec != old.spec else checks.stored_versions(new)
-        wrong += checks.validate_change(old, new, established=is_established(old))
-        return wrong + approval.validate(new, old)
+        causes = checks.validate(new) if new.spec != old.spec else checks.stored_versions(new)
+        causes += checks.validate_change(old, new, established=is_established(old))
+        return causes + approval.validate(new, old)
 
     def validate_status(self, call: ApiCall, old: Definition, new: Definition) -> list[Cause]:
         return checks.validate_names("status.acceptedNames", new.status.accepted_names)
@@ -128,8 +128,8 @@ def _name_causes(definition: Definition) -> list[Cause]:
     wanted = f"{definition.spec.names.plural}.{definition.spec.group}"
     if not definition.name or definition.name == wanted:
         return []
-    told = 'must be spec.names.plural+"."+spec.group'
-    return [invalid("metadata.name", definition.name, told)]
+    detail = 'must be spec.names.plural+"."+spec.group'
+    return [invalid("metadata.name", definition.name, detail)]
 
 
 def _warnings(definition: Definition) -> list[str]:

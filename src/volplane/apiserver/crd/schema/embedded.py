@@ -85,41 +85,41 @@ def validate(value: Any, schema: Schema | None, path: str = "", *, root: bool = 
     """Validate embedded resources: they need apiVersion, kind and valid metadata."""
     if schema is None:
         return []
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     if isinstance(value, dict):
         if schema.get(EMBEDDED) and not root:
-            wrong += _validate_meta(value, path)
+            causes += _validate_meta(value, path)
         properties, others = schema.get("properties", {}), additional_of(schema)
         for name, inner in value.items():
             below = properties.get(name)
             if below is not None:
-                wrong += validate(inner, below, _child(path, name), root=False)
+                causes += validate(inner, below, _child(path, name), root=False)
             elif others is not None:
-                wrong += validate(inner, others, f"{path}[{name}]", root=False)
+                causes += validate(inner, others, f"{path}[{name}]", root=False)
     elif isinstance(value, list):
         for at, inner in enumerate(value):
-            wrong += validate(inner, items_of(schema), f"{path}[{at}]", root=False)
-    return wrong
+            causes += validate(inner, items_of(schema), f"{path}[{at}]", root=False)
+    return causes
 
 
 def _validate_meta(value: dict[str, Any], path: str) -> list[Cause]:
-    wrong = []
+    causes = []
     for name in ("apiVersion", "kind"):
         here, given = _child(path, name), value.get(name)
         if name not in value:
-            wrong.append(required_value(here))
+            causes.append(required_value(here))
         elif not isinstance(given, str):
-            wrong.append(invalid(here, given, "must be a string"))
+            causes.append(invalid(here, given, "must be a string"))
         elif not given:
-            wrong.append(invalid(here, given, "must not be empty"))
+            causes.append(invalid(here, given, "must not be empty"))
         elif name == "apiVersion" and given.count("/") > 1:
-            wrong.append(invalid(here, given, f"unexpected GroupVersion string: {given}"))
-        elif name == "kind" and (told := name_validation.dns_1035_problems(given.lower())):
-            words = f"may have mixed case, but should otherwise match: {','.join(told)}"
-            wrong.append(invalid(here, given, words))
+            causes.append(invalid(here, given, f"unexpected GroupVersion string: {given}"))
+        elif name == "kind" and (problems := name_validation.dns_1035_problems(given.lower())):
+            words = f"may have mixed case, but should otherwise match: {','.join(problems)}"
+            causes.append(invalid(here, given, words))
     if isinstance(value.get("metadata"), dict):
-        wrong += _validate_object_meta(value["metadata"], _child(path, "metadata"))
-    return wrong
+        causes += _validate_object_meta(value["metadata"], _child(path, "metadata"))
+    return causes
 
 
 def _validate_object_meta(data: dict[str, Any], path: str) -> list[Cause]:

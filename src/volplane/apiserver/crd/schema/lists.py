@@ -16,20 +16,20 @@ def validate(value: Any, schema: Schema | None, path: str = "") -> list[Cause]:
         return []
     if isinstance(value, dict):
         properties, others = schema.get("properties", {}), additional_of(schema)
-        wrong = []
+        causes = []
         for name, inner in value.items():
             if not isinstance(inner, dict | list):
                 continue
             if name in properties:
-                wrong += validate(inner, properties[name], f"{path}.{name}" if path else name)
+                causes += validate(inner, properties[name], f"{path}.{name}" if path else name)
             elif others is not None:
-                wrong += validate(inner, others, f"{path}[{name}]")
-        return wrong
+                causes += validate(inner, others, f"{path}[{name}]")
+        return causes
     if isinstance(value, list):
-        wrong = _unique(value, schema, path)
+        causes = _unique(value, schema, path)
         for at, inner in enumerate(value):
-            wrong += validate(inner, items_of(schema), f"{path}[{at}]")
-        return wrong
+            causes += validate(inner, items_of(schema), f"{path}[{at}]")
+        return causes
     return []
 
 

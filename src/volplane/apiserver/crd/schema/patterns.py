@@ -71,8 +71,8 @@ def compile(pattern: str) -> Re2Pattern:
         raise InvalidPattern("error parsing regexp: invalid UTF-8") from error
 
 
-def _go_message(told: bytes) -> str:
-    what, colon, where = told.decode(errors="replace").partition(": ")
+def _go_message(raw: bytes) -> str:
+    what, colon, where = raw.decode(errors="replace").partition(": ")
     words = _GO_WORDS.get(what, what)
     return f"{words}: `{where}`" if colon else words
 

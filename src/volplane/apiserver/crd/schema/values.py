@@ -102,36 +102,36 @@ def validate(
 
 
 def _validate_ratcheting(
-    value: Any, schema: Schema, place: ValuePosition, pair: ValuePair | None, result: ValidationResult
+    value: Any, schema: Schema, position: ValuePosition, pair: ValuePair | None, result: ValidationResult
 ) -> None:
     before = len(result.causes)
-    _validate(value, schema, place, pair, result)
+    _validate(value, schema, position, pair, result)
     if len(result.causes) > before and pair is not None and pair.is_unchanged:
         del result.causes[before:]
 
 
 def _validate(
-    value: Any, schema: Schema, place: ValuePosition, pair: ValuePair | None, result: ValidationResult
+    value: Any, schema: Schema, position: ValuePosition, pair: ValuePair | None, result: ValidationResult
 ) -> None:
-    _type(value, schema, place, result)
+    _type(value, schema, position, result)
     if value is None:
-        _enum(value, schema, place, result)
+        _enum(value, schema, position, result)
         return
     if not _COMBINATORS.isdisjoint(schema):
-        _combinators(value, schema, place, pair, result)
+        _combinators(value, schema, position, pair, result)
     match value:
         case bool():
             pass
         case str():
             if not _OF_STRINGS.isdisjoint(schema):
-                _string(value, schema, place, result)
+                _string(value, schema, position, result)
         case int() | float():
-            _number(value, schema, place, result)
+            _number(value, schema, position, result)
         case list() | tuple():
-            _items(value, schema, place, pair, result)
+            _items(value, schema, position, pair, result)
         case dict():
-            _members(value, schema, place, pair, result)
-    _enum(value, schema, place, result)
+            _members(value, schema, position, pair, result)
+    _enum(value, schema, position, result)
 
 
 # Type, enum
@@ -153,7 +153,7 @@ def format_of(schema: Schema) -> str:
     return given if formats.is_known_format(alone, given) else ""
 
 
-def _type(value: Any, schema: Schema, place: ValuePosition, result: ValidationResult) -> None:
+def _type(value: Any, schema: Schema, position: ValuePosition, result: ValidationResult) -> None:
     wanted = types_of(schema)
     given = "null" if value is None else _JSON_TYPES.get(type(value), "array")
     if not wanted or _is_of(value, given, wanted, schema):
@@ -161,9 +161,9 @@ def _type(value: Any, schema: Schema, place: ValuePosition, result: ValidationRe
         return
     format = format_of(schema)
     if format and given not in ("string", "array", "null"):
-        result.add(_type_cause(place, format, _NATIVE_FORMATS.get(given, "")))
+        result.add(_type_cause(position, format, _NATIVE_FORMATS.get(given, "")))
     else:
-        result.add(_type_cause(place, ",".join(wanted), given))
+        result.add(_type_cause(position, ",".join(wanted), given))
 
 
 def _is_of(value: Any, given: str, wanted: tuple[str, ...], schema: Schema) -> bool:
@@ -179,49 +179,51 @@ def _is_of(value: Any, given: str, wanted: tuple[str, ...], schema: Schema) -> b
     return False
 
 
-def _type_cause(place: ValuePosition, wanted: str, given: str) -> Cause:
-    told = invalid(place.path, given, place.message(f"must be of type {wanted}: {_quote(given)}"))
-    return Cause(TYPE_INVALID, told.message, told.field)
+def _type_cause(position: ValuePosition, wanted: str, given: str) -> Cause:
+    detail = invalid(position.path, given, position.message(f"must be of type {wanted}: {_quote(given)}"))
+    return Cause(TYPE_INVALID, detail.message, detail.field)
 
 
 def _quote(text: str) -> str:
     return invalid("", text, "").message.removeprefix("Invalid value: ").removesuffix(": ")
 
 
-def _enum(value: Any, schema: Schema, place: ValuePosition, result: ValidationResult) -> None:
+def _enum(value: Any, schema: Schema, position: ValuePosition, result: ValidationResult) -> None:
     allowed = schema.get("enum")
     if not allowed or any(json_equal(value, choice) for choice in allowed):
         result.passed += 1
         return
     shown = [choice if isinstance(choice, str) else _quote(choice) for choice in allowed]
-    result.add(not_supported(place.path, value, shown))
+    result.add(not_supported(position.path, value, shown))
 
 
 # Strings and numbers
 
 
-def _string(value: str, schema: Schema, place: ValuePosition, result: ValidationResult) -> None:
+def _string(value: str, schema: Schema, position: ValuePosition, result: ValidationResult) -> None:
     format = format_of(schema)
     pattern = schema.get("pattern")
     longest, shortest = schema.get("maxLength"), schema.get("minLength")
     if longest is not None and len(value) > longest:
-        result.add(too_long(place.path, longest))
+        result.add(too_long(position.path, longest))
     elif shortest is not None and len(value) < shortest:
-        result.add(invalid(place.path, value, place.message(f"should be at least {shortest} chars long")))
+        result.add(
+            invalid(position.path, value, position.message(f"should be at least {shortest} chars long"))
+        )
     elif pattern and patterns.compile(pattern).search(value) is None:
-        result.add(invalid(place.path, value, place.message(f"should match '{pattern}'")))
+        result.add(invalid(position.path, value, position.message(f"should match '{pattern}'")))
     else:
         result.passed += 1
     if format and not formats.matches_format(format, value):
-        result.add(_type_cause(place, format, value))
+        result.add(_type_cause(position, format, value))
 
 
-def _number(value: float, schema: Schema, place: ValuePosition, result: ValidationResult) -> None:
+def _number(value: float, schema: Schema, position: ValuePosition, result: ValidationResult) -> None:
     wanted, format = types_of(schema), format_of(schema)
     if _out_of_range(value, wanted, format):
-        told = f" with format {format}" if format else " (default format)"
-        words = f"Checked value must be of type {wanted[0]}{told} in {place.name}"
-        result.add(invalid(place.base or ROOT_PATH, "", words))
+        detail = f" with format {format}" if format else " (default format)"
+        words = f"Checked value must be of type {wanted[0]}{detail} in {position.name}"
+        result.add(invalid(position.base or ROOT_PATH, "", words))
     else:
         result.passed += 1
     for key, holds, words_of in _LIMITS:
@@ -233,9 +235,9 @@ def _number(value: float, schema: Schema, place: ValuePosition, result: Validati
             word = words_of[1] if exclusive else words_of[0]
             result.add(
                 invalid(
-                    place.path,
+                    position.path,
                     _whole_number(value),
-                    place.message(f"should be {word} {format_number(limit)}"),
+                    position.message(f"should be {word} {format_number(limit)}"),
                 )
             )
 
@@ -287,45 +289,47 @@ def _whole_number(value: float) -> float:
 
 
 def _items(
-    value: Any, schema: Schema, place: ValuePosition, pair: ValuePair | None, result: ValidationResult
+    value: Any, schema: Schema, position: ValuePosition, pair: ValuePair | None, result: ValidationResult
 ) -> None:
     item = items_of(schema)
     if item is not None:
         for at, inner in enumerate(value):
             below = pair.item(at, schema) if pair is not None else None
-            _validate_ratcheting(inner, item, place.item(at), below, result)
+            _validate_ratcheting(inner, item, position.item(at), below, result)
     fewest, most, size = schema.get("minItems"), schema.get("maxItems"), len(value)
     if fewest is not None and size < fewest:
-        result.add(invalid(place.path, size, place.message(f"should have at least {fewest} items")))
+        result.add(invalid(position.path, size, position.message(f"should have at least {fewest} items")))
     if most is not None and size > most:
-        result.add(too_many(place.path, size, most))
+        result.add(too_many(position.path, size, most))
     result.passed += 1
 
 
 def _members(
     value: dict[str, Any],
     schema: Schema,
-    place: ValuePosition,
+    position: ValuePosition,
     pair: ValuePair | None,
     result: ValidationResult,
 ) -> None:
     fewest, most, size = schema.get("minProperties"), schema.get("maxProperties"), len(value)
     if fewest is not None and size < fewest:
-        result.add(invalid(place.path, size, place.message(f"should have at least {fewest} properties")))
+        result.add(
+            invalid(position.path, size, position.message(f"should have at least {fewest} properties"))
+        )
     if most is not None and size > most:
-        result.add(too_many(place.path, size, most))
+        result.add(too_many(position.path, size, most))
     properties, others = schema.get("properties", {}), additional_of(schema)
     for name, inner in value.items():
         below = properties.get(name, others)
         if below is not None:
             matched = pair.member(name) if pair is not None else None
-            _validate_ratcheting(inner, below, place.member(name), matched, result)
+            _validate_ratcheting(inner, below, position.member(name), matched, result)
         elif schema.get("additionalProperties") is False:
-            told = f"{place.name}.{name} in body is a forbidden property"
-            result.add(invalid(place.path, name, told))
+            detail = f"{position.name}.{name} in body is a forbidden property"
+            result.add(invalid(position.path, name, detail))
     for name in schema.get("required", ()):
         if name not in value:
-            result.add(required_value(place.member(name).path))
+            result.add(required_value(position.member(name).path))
     result.passed += 1
 
 
@@ -333,63 +337,63 @@ def _members(
 
 
 def _combinators(
-    value: Any, schema: Schema, place: ValuePosition, pair: ValuePair | None, result: ValidationResult
+    value: Any, schema: Schema, position: ValuePosition, pair: ValuePair | None, result: ValidationResult
 ) -> None:
     if alternatives := schema.get("anyOf"):
-        _any_of(value, alternatives, place, pair, result)
+        _any_of(value, alternatives, position, pair, result)
     if alternatives := schema.get("oneOf"):
-        _one_of(value, alternatives, place, pair, result)
+        _one_of(value, alternatives, position, pair, result)
     if parts := schema.get("allOf"):
-        _all_of(value, parts, place, pair, result)
+        _all_of(value, parts, position, pair, result)
     refused = schema.get("not")
-    if refused is not None and not _validate_alone(value, refused, place, pair).causes:
-        result.add(_combinator_cause(place, "must not validate the schema (not)"))
+    if refused is not None and not _validate_alone(value, refused, position, pair).causes:
+        result.add(_combinator_cause(position, "must not validate the schema (not)"))
 
 
 def _validate_alone(
-    value: Any, schema: Schema, place: ValuePosition, pair: ValuePair | None
+    value: Any, schema: Schema, position: ValuePosition, pair: ValuePair | None
 ) -> ValidationResult:
     """Validate one alternative separately."""
     made = ValidationResult()
-    _validate(value, schema, place, pair, made)
+    _validate(value, schema, position, pair, made)
     return made
 
 
-def _combinator_cause(place: ValuePosition, words: str) -> Cause:
-    return invalid(place.base or ROOT_PATH, "", f"{_quote(place.name)} {words}")
+def _combinator_cause(position: ValuePosition, words: str) -> Cause:
+    return invalid(position.base or ROOT_PATH, "", f"{_quote(position.name)} {words}")
 
 
 def _any_of(
     value: Any,
     alternatives: Iterable[Schema],
-    place: ValuePosition,
+    position: ValuePosition,
     pair: ValuePair | None,
     result: ValidationResult,
 ) -> None:
     found = []
     for alternative in alternatives:
-        found.append(_validate_alone(value, alternative, place, pair))
+        found.append(_validate_alone(value, alternative, position, pair))
         if not found[-1].causes:
             result.merge(found[-1])
             return
-    result.add(_combinator_cause(place, "must validate at least one schema (anyOf)"))
+    result.add(_combinator_cause(position, "must validate at least one schema (anyOf)"))
     result.merge(_closest(found))
 
 
 def _one_of(
     value: Any,
     alternatives: Iterable[Schema],
-    place: ValuePosition,
+    position: ValuePosition,
     pair: ValuePair | None,
     result: ValidationResult,
 ) -> None:
-    found = [_validate_alone(value, alternative, place, pair) for alternative in alternatives]
+    found = [_validate_alone(value, alternative, position, pair) for alternative in alternatives]
     valid = [r for r in found if not r.causes]
     if len(valid) == 1:
         result.merge(valid[0])
         return
-    told = f"Found {len(valid)} valid alternatives" if valid else "Found none valid"
-    result.add(_combinator_cause(place, f"must validate one and only one schema (oneOf). {told}"))
+    detail = f"Found {len(valid)} valid alternatives" if valid else "Found none valid"
+    result.add(_combinator_cause(position, f"must validate one and only one schema (oneOf). {detail}"))
     if not valid:
         result.merge(_closest(found))
 
@@ -402,14 +406,14 @@ def _closest(found: list[ValidationResult]) -> ValidationResult:
 def _all_of(
     value: Any,
     parts: Iterable[Schema],
-    place: ValuePosition,
+    position: ValuePosition,
     pair: ValuePair | None,
     result: ValidationResult,
 ) -> None:
-    found = [_validate_alone(value, part, place, pair) for part in parts]
+    found = [_validate_alone(value, part, position, pair) for part in parts]
     for each in found:
         result.merge(each)
     failed = sum(bool(r.causes) for r in found)
     if failed:
         none = ". None validated" if failed == len(found) else ""
-        result.add(_combinator_cause(place, f"must validate all the schemas (allOf){none}"))
+        result.add(_combinator_cause(position, f"must validate all the schemas (allOf){none}"))

@@ -16,18 +16,18 @@ from volplane.apiserver.decode import Undecodable
 
 def validate(schema: Schema, path: str, *, root: bool = True, meta: bool = False) -> list[Cause]:
     """`root`: the schema of a resource; `meta`: inside its metadata, which is validated elsewhere."""
-    wrong = []
+    causes = []
     default = schema.get("default")
     if default is not None and not meta:
-        wrong += _default(default, schema, f"{path}.default")
+        causes += _default(default, schema, f"{path}.default")
     item = items_of(schema)
     if item is not None:
-        wrong += validate(item, f"{path}.items", root=bool(item.get(EMBEDDED)), meta=meta)
+        causes += validate(item, f"{path}.items", root=bool(item.get(EMBEDDED)), meta=meta)
     for name, inner in schema.get("properties", {}).items():
         below = meta or ((root or bool(schema.get(EMBEDDED))) and name in TYPE_META)
         here = f"{path}.properties[{name}]"
-        wrong += validate(inner, here, root=bool(inner.get(EMBEDDED)), meta=below)
-    return wrong
+        causes += validate(inner, here, root=bool(inner.get(EMBEDDED)), meta=below)
+    return causes
 
 
 def _default(default: Any, schema: Schema, path: str) -> list[Cause]:

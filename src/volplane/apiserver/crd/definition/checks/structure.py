@@ -49,71 +49,71 @@ def validate(schema: Schema, path: str) -> list[Cause]:
 
 
 def _node(schema: Schema, level: str, path: str) -> list[Cause]:
-    wrong = []
+    causes = []
     if schema.get("type") == "array" and items_of(schema) is None:
-        wrong.append(required_value(f"{path}.items", "must be specified"))
+        causes.append(required_value(f"{path}.items", "must be specified"))
     item, others = items_of(schema), additional_of(schema)
     if item is not None:
-        wrong += _node(item, "item", f"{path}.items")
+        causes += _node(item, "item", f"{path}.items")
     for name, inner in schema.get("properties", {}).items():
-        wrong += _node(inner, "field", f"{path}.properties[{name}]")
+        causes += _node(inner, "field", f"{path}.properties[{name}]")
     if schema.get("additionalProperties") is not None and level == "root":
-        wrong.append(forbidden(f"{path}.additionalProperties", "must not be used at the root"))
+        causes.append(forbidden(f"{path}.additionalProperties", "must not be used at the root"))
     if others is not None:
-        wrong += _node(others, "field", f"{path}.additionalProperties")
-    wrong += _extensions(schema, path)
+        causes += _node(others, "field", f"{path}.additionalProperties")
+    causes += _extensions(schema, path)
     alternatives = schema.get("anyOf") == _INT_OR_STRING
     first = schema.get("allOf") or [{}]
-    wrong += _values(schema, path, alternatives, first[0].get("anyOf") == _INT_OR_STRING)
-    wrong += _type(schema, level, path)
-    return wrong + _metadata(schema, level, path)
+    causes += _values(schema, path, alternatives, first[0].get("anyOf") == _INT_OR_STRING)
+    causes += _type(schema, level, path)
+    return causes + _metadata(schema, level, path)
 
 
 def _extensions(schema: Schema, path: str) -> list[Cause]:
     if not schema.get(INT_OR_STRING):
         return []
-    told = f"must be false if {INT_OR_STRING} is true"
-    return [invalid(f"{path}.{key}", True, told) for key in (PRESERVE, EMBEDDED) if schema.get(key)]
+    detail = f"must be false if {INT_OR_STRING} is true"
+    return [invalid(f"{path}.{key}", True, detail) for key in (PRESERVE, EMBEDDED) if schema.get(key)]
 
 
 def _type(schema: Schema, level: str, path: str) -> list[Cause]:
     type, here = schema.get("type", ""), f"{path}.type"
-    wrong = []
+    causes = []
     if schema.get(EMBEDDED) and type != "object":
-        told = f"must be object if {EMBEDDED} is true"
-        wrong.append(invalid(here, type, told) if type else required_value(here, told))
+        detail = f"must be object if {EMBEDDED} is true"
+        causes.append(invalid(here, type, detail) if type else required_value(here, detail))
     elif not type and not schema.get(INT_OR_STRING) and not schema.get(PRESERVE):
-        wrong.append(required_value(here, _EMPTY[level]))
+        causes.append(required_value(here, _EMPTY[level]))
     if schema.get(EMBEDDED) and schema.get("additionalProperties") is not None:
-        wrong.append(forbidden(f"{path}.additionalProperties", f"must not be used if {EMBEDDED} is set"))
+        causes.append(forbidden(f"{path}.additionalProperties", f"must not be used if {EMBEDDED} is set"))
     if level == "root" and type and type != "object":
-        wrong.append(invalid(here, type, "must be object at the root"))
+        causes.append(invalid(here, type, "must be object at the root"))
     if schema.get(EMBEDDED) and not schema.get(PRESERVE) and not schema.get("properties"):
-        told = f"must not be empty if {EMBEDDED} is true without {PRESERVE}"
-        wrong.append(required_value(f"{path}.properties", told))
-    return wrong
+        detail = f"must not be empty if {EMBEDDED} is true without {PRESERVE}"
+        causes.append(required_value(f"{path}.properties", detail))
+    return causes
 
 
 def _metadata(schema: Schema, level: str, path: str) -> list[Cause]:
     """The schema may not redefine kind, apiVersion and metadata of a resource."""
     properties = schema.get("properties", {})
     resource = level == "root" or schema.get(EMBEDDED)
-    wrong = []
+    causes = []
     for name in ("kind", "apiVersion"):
         if resource and name in properties and properties[name].get("type") != "string":
             here = f"{path}.properties[{name}].type"
-            wrong.append(invalid(here, properties[name].get("type", ""), "must be string"))
+            causes.append(invalid(here, properties[name].get("type", ""), "must be string"))
     if "metadata" not in properties:
-        return wrong
+        return causes
     here, given = f"{path}.properties[metadata]", properties["metadata"]
     if resource and given.get("type") != "object":
-        wrong.append(invalid(f"{here}.type", given.get("type", ""), "must be object"))
+        causes.append(invalid(f"{here}.type", given.get("type", ""), "must be object"))
     if level == "root" and _restricts_more_than_names(given):
-        told = (
+        detail = (
             "must not specify anything other than name and generateName, but metadata is implicitly specified"
         )
-        wrong.append(forbidden(here, told))
-    return wrong
+        causes.append(forbidden(here, detail))
+    return causes
 
 
 def _restricts_more_than_names(schema: Schema) -> bool:
@@ -123,38 +123,40 @@ def _restricts_more_than_names(schema: Schema) -> bool:
 
 def _values(schema: Schema, path: str, skip_any: bool, skip_first: bool) -> list[Cause]:
     """allOf, anyOf, oneOf and not may not declare structure."""
-    wrong = []
+    causes = []
     if not skip_any:
         for at, inner in enumerate(schema.get("anyOf", ())):
-            wrong += _nested_causes(inner, f"{path}.anyOf[{at}]")
+            causes += _nested_causes(inner, f"{path}.anyOf[{at}]")
     for at, inner in enumerate(schema.get("allOf", ())):
-        wrong += _nested_causes(inner, f"{path}.allOf[{at}]", skip_any=skip_first and at == 0)
+        causes += _nested_causes(inner, f"{path}.allOf[{at}]", skip_any=skip_first and at == 0)
     for at, inner in enumerate(schema.get("oneOf", ())):
-        wrong += _nested_causes(inner, f"{path}.oneOf[{at}]")
+        causes += _nested_causes(inner, f"{path}.oneOf[{at}]")
     if schema.get("not") is not None:
-        wrong += _nested_causes(schema["not"], f"{path}.not")
+        causes += _nested_causes(schema["not"], f"{path}.not")
     pattern = schema.get("pattern")
     if pattern:
         try:
             patterns.compile(pattern)
         except patterns.InvalidPattern as error:
-            told = f"must be a valid regular expression, but isn't: {error}"
-            wrong.append(invalid(f"{path}.pattern", pattern, told))
-    return wrong
+            detail = f"must be a valid regular expression, but isn't: {error}"
+            causes.append(invalid(f"{path}.pattern", pattern, detail))
+    return causes
 
 
 def _nested_causes(schema: Schema, path: str, *, skip_any: bool = False) -> list[Cause]:
-    wrong = _values(schema, path, skip_any, False)
+    causes = _values(schema, path, skip_any, False)
     item = items_of(schema)
     if item is not None:
-        wrong += _nested_causes(item, f"{path}.items")
+        causes += _nested_causes(item, f"{path}.items")
     for name, inner in schema.get("properties", {}).items():
-        wrong += _nested_causes(inner, f"{path}.properties[{name}]")
-    wrong += [forbidden(f"{path}.{key}", told) for key, told in _STRUCTURAL.items() if _is_given(schema, key)]
+        causes += _nested_causes(inner, f"{path}.properties[{name}]")
+    causes += [
+        forbidden(f"{path}.{key}", detail) for key, detail in _STRUCTURAL.items() if _is_given(schema, key)
+    ]
     if "metadata" in schema.get("properties", {}):
-        told = "must not be specified in a nested context"
-        wrong.append(forbidden(f"{path}.properties[metadata]", told))
-    return wrong
+        detail = "must not be specified in a nested context"
+        causes.append(forbidden(f"{path}.properties[metadata]", detail))
+    return causes
 
 
 def _is_given(schema: Schema, key: str) -> bool:
@@ -173,12 +175,12 @@ def _complete(values: Schema, schema: Schema, path: str, where: str) -> list[Cau
 def _missing_structure(values: Schema, schema: Schema | None, path: str, where: str) -> list[Cause]:
     if schema is None:
         return [required_value(path, f"because it is defined in {where}")]
-    wrong = _complete(values, schema, path, where)
+    causes = _complete(values, schema, path, where)
     item = items_of(values)
     if item is not None:
-        wrong += _missing_structure(item, items_of(schema), f"{path}.items", f"{where}.items")
+        causes += _missing_structure(item, items_of(schema), f"{path}.items", f"{where}.items")
     for name, inner in values.get("properties", {}).items():
         step = f"properties[{name}]"
         known = schema.get("properties", {}).get(name)
-        wrong += _missing_structure(inner, known, f"{path}.{step}", f"{where}.{step}")
-    return wrong
+        causes += _missing_structure(inner, known, f"{path}.{step}", f"{where}.{step}")
+    return causes

@@ -1,4 +1,4 @@
-"""Logs and exec: the server stands between the client and the node."""
+"""Logs and exec: the server relays between the client and the node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPEECH = b"word " * 40_000
 
 
 class Node:
-    """A kubelet that tells what it was asked and echoes what it is sent."""
+    """A kubelet that records requests and echoes what it receives."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, str]] = []
@@ -49,7 +49,7 @@ class Node:
 
 
 async def _shout(socket: websocket.WebSocket) -> None:
-    """What comes in on channel 0 goes out on channel 1."""
+    """Echo channel 0 on channel 1."""
     while (message := await socket.receive()) is not None:
         assert isinstance(message, bytes)
         await socket.send(b"\1" + message[1:].upper())
@@ -62,13 +62,13 @@ async def _lines() -> AsyncIterator[bytes]:
 
 @asynccontextmanager
 async def on_a_node(api: Any) -> AsyncIterator[Node]:
-    """A pod `p` on a node that really listens."""
+    """Run a pod `p` on a node with a listening kubelet."""
     node = Node()
     pair = api.server.authority.server("kubelet", ("127.0.0.1",))
     ca = str(api.server.authority.pair.cert_path)
     context = tls.server_context(str(pair.cert_path), str(pair.key_path), ca)
     listener = await web.serve(node, ssl=context)
-    local = api.server.local()
+    local = api.server.in_process_transport()
     await api.post("/api/v1/nodes", {"metadata": {"name": "n1"}})
     status = {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
@@ -99,7 +99,7 @@ async def test_logs_come_from_the_node(served: Any) -> None:
         assert node.peers == ["kube-apiserver-kubelet-client"]
 
 
-async def test_what_the_node_refuses_is_a_status(served: Any) -> None:
+async def test_an_error_of_the_node_becomes_a_status(served: Any) -> None:
     async with served() as api, on_a_node(api):
         refused = await api.get(f"{DEFAULT}/pods/p/log?previous=true")
         assert (refused.status, refused.json["reason"]) == (400, "BadRequest")
@@ -136,7 +136,7 @@ async def test_exec_is_relayed_byte_by_byte(served: Any) -> None:
 
 
 class Line(asyncio.Transport):
-    """A connection's end that keeps what is written to it."""
+    """One end of a connection, which records what is written to it."""
 
     def __init__(self, *, closing: bool = False) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class Line(asyncio.Transport):
         self.closing = True
 
 
-async def test_the_last_words_of_a_node_that_hangs_up_reach_a_client_that_still_speaks() -> None:
+async def test_the_last_output_of_a_disconnecting_node_reaches_a_client_that_still_writes() -> None:
     client, flow = Line(), Flow()
     flow.pause()  # the client reads slowly
     near = web.Stream(client, flow, b"and another thing")
@@ -164,7 +164,7 @@ async def test_the_last_words_of_a_node_that_hangs_up_reach_a_client_that_still_
     assert client.closing
 
 
-async def test_a_refusal_before_the_upgrade_is_a_status(served: Any) -> None:
+async def test_an_error_before_the_upgrade_becomes_a_status(served: Any) -> None:
     async with served() as api, on_a_node(api):
         headers = [("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1")]
         path = f"{DEFAULT}/pods/p/exec?command=refuse"
@@ -189,7 +189,7 @@ async def test_a_node_is_reached_through_its_proxy(served: Any) -> None:
         assert (await api.get("/api/v1/nodes/nowhere/proxy/healthz")).status == 404
 
 
-async def test_the_token_among_the_protocols_stays_here(served: Any) -> None:
+async def test_the_token_among_the_subprotocols_is_not_forwarded(served: Any) -> None:
     async with served() as api, on_a_node(api) as node:
         token = base64.urlsafe_b64encode(api.server.admin_token.encode()).rstrip(b"=").decode()
         offered = f"base64url.bearer.authorization.k8s.io.{token}, v5.channel.k8s.io"

@@ -36,7 +36,7 @@ from volplane.apiserver import (
 )
 from volplane.apiserver.audit import AuditLog, RequestInfo
 from volplane.apiserver.auth.authenticate import Authenticator
-from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain, forbidden_error
+from volplane.apiserver.auth.authorize import Attributes, AuthorizerChain, forbidden_error
 from volplane.apiserver.auth.impersonate import resolve_impersonation
 from volplane.apiserver.auth.issuer import openid_configuration
 from volplane.apiserver.auth.well_known_users import ANONYMOUS
@@ -175,7 +175,7 @@ class ApiServerApp:
             info.impersonated = other
         return other
 
-    def _authorize(self, user: RequestUser, attributes: AuthorizationAttributes, info: RequestInfo) -> None:
+    def _authorize(self, user: RequestUser, attributes: Attributes, info: RequestInfo) -> None:
         """Raise Forbidden unless the user may do it."""
         info.attributes = attributes
         info.decision = self.authorizer.authorize(user, attributes)
@@ -224,7 +224,7 @@ class ApiServerApp:
         request: Request,
         user: RequestUser,
         entry: ServedResource,
-        attributes: AuthorizationAttributes,
+        attributes: Attributes,
         target: RequestTarget,
     ) -> ApiCall:
         verb = attributes.verb
@@ -243,7 +243,7 @@ class ApiServerApp:
             check_access=partial(self._require_verb, user, attributes),
         )
 
-    def _require_verb(self, user: RequestUser, attributes: AuthorizationAttributes, verb: str) -> None:
+    def _require_verb(self, user: RequestUser, attributes: Attributes, verb: str) -> None:
         self.authorizer.require(user, structs.replace(attributes, verb=verb))
 
     async def _serve_non_resource(self, request: Request, user: RequestUser, info: RequestInfo) -> Reply:

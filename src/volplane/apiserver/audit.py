@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from volplane.api.errors import APIError
-from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizationDecision
+from volplane.apiserver.auth.authorize import Attributes, Decision
 from volplane.apiserver.strategy import RequestUser
 from volplane.base import clock, metrics
 from volplane.web import Request, Response, Upgraded
@@ -59,9 +59,9 @@ class RequestInfo:
         self.annotations: Mapping[str, str] = {}
         self.user: RequestUser | None = None
         self.impersonated: RequestUser | None = None
-        self.attributes: AuthorizationAttributes | None = None
+        self.attributes: Attributes | None = None
         self.version = ""
-        self.decision: AuthorizationDecision | None = None
+        self.decision: Decision | None = None
         self.error: APIError | None = None
 
 
@@ -223,7 +223,7 @@ def _sources(request: Request) -> list[str]:
     return [*through, *([request.remote] if request.remote not in through else [])]
 
 
-def _object(attributes: AuthorizationAttributes, version: str) -> dict[str, str]:
+def _object(attributes: Attributes, version: str) -> dict[str, str]:
     fields = {
         "resource": attributes.plural,
         "namespace": attributes.namespace,

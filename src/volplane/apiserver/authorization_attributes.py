@@ -9,7 +9,7 @@ from __future__ import annotations
 from volplane.api import name_validation
 from volplane.api.selectors import FieldMatcher, InvalidSelector
 from volplane.apiserver import query_options
-from volplane.apiserver.auth.authorize import AuthorizationAttributes
+from volplane.apiserver.auth.authorize import Attributes
 from volplane.apiserver.paths import RequestTarget
 from volplane.web import Request
 
@@ -29,7 +29,7 @@ def verb_of(request: Request, target: RequestTarget) -> str:
             return _VERBS.get(method, method.lower())
 
 
-def attributes_of(request: Request, target: RequestTarget, verb: str) -> AuthorizationAttributes:
+def attributes_of(request: Request, target: RequestTarget, verb: str) -> Attributes:
     name, fields = target.name, ""
     if verb in _SELECTING and "fieldSelector" in request.query.raw:
         fields = request.query.get("fieldSelector")
@@ -37,13 +37,11 @@ def attributes_of(request: Request, target: RequestTarget, verb: str) -> Authori
     namespace = target.namespace
     if target.plural == "namespaces" and not target.group:
         namespace = target.name
-    return AuthorizationAttributes(
-        verb, target.group, target.plural, namespace, name, target.subresource, fields=fields
-    )
+    return Attributes(verb, target.group, target.plural, namespace, name, target.subresource, fields=fields)
 
 
-def path_attributes(request: Request) -> AuthorizationAttributes:
-    return AuthorizationAttributes(request.method.lower(), path=request.path)
+def path_attributes(request: Request) -> Attributes:
+    return Attributes(request.method.lower(), path=request.path)
 
 
 def selected_name(selector: str) -> str:

@@ -24,12 +24,9 @@ from volplane.store import RecordTooLarge, Store, StoreEvent, StoreRecord, Write
 OBJECT_LIMIT = 1536 * 1024 - 4 * 1024
 
 _TRACED = {
-    "nodes": "node",
-    "pods": "pod",
-    "persistentvolumeclaims": "pvc",
-    "persistentvolumes": "pv",
+    "nodes": "node", "pods": "pod", "persistentvolumeclaims": "pvc", "persistentvolumes": "pv",
     "volumeattachments.storage.k8s.io": "va",
-}
+}  # fmt: skip
 
 
 def check_size(value: bytes, held: bytes = b"") -> None:

@@ -181,12 +181,6 @@ async def on_post(
 
 
 HANDLERS: Mapping[str, Handler] = {
-    "create": on_create,
-    "get": on_get,
-    "list": on_list,
-    "watch": on_watch,
-    "update": on_update,
-    "patch": on_patch,
-    "delete": on_delete,
-    "deletecollection": on_delete_collection,
-}
+    "create": on_create, "get": on_get, "list": on_list, "watch": on_watch, "update": on_update,
+    "patch": on_patch, "delete": on_delete, "deletecollection": on_delete_collection,
+}  # fmt: skip

@@ -20,7 +20,7 @@ from volplane.api.errors import NotFound
 from volplane.api.kinds import Kind
 from volplane.api.meta import DeleteOptions, Resource
 from volplane.apiserver import subresources
-from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
+from volplane.apiserver.auth.authorize import Attributes, AuthorizerChain
 from volplane.apiserver.authorization_attributes import selected_name
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.canonical_quantities import canonicalize_quantities
@@ -205,19 +205,17 @@ class InProcessTransport:
         )
         return entry, call
 
-    def _require_verb(self, attrs: AuthorizationAttributes, verb: str) -> None:
+    def _require_verb(self, attrs: Attributes, verb: str) -> None:
         self._authority.require(self._user, structs.replace(attrs, verb=verb))
 
 
 def _attributes(
     verb: str, kind: Kind, namespace: str, name: str, subresource: str, fields: str
-) -> AuthorizationAttributes:
+) -> Attributes:
     if kind.resource == "namespaces":
         namespace = name
     named = name or (selected_name(fields) if fields else "")
-    return AuthorizationAttributes(
-        verb, kind.group, kind.plural, namespace, named, subresource, fields=fields
-    )
+    return Attributes(verb, kind.group, kind.plural, namespace, named, subresource, fields=fields)
 
 
 @asynccontextmanager

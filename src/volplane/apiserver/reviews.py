@@ -36,7 +36,7 @@ from volplane.api.meta import ObjectMeta
 from volplane.apiserver import decode, query_options, responses
 from volplane.apiserver.auth import review_selectors
 from volplane.apiserver.auth.authenticate import AUDIENCES, Authenticator
-from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
+from volplane.apiserver.auth.authorize import Attributes, AuthorizerChain
 from volplane.apiserver.auth.go_format import aggregate_errors
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.negotiation import negotiate
@@ -188,8 +188,8 @@ def _access_status(
     )
 
 
-def _resource_attributes(about: ResourceAttributes, fields: str) -> AuthorizationAttributes:
-    return AuthorizationAttributes(
+def _resource_attributes(about: ResourceAttributes, fields: str) -> Attributes:
+    return Attributes(
         about.verb, about.group, about.resource, about.namespace, about.name, about.subresource, fields=fields
     )
 
@@ -214,12 +214,8 @@ def _parse_errors(which: str, causes: bool, left: object) -> list[str]:
     return [f"spec.resourceAttributes.{which} {part} due to parse error"] if causes else []
 
 
-def _path_attributes(about: NonResourceAttributes | None) -> AuthorizationAttributes:
-    return (
-        AuthorizationAttributes(about.verb, path=about.path)
-        if about is not None
-        else AuthorizationAttributes("")
-    )
+def _path_attributes(about: NonResourceAttributes | None) -> Attributes:
+    return Attributes(about.verb, path=about.path) if about is not None else Attributes("")
 
 
 def _rules(server: ReviewServer, call: ApiCall, review: SelfSubjectRulesReview) -> SelfSubjectRulesReview:

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from volplane.api.meta import Resource
-from volplane.apiserver.auth.authorize import AuthorizationAttributes
+from volplane.apiserver.auth.authorize import Attributes
 from volplane.apiserver.in_process_server import InProcessServer
 from volplane.apiserver.in_process_transport import InProcessTransport
 from volplane.apiserver.strategy import RequestUser
@@ -33,12 +33,10 @@ log = logging.getLogger(__name__)
 # What an account may do that was made for that sidecar. It is much: whoever may create volumes can reach the
 # files of every node.
 MADE_FOR = {
-    "csi-provisioner": AuthorizationAttributes("create", plural="persistentvolumes"),
-    "csi-attacher": AuthorizationAttributes(
-        "patch", "storage.k8s.io", "volumeattachments", subresource="status"
-    ),
-    "csi-resizer": AuthorizationAttributes("patch", plural="persistentvolumeclaims", subresource="status"),
-    "csi-snapshotter": AuthorizationAttributes(
+    "csi-provisioner": Attributes("create", plural="persistentvolumes"),
+    "csi-attacher": Attributes("patch", "storage.k8s.io", "volumeattachments", subresource="status"),
+    "csi-resizer": Attributes("patch", plural="persistentvolumeclaims", subresource="status"),
+    "csi-snapshotter": Attributes(
         "update", "snapshot.storage.k8s.io", "volumesnapshotcontents", subresource="status"
     ),
 }

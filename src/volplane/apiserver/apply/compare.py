@@ -30,18 +30,10 @@ _WHEN_SET, _WHEN_NOT_NONE, _ALWAYS = range(3)
 _VALUES = frozenset({"date-time", "micro-time", "quantity", "int-or-string"})  # structs in Go
 _LISTS = frozenset({("PodSpec", "containers"), ("CSINodeSpec", "drivers")})  # present even when empty
 # Fields without owners: the identity of an object, and what the server sets.
-UNOWNED_METADATA = frozenset(
-    {
-        "name",
-        "namespace",
-        "creationTimestamp",
-        "selfLink",
-        "uid",
-        "generation",
-        "managedFields",
-        "resourceVersion",
-    }
-)
+UNOWNED_METADATA = frozenset({
+    "name", "namespace", "creationTimestamp", "selfLink", "uid", "generation", "managedFields",
+    "resourceVersion",
+})  # fmt: skip
 
 
 LEAF: Fields = {}  # shared: sets are never modified

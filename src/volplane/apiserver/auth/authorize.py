@@ -17,7 +17,7 @@ from volplane.apiserver.auth.well_known_users import MASTERS
 from volplane.apiserver.strategy import RequestUser
 
 
-class AuthorizationAttributes(Struct, frozen=True):
+class Attributes(Struct, frozen=True):
     """What a request asks to do: a verb on a resource, or on a non-resource path."""
 
     verb: str
@@ -34,13 +34,13 @@ class AuthorizationAttributes(Struct, frozen=True):
         return f"{self.plural}/{self.subresource}" if self.subresource else self.plural
 
 
-class AuthorizationDecision(NamedTuple):
+class Decision(NamedTuple):
     allowed: bool
     reason: str = ""
 
 
-ALLOWED = AuthorizationDecision(True)
-NO_OPINION = AuthorizationDecision(False)
+ALLOWED = Decision(True)
+NO_OPINION = Decision(False)
 
 
 class ResolvedRules(NamedTuple):
@@ -52,13 +52,13 @@ class ResolvedRules(NamedTuple):
 
 
 class Authorizer(Protocol):
-    def authorize(self, user: RequestUser, attrs: AuthorizationAttributes) -> AuthorizationDecision: ...
+    def authorize(self, user: RequestUser, attrs: Attributes) -> Decision: ...
 
     def rules_for(self, user: RequestUser, namespace: str) -> ResolvedRules: ...
 
 
 class SystemMasters:
-    def authorize(self, user: RequestUser, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+    def authorize(self, user: RequestUser, attrs: Attributes) -> Decision:
         return ALLOWED if MASTERS in user.groups else NO_OPINION
 
     def rules_for(self, user: RequestUser, namespace: str) -> ResolvedRules:
@@ -71,7 +71,7 @@ class AuthorizerChain:
     def __init__(self, authorizers: Sequence[Authorizer]) -> None:
         self._authorizers = tuple(authorizers)
 
-    def authorize(self, user: RequestUser, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+    def authorize(self, user: RequestUser, attrs: Attributes) -> Decision:
         reasons = []
         for authorizer in self._authorizers:
             decision = authorizer.authorize(user, attrs)
@@ -79,12 +79,12 @@ class AuthorizerChain:
                 return decision
             if decision.reason:
                 reasons.append(decision.reason)
-        return AuthorizationDecision(False, "\n".join(reasons)) if reasons else NO_OPINION
+        return Decision(False, "\n".join(reasons)) if reasons else NO_OPINION
 
-    def allows(self, user: RequestUser, attrs: AuthorizationAttributes) -> bool:
+    def allows(self, user: RequestUser, attrs: Attributes) -> bool:
         return self.authorize(user, attrs).allowed
 
-    def require(self, user: RequestUser, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+    def require(self, user: RequestUser, attrs: Attributes) -> Decision:
         """Raise Forbidden unless an authorizer allows it."""
         decision = self.authorize(user, attrs)
         if decision.allowed:
@@ -100,7 +100,7 @@ class AuthorizerChain:
         )
 
 
-def forbidden_error(user: RequestUser, attrs: AuthorizationAttributes, reason: str) -> Forbidden:
+def forbidden_error(user: RequestUser, attrs: Attributes, reason: str) -> Forbidden:
     why = _escape_html(_describe_denial(user, attrs))
     if reason:
         why = f"{why}: {reason}"
@@ -112,7 +112,7 @@ def forbidden_error(user: RequestUser, attrs: AuthorizationAttributes, reason: s
     return Forbidden(f"{subject} is forbidden: {why}", details={key: value for key, value in about if value})
 
 
-def _describe_denial(user: RequestUser, attrs: AuthorizationAttributes) -> str:
+def _describe_denial(user: RequestUser, attrs: Attributes) -> str:
     if not attrs.plural:
         return f'User "{user.name}" cannot {attrs.verb} path "{attrs.path}"'
     where = f'in the namespace "{attrs.namespace}"' if attrs.namespace else "at the cluster scope"

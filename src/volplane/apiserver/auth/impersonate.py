@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from volplane.api import names
 from volplane.api.errors import BadRequest
-from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
+from volplane.apiserver.auth.authorize import Attributes, AuthorizerChain
 from volplane.apiserver.auth.well_known_users import (
     ACCOUNT_PREFIX,
     ANONYMOUS,
@@ -37,8 +37,8 @@ class _ImpersonatedIdentity(NamedTuple):
     group: str = ""
     key: str = ""
 
-    def attributes(self) -> AuthorizationAttributes:
-        return AuthorizationAttributes(VERB, self.group, self.plural, self.namespace, self.name, self.key)
+    def attributes(self) -> Attributes:
+        return Attributes(VERB, self.group, self.plural, self.namespace, self.name, self.key)
 
     def __str__(self) -> str:
         version = f"{GROUP}/v1" if self.group else ""

@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 from volplane.api.certificates import CertificateSigningRequest
 from volplane.api.errors import Forbidden
 from volplane.apiserver.auth.admission import AdmissionPlugin
-from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
+from volplane.apiserver.auth.authorize import Attributes, AuthorizerChain
 from volplane.apiserver.auth.well_known_users import MASTERS
 from volplane.apiserver.strategies.certificatesigningrequests import parse_request
 from volplane.apiserver.strategy import ApiCall
@@ -51,7 +51,7 @@ class SignerAuthorization(AdmissionPlugin):
     def _require(self, call: ApiCall, verb: str, request: CertificateSigningRequest) -> None:
         signer = request.spec.signer_name
         names = (signer, f"{signer.partition('/')[0]}/*")
-        choices = (AuthorizationAttributes(verb, call.kind.group, "signers", name=name) for name in names)
+        choices = (Attributes(verb, call.kind.group, "signers", name=name) for name in names)
         if not any(self._authorizer.allows(call.user, attrs) for attrs in choices):
             why = f'user not permitted to {verb} requests with signerName "{signer}"'
             raise Forbidden.to(call.kind, request.name, why)

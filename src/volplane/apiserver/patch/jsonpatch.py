@@ -123,12 +123,8 @@ def _test(root: Any, operation: Mapping[str, Any]) -> Any:
 
 
 _OPERATIONS: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = {
-    "add": _add,
-    "remove": _remove,
-    "replace": _replace,
-    "move": _move,
-    "test": _test,
-}
+    "add": _add, "remove": _remove, "replace": _replace, "move": _move, "test": _test,
+}  # fmt: skip
 
 
 def _text(operation: Mapping[str, Any], name: str) -> str:

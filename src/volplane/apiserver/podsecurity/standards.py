@@ -168,23 +168,10 @@ def _is_allowed_annotation(value: str) -> bool:
     return value in ("", "runtime/default") or value.startswith("localhost/")
 
 
-_DEFAULT_CAPABILITIES = frozenset(
-    [
-        "AUDIT_WRITE",
-        "CHOWN",
-        "DAC_OVERRIDE",
-        "FOWNER",
-        "FSETID",
-        "KILL",
-        "MKNOD",
-        "NET_BIND_SERVICE",
-        "SETFCAP",
-        "SETGID",
-        "SETPCAP",
-        "SETUID",
-        "SYS_CHROOT",
-    ]
-)
+_DEFAULT_CAPABILITIES = frozenset([
+    "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE",
+    "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
+])  # fmt: skip
 
 
 def _capabilities_baseline(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation | None:
@@ -329,15 +316,10 @@ def _seccomp_baseline(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViolation |
     return PodSecurityViolation("seccompProfile", detail)
 
 
-_SYSCTLS = frozenset(
-    {
-        "kernel.shm_rmid_forced",
-        "net.ipv4.ip_local_port_range",
-        "net.ipv4.tcp_syncookies",
-        "net.ipv4.ping_group_range",
-        "net.ipv4.ip_unprivileged_port_start",
-    }
-)
+_SYSCTLS = frozenset({
+    "kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies",
+    "net.ipv4.ping_group_range", "net.ipv4.ip_unprivileged_port_start",
+})  # fmt: skip
 _SYSCTLS_27 = _SYSCTLS | {"net.ipv4.ip_local_reserved_ports"}
 _SYSCTLS_29 = _SYSCTLS_27 | {
     "net.ipv4.tcp_keepalive_time",
@@ -395,16 +377,9 @@ def _capabilities_restricted(meta: ObjectMeta, spec: PodSpec) -> PodSecurityViol
 
 
 _VOLUMES = [
-    "config_map",
-    "csi",
-    "downward_api",
-    "empty_dir",
-    "ephemeral",
-    "image",
-    "persistent_volume_claim",
-    "projected",
-    "secret",
-]
+    "config_map", "csi", "downward_api", "empty_dir", "ephemeral", "image", "persistent_volume_claim",
+    "projected", "secret",
+]  # fmt: skip
 _VOLUME_TYPES = {
     field.name: field.encode_name
     for field in structs.fields(Volume)

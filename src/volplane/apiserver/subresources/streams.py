@@ -27,15 +27,8 @@ PATIENCE = 30.0  # seconds until the node's response starts
 _ADDRESSES = ("InternalIP", "Hostname", "ExternalIP")
 _KUBELET_OPTIONS: Mapping[str, str] = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}
 _LOG_OPTIONS = (
-    "follow",
-    "previous",
-    "timestamps",
-    "tailLines",
-    "sinceSeconds",
-    "sinceTime",
-    "limitBytes",
-    "stream",
-)
+    "follow", "previous", "timestamps", "tailLines", "sinceSeconds", "sinceTime", "limitBytes", "stream",
+)  # fmt: skip
 _PROTOCOL = "sec-websocket-protocol"
 _FORWARDED = (
     "connection",

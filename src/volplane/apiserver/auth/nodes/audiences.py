@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Volume
 from volplane.api.storage import CSIDriver
-from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
+from volplane.apiserver.auth.authorize import Attributes, AuthorizerChain
 from volplane.apiserver.auth.go_format import aggregate_errors, go_quote
 from volplane.apiserver.auth.nodes import references
 from volplane.apiserver.strategy import ApiCall, ObjectReader
@@ -34,7 +34,7 @@ async def audience_error(
             errors.append(str(lost))
     if errors:
         return f"error validating audience {go_quote(audience)}: {aggregate_errors(errors)}"
-    attrs = AuthorizationAttributes(VERB, "", audience, call.namespace, call.name)
+    attrs = Attributes(VERB, "", audience, call.namespace, call.name)
     if audience and authorizer.allows(call.user, attrs):
         return ""
     return (

@@ -12,8 +12,8 @@ from volplane.api.selectors import FieldMatcher, InvalidSelector
 from volplane.apiserver.auth.authorize import (
     ALLOWED,
     NO_OPINION,
-    AuthorizationAttributes,
-    AuthorizationDecision,
+    Attributes,
+    Decision,
     ResolvedRules,
 )
 from volplane.apiserver.auth.nodes.graph import ACCOUNT, CLAIM, CONFIG_MAP, SECRET, NodeGraph
@@ -31,9 +31,7 @@ class NodeAuthorizer:
     def __init__(self, graph: NodeGraph) -> None:
         self._graph = graph
         self._rules = UserRules([Grant(rule, ALLOWED) for rule in NODE_RULES], [])
-        self._rules_by_resource: Mapping[
-            tuple[str, str], Callable[[str, AuthorizationAttributes], AuthorizationDecision]
-        ] = {
+        self._rules_by_resource: Mapping[tuple[str, str], Callable[[str, Attributes], Decision]] = {
             ("", SECRET): self._readable,
             ("", CONFIG_MAP): self._readable,
             ("", CLAIM): self._claim,
@@ -48,7 +46,7 @@ class NodeAuthorizer:
             ("resource.k8s.io", "resourceslices"): _slice,
         }
 
-    def authorize(self, user: RequestUser, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+    def authorize(self, user: RequestUser, attrs: Attributes) -> Decision:
         node = node_name_of(user)
         if node is None:
             return NO_OPINION
@@ -66,7 +64,7 @@ class NodeAuthorizer:
 
     # --- what depends on the pods of the node
 
-    def _readable(self, node: str, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+    def _readable(self, node: str, attrs: Attributes) -> Decision:
         """Secrets, ConfigMaps and ServiceAccounts: only single objects, by name."""
         if attrs.verb not in _READ:
             return _deny("can only read resources of this type")
@@ -76,38 +74,38 @@ class NodeAuthorizer:
             return _deny("can only read namespaced object of this type")
         return self._referenced_object(node, attrs)
 
-    def _referenced_object(self, node: str, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+    def _referenced_object(self, node: str, attrs: Attributes) -> Decision:
         if not attrs.name:
             return _deny("No Object name found")
         return _decide_related(
             node, self._graph.uses_object(node, attrs.plural, f"{attrs.namespace}/{attrs.name}")
         )
 
-    def _claim(self, node: str, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+    def _claim(self, node: str, attrs: Attributes) -> Decision:
         if attrs.subresource == "status":
             if attrs.verb not in ("update", "patch"):
                 return _deny("can only get/update/patch this type")
             return self._referenced_object(node, attrs)
         return _only_get(attrs) or self._referenced_object(node, attrs)
 
-    def _volume(self, node: str, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+    def _volume(self, node: str, attrs: Attributes) -> Decision:
         return (
             _only_get(attrs)
             or _require_name(attrs)
             or _decide_related(node, self._graph.uses_volume(node, attrs.name))
         )
 
-    def _attachment(self, node: str, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+    def _attachment(self, node: str, attrs: Attributes) -> Decision:
         return (
             _only_get(attrs)
             or _require_name(attrs)
             or _decide_related(node, self._graph.has_attachment(node, attrs.name))
         )
 
-    def _device_claim(self, node: str, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+    def _device_claim(self, node: str, attrs: Attributes) -> Decision:
         return _only_get(attrs) or _require_name(attrs) or _decide_related(node, False)
 
-    def _account(self, node: str, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+    def _account(self, node: str, attrs: Attributes) -> Decision:
         if attrs.verb == "get" and not attrs.subresource:
             return self._readable(node, attrs)
         if attrs.verb != "create" or not attrs.name:
@@ -118,7 +116,7 @@ class NodeAuthorizer:
             node, self._graph.uses_object(node, ACCOUNT, f"{attrs.namespace}/{attrs.name}")
         )
 
-    def _pod(self, node: str, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+    def _pod(self, node: str, attrs: Attributes) -> Decision:
         match attrs.subresource, attrs.verb:
             case "", "get":
                 return self._own_pod(node, attrs)
@@ -136,12 +134,12 @@ class NodeAuthorizer:
                 return ALLOWED
         return NO_OPINION
 
-    def _own_pod(self, node: str, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+    def _own_pod(self, node: str, attrs: Attributes) -> Decision:
         return _require_name(attrs) or _decide_related(
             node, self._graph.runs_pod(node, f"{attrs.namespace}/{attrs.name}")
         )
 
-    def _node(self, node: str, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+    def _node(self, node: str, attrs: Attributes) -> Decision:
         match attrs.subresource, attrs.verb:
             case "", ("create" | "update" | "patch"):
                 return ALLOWED
@@ -156,32 +154,32 @@ class NodeAuthorizer:
         return NO_OPINION
 
 
-def _deny(reason: str) -> AuthorizationDecision:
-    return AuthorizationDecision(False, reason)
+def _deny(reason: str) -> Decision:
+    return Decision(False, reason)
 
 
-def _decide_related(node: str, is_related: bool) -> AuthorizationDecision:
+def _decide_related(node: str, is_related: bool) -> Decision:
     return ALLOWED if is_related else _deny(f"no relationship found between node '{node}' and this object")
 
 
-def _only_get(attrs: AuthorizationAttributes) -> AuthorizationDecision | None:
+def _only_get(attrs: Attributes) -> Decision | None:
     if attrs.verb != "get":
         return _deny("can only get individual resources of this type")
     return _deny("cannot get subresource") if attrs.subresource else None
 
 
-def _require_name(attrs: AuthorizationAttributes) -> AuthorizationDecision | None:
+def _require_name(attrs: Attributes) -> Decision | None:
     return None if attrs.name else _deny("No Object name found")
 
 
-def _selects(attrs: AuthorizationAttributes, node: str) -> bool:
+def _selects(attrs: Attributes, node: str) -> bool:
     try:
         return bool(attrs.fields) and FieldMatcher.parse(attrs.fields).required_value("spec.nodeName") == node
     except InvalidSelector:
         return False
 
 
-def _lease(node: str, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+def _lease(node: str, attrs: Attributes) -> Decision:
     if attrs.verb not in _OWN:
         return _deny("can only get, create, update, patch, or delete a node lease")
     if attrs.namespace != LEASES:
@@ -192,7 +190,7 @@ def _lease(node: str, attrs: AuthorizationAttributes) -> AuthorizationDecision:
     return ALLOWED
 
 
-def _csinode(node: str, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+def _csinode(node: str, attrs: Attributes) -> Decision:
     if attrs.verb not in _OWN:
         return _deny("can only get, create, update, patch, or delete a CSINode")
     if attrs.subresource:
@@ -202,7 +200,7 @@ def _csinode(node: str, attrs: AuthorizationAttributes) -> AuthorizationDecision
     return ALLOWED
 
 
-def _slice(node: str, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+def _slice(node: str, attrs: Attributes) -> Decision:
     if attrs.subresource:
         return _deny("cannot authorize ResourceSlice subresources")
     if attrs.verb == "create":

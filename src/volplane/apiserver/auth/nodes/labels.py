@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_KUBELET = frozenset(
-    {
-        "kubernetes.io/hostname",
-        "kubernetes.io/os",
-        "kubernetes.io/arch",
-        "topology.kubernetes.io/zone",
-        "topology.kubernetes.io/region",
-        "failure-domain.beta.kubernetes.io/zone",
-        "failure-domain.beta.kubernetes.io/region",
-        "node.kubernetes.io/instance-type",
-        "beta.kubernetes.io/instance-type",
-        "beta.kubernetes.io/os",
-        "beta.kubernetes.io/arch",
-    }
-)
+_KUBELET = frozenset({
+    "kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch", "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region", "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
+})  # fmt: skip
 _KUBELET_SPACES = ("kubelet.kubernetes.io", "node.kubernetes.io")
 _RESERVED = ("kubernetes.io", "k8s.io")
 _RESTRICTED = ("node-restriction.kubernetes.io",)

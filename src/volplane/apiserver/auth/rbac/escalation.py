@@ -15,7 +15,7 @@ from volplane.api.errors import Forbidden, NotFound
 from volplane.api.meta import ObjectMeta
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef
 from volplane.apiserver.auth.admission import AdmissionPlugin
-from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
+from volplane.apiserver.auth.authorize import Attributes, AuthorizerChain
 from volplane.apiserver.auth.go_format import aggregate_errors, go_list, go_quote
 from volplane.apiserver.auth.rbac.rules import FULL_AUTHORITY, compact_rules, format_rule, missing_rules
 from volplane.apiserver.auth.rbac.user_rules import Rbac
@@ -56,7 +56,7 @@ class EscalationCheck(AdmissionPlugin):
 
     def _check_role(self, call: ApiCall, old: Role | ClusterRole | None, new: Role | ClusterRole) -> None:
         kind = call.kind
-        attrs = AuthorizationAttributes("escalate", kind.group, kind.plural, call.namespace, call.name)
+        attrs = Attributes("escalate", kind.group, kind.plural, call.namespace, call.name)
         if self._authorizer.allows(call.user, attrs):
             return
         self._require(call, new.name, new.rules)
@@ -70,7 +70,7 @@ class EscalationCheck(AdmissionPlugin):
         plural = _PLURALS.get(reference.kind)
         if plural is None:
             return  # validation reports it
-        attrs = AuthorizationAttributes("bind", reference.api_group, plural, call.namespace, reference.name)
+        attrs = Attributes("bind", reference.api_group, plural, call.namespace, reference.name)
         if self._authorizer.allows(call.user, attrs):
             return
         self._require(call, binding.name, await self._rules(reference, call.namespace))

@@ -20,8 +20,8 @@ from volplane.api.rbac import (
 )
 from volplane.apiserver.auth.authorize import (
     NO_OPINION,
-    AuthorizationAttributes,
-    AuthorizationDecision,
+    Attributes,
+    Decision,
     ResolvedRules,
 )
 from volplane.apiserver.auth.go_format import aggregate_errors
@@ -37,7 +37,7 @@ SubjectKey = tuple[str, str]  # "User" or "Group", and the name
 
 class Grant(NamedTuple):
     rule: PolicyRule
-    decision: AuthorizationDecision  # if this rule allows the request
+    decision: Decision  # if this rule allows the request
 
 
 class UserRules:
@@ -47,10 +47,10 @@ class UserRules:
         self.grants = grants
         self.errors = errors
         reason = f"RBAC: {aggregate_errors(errors)}" if errors else ""
-        self._no = AuthorizationDecision(False, reason) if reason else NO_OPINION
-        self._answers: dict[tuple[str, ...], tuple[AuthorizationDecision, list[Grant]]] = {}
+        self._no = Decision(False, reason) if reason else NO_OPINION
+        self._answers: dict[tuple[str, ...], tuple[Decision, list[Grant]]] = {}
 
-    def authorize(self, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+    def authorize(self, attrs: Attributes) -> Decision:
         plural = attrs.plural
         key = (attrs.verb, attrs.group, plural, attrs.subresource) if plural else (attrs.verb, attrs.path)
         answer = self._answers.get(key)
@@ -64,7 +64,7 @@ class UserRules:
                     return grant.decision
         return decision
 
-    def _resource(self, attrs: AuthorizationAttributes) -> tuple[AuthorizationDecision, list[Grant]]:
+    def _resource(self, attrs: Attributes) -> tuple[Decision, list[Grant]]:
         """Return the decision for any name, and the rules that allow only certain names."""
         fitting = [
             grant
@@ -76,15 +76,15 @@ class UserRules:
                 return grant.decision, []
         return self._no, fitting
 
-    def _path(self, attrs: AuthorizationAttributes) -> tuple[AuthorizationDecision, list[Grant]]:
+    def _path(self, attrs: Attributes) -> tuple[Decision, list[Grant]]:
         for grant in self.grants:
             if allows_path(grant.rule, attrs.verb, attrs.path):
                 return grant.decision, []
         return self._no, []
 
     def _cache_answer(
-        self, key: tuple[str, ...], answer: tuple[AuthorizationDecision, list[Grant]]
-    ) -> tuple[AuthorizationDecision, list[Grant]]:
+        self, key: tuple[str, ...], answer: tuple[Decision, list[Grant]]
+    ) -> tuple[Decision, list[Grant]]:
         if len(self._answers) >= CACHED:
             self._answers.clear()
         self._answers[key] = answer
@@ -104,7 +104,7 @@ class Rbac:
 
     # --- queries
 
-    def authorize(self, user: RequestUser, attrs: AuthorizationAttributes) -> AuthorizationDecision:
+    def authorize(self, user: RequestUser, attrs: Attributes) -> Decision:
         view = self._views.get((user.name, user.groups, attrs.namespace))
         if view is None:
             view = self.user_rules(user, attrs.namespace)
@@ -141,9 +141,7 @@ class Rbac:
                 if rules is None:
                     errors.append(_missing_role_message(binding.role_ref))
                     continue
-                decision = AuthorizationDecision(
-                    True, f"RBAC: allowed by {_describe_binding(binding, user, scope)}"
-                )
+                decision = Decision(True, f"RBAC: allowed by {_describe_binding(binding, user, scope)}")
                 grants += [Grant(rule, decision) for rule in rules]
         return UserRules(grants, errors)
 

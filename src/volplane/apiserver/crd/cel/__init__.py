@@ -24,15 +24,9 @@ from volplane.apiserver.crd.cel.types import CelType
 from volplane.apiserver.crd.cel.values import CostBudget, OptionalValue
 
 __all__ = [
-    "CelCompileError",
-    "CelEvaluationError",
-    "CelProgram",
-    "CelType",
-    "CostBudget",
-    "CostLimitExceeded",
-    "OptionalValue",
-    "compile",
-]
+    "CelCompileError", "CelEvaluationError", "CelProgram", "CelType", "CostBudget", "CostLimitExceeded",
+    "OptionalValue", "compile",
+]  # fmt: skip
 
 
 class CelProgram(Struct, frozen=True):

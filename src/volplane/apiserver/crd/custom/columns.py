@@ -96,9 +96,5 @@ def _date(value: Any, now: datetime) -> str | None:
 
 
 _FORMATTERS: dict[str, Cell] = {
-    "string": _text,
-    "integer": _integer,
-    "number": _number,
-    "boolean": _boolean,
-    "date": _date,
-}
+    "string": _text, "integer": _integer, "number": _number, "boolean": _boolean, "date": _date,
+}  # fmt: skip

@@ -28,7 +28,6 @@ from volplane.api.errors import (
 )
 from volplane.apiserver import (
     componentstatuses,
-    discovery,
     health_and_metrics,
     query_options,
     responses,
@@ -42,6 +41,7 @@ from volplane.apiserver.auth.issuer import openid_configuration
 from volplane.apiserver.auth.well_known_users import ANONYMOUS
 from volplane.apiserver.authorization_attributes import attributes_of, path_attributes, verb_of
 from volplane.apiserver.backend import Backend
+from volplane.apiserver.discovery import Discovery
 from volplane.apiserver.handlers import HANDLERS, on_post
 from volplane.apiserver.inflight import InflightLimiter
 from volplane.apiserver.paths import RequestTarget, parse_path
@@ -104,6 +104,7 @@ class ApiServerApp:
         self.audit = audit
         self.reads, self.writes = InflightLimiter(reads), InflightLimiter(writes)
         self.health = health_and_metrics.ServerHealth(backend.store)
+        self.discovery = Discovery(backend.registry)
         self.started = asyncio.Event()
         self._ids = _audit_ids()
 
@@ -270,12 +271,12 @@ class ApiServerApp:
 
             return await openapi.handle(self.backend.registry, request)
         if path.startswith(("/api", "/apis")):
-            return await discovery.handle(self.backend.registry, request)
+            return self.discovery.handle(request)
         raise NotFound.path()
 
 
 def _error_response(info: RequestInfo, error: APIError) -> Response:
-    info.error = error.with_traceback(None)  # its frames refer to `seen`: a reference cycle per error
+    info.error = error.with_traceback(None)  # its frames refer to `info`: a reference cycle per error
     return responses.error_response(error)
 
 

@@ -36,33 +36,19 @@ _events = metrics.counter("apiserver_audit_event_total", "Audit events written."
 _dropped = metrics.counter("apiserver_audit_error_total", "Audit events that could not be written.", ())
 
 
-class RequestInfo:
+class RequestInfo(Struct):
     """What is known about a request so far: for response headers, metrics and the audit log."""
 
-    __slots__ = (
-        "annotations",
-        "attributes",
-        "decision",
-        "error",
-        "impersonated",
-        "resource",
-        "user",
-        "verb",
-        "version",
-        "warnings",
-    )
-
-    def __init__(self) -> None:
-        self.verb = ""
-        self.resource = ""
-        self.warnings: list[str] = []
-        self.annotations: Mapping[str, str] = {}
-        self.user: RequestUser | None = None
-        self.impersonated: RequestUser | None = None
-        self.attributes: Attributes | None = None
-        self.version = ""
-        self.decision: Decision | None = None
-        self.error: APIError | None = None
+    verb: str = ""
+    resource: str = ""
+    version: str = ""
+    warnings: list[str] = []
+    annotations: Mapping[str, str] = {}
+    user: RequestUser | None = None
+    impersonated: RequestUser | None = None
+    attributes: Attributes | None = None
+    decision: Decision | None = None
+    error: APIError | None = None
 
 
 class AuditLog:

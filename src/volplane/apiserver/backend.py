@@ -15,9 +15,10 @@ from volplane.api.core import Namespace
 from volplane.api.errors import Timeout, TooLarge
 from volplane.apiserver.auth.admission import AdmissionChain
 from volplane.apiserver.auth.issuer import TokenIssuer
+from volplane.apiserver.auth.well_known_users import SYSTEM
 from volplane.apiserver.registry import Registry, ServedResource
 from volplane.apiserver.strategy import ApiCall, R
-from volplane.base import failpoint, trace
+from volplane.base import clock, failpoint, trace
 from volplane.store import RecordTooLarge, Store, StoreEvent, StoreRecord, WriteUncertain
 
 # The default request limit of etcd (1.5 MiB), minus room for the key and the conditions of a write.
@@ -54,6 +55,12 @@ class Backend:
         self.namespaces = registry.of(Namespace)
         self.reader = StoreReader(self)
         self.admission = AdmissionChain()
+
+    def system_call(
+        self, verb: str, entry: ServedResource, name: str = "", namespace: str = "", subresource: str = ""
+    ) -> ApiCall:
+        """Return a call that the server makes itself."""
+        return ApiCall(verb, entry.kind, SYSTEM, self.reader, clock.wall(), namespace, name, subresource)
 
     async def record(self, entry: ServedResource, namespace: str, name: str) -> StoreRecord | None:
         return await self.store.get(entry.key(namespace, name))

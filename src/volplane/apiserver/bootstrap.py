@@ -11,12 +11,9 @@ from volplane.api.core import ConfigMap, Namespace
 from volplane.api.errors import AlreadyExists
 from volplane.api.meta import ObjectMeta
 from volplane.apiserver.auth.rbac import bootstrap as roles
-from volplane.apiserver.auth.well_known_users import SYSTEM
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.verbs.create import create
 from volplane.apiserver.verbs.update import SERVER_WRITE, modify
-from volplane.base import clock
 from volplane.store import StoreRecord
 
 CLIENT_CA = "extension-apiserver-authentication"  # extension API servers read the client CA here
@@ -31,7 +28,7 @@ async def _namespace(backend: Backend, name: str) -> None:
     entry = backend.namespaces
     if await backend.record(entry, "", name) is not None:
         return
-    call = ApiCall("create", entry.kind, SYSTEM, backend.reader, clock.wall(), name=name)
+    call = backend.system_call("create", entry, name)
     with suppress(AlreadyExists):  # another server on the same store was faster
         await create(backend, entry, call, Namespace(metadata=ObjectMeta(name=name)))
 
@@ -40,7 +37,7 @@ async def publish_client_ca(backend: Backend, ca: str) -> None:
     """Publish the CA that signs client certificates."""
     entry = backend.registry.of(ConfigMap)
     namespace, data = "kube-system", {"client-ca-file": ca}
-    call = ApiCall("create", entry.kind, SYSTEM, backend.reader, clock.wall(), namespace=namespace)
+    call = backend.system_call("create", entry, namespace=namespace)
     if await backend.record(entry, namespace, CLIENT_CA) is None:
         try:
             meta = ObjectMeta(name=CLIENT_CA, namespace=namespace)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import cache, partial
 from typing import ParamSpec, TypeVar
 
@@ -29,23 +29,19 @@ class _AllowanceExceeded(BaseException):
     """The allowance is used up. A BaseException, so that no `except Exception` stops it before `run`."""
 
 
-class _Allowance(threading.local):
-    left: int | None = None  # None: no limit
-
-
-_allowance = _Allowance()
+_allowance: ContextVar[int | None] = ContextVar("allowance", default=None)  # None: no limit
 
 
 def remaining_allowance() -> int | None:
     """Return the remaining units; None: no limit, as in the worker thread."""
-    return _allowance.left
+    return _allowance.get()
 
 
 def spend(units: int) -> None:
     """Count work that was done or is about to be done."""
-    left = _allowance.left
+    left = _allowance.get()
     if left is not None:
-        _allowance.left = left - units
+        _allowance.set(left - units)
         if units > left:
             raise _AllowanceExceeded
 
@@ -57,13 +53,13 @@ async def run(size: int, notes: list[str], work: Callable[P, T], *args: P.args, 
     if size > LARGE:
         return await _run_in_worker(work, *args, **more)
     before = len(notes)
-    _allowance.left = ALLOWANCE
+    _allowance.set(ALLOWANCE)
     try:
         return work(*args, **more)
     except _AllowanceExceeded:
         del notes[before:]
     finally:
-        _allowance.left = None
+        _allowance.set(None)
     return await _run_in_worker(work, *args, **more)
 
 

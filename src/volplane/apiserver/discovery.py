@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct
@@ -58,32 +57,28 @@ class DiscoveryDocuments:
         }
 
 
-_rendered: WeakKeyDictionary[Registry, DiscoveryDocuments] = WeakKeyDictionary()
+class Discovery:
+    """Serves `/api`, `/apis` and the paths below."""
 
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._rendered: DiscoveryDocuments | None = None
 
-def documents_of(registry: Registry) -> DiscoveryDocuments:
-    found = _rendered.get(registry)
-    if found is None or found.version != registry.version:
-        found = _rendered[registry] = DiscoveryDocuments(registry)
-    return found
-
-
-async def handle(registry: Registry, request: Request) -> Response:
-    """Serve `/api`, `/apis` and the paths below. Raise NotFound for unknown groups and versions."""
-    path = request.path.rstrip("/")
-    known = documents_of(registry)
-    if path in known.aggregated and wants_aggregated(request.headers.get("accept")):
-        return _conditional(known.aggregated[path], request)
-    page = known.legacy.get(path)
-    if page is None:
-        raise NotFound.path()
-    if request.method not in ("GET", "HEAD"):
-        raise MethodNotAllowed(f"{request.method.lower()} is not supported on discovery")
-    return Response(
-        status=200,
-        headers=[("Content-Type", page.media), ("Vary", "Accept")],
-        body=_with_server_address(page, request),
-    )
+    def handle(self, request: Request) -> Response:
+        """Raise NotFound for unknown groups and versions."""
+        path = request.path.rstrip("/")
+        documents = self._rendered
+        if documents is None or documents.version != self._registry.version:
+            documents = self._rendered = DiscoveryDocuments(self._registry)
+        if path in documents.aggregated and wants_aggregated(request.headers.get("accept")):
+            return _conditional(documents.aggregated[path], request)
+        page = documents.legacy.get(path)
+        if page is None:
+            raise NotFound.path()
+        if request.method not in ("GET", "HEAD"):
+            raise MethodNotAllowed(f"{request.method.lower()} is not supported on discovery")
+        headers = [("Content-Type", page.media), ("Vary", "Accept")]
+        return Response(status=200, headers=headers, body=_with_server_address(page, request))
 
 
 def _with_server_address(page: DiscoveryDocument, request: Request) -> bytes:

@@ -50,20 +50,20 @@ class InProcessServer:
             SignerAuthorization(self.authorizer),
         ]
         self.backend.admission.validating_plugins = [PodSecurity()]
-        self._following = StoreIndexer(self.backend)
-        self._following.add_index(graph, Pod, PersistentVolume, VolumeAttachment)
-        self._following.add_index(self.rbac, ClusterRole, Role, ClusterRoleBinding, RoleBinding)
-        self._keeper = CRDRegistrar(self.backend)
-        self._following.add_index(self._keeper, CustomResourceDefinition)
+        self._indexer = StoreIndexer(self.backend)
+        self._indexer.add_index(graph, Pod, PersistentVolume, VolumeAttachment)
+        self._indexer.add_index(self.rbac, ClusterRole, Role, ClusterRoleBinding, RoleBinding)
+        self._registrar = CRDRegistrar(self.backend)
+        self._indexer.add_index(self._registrar, CustomResourceDefinition)
         definitions = self.backend.registry.of(CustomResourceDefinition)
-        definitions.wait_applied = partial(self._following.wait_for_revision, CustomResourceDefinition)
-        self._emptying = NamespaceCleanup(self.backend)
+        definitions.wait_applied = partial(self._indexer.wait_for_revision, CustomResourceDefinition)
+        self._namespace_cleanup = NamespaceCleanup(self.backend)
         namespaces = self.backend.namespaces.strategy
         assert isinstance(namespaces, NamespaceStrategy)
-        namespaces.has_other_objects = self._emptying.has_custom_objects
-        self._following.add_index(self._emptying, Namespace)
+        namespaces.has_other_objects = self._namespace_cleanup.has_custom_objects
+        self._indexer.add_index(self._namespace_cleanup, Namespace)
         self._aggregation = RoleAggregation(self.backend, self.rbac.cluster_roles)
-        self._following.add_index(self._aggregation, ClusterRole)
+        self._indexer.add_index(self._aggregation, ClusterRole)
         self._tasks: list[asyncio.Task[None]] = []
 
     def in_process_transport(self, user: RequestUser = ADMIN) -> InProcessTransport:
@@ -72,9 +72,9 @@ class InProcessServer:
 
     async def start(self) -> InProcessServer:
         await bootstrap(self.backend)
-        await self._following.start()
+        await self._indexer.start()
         self._tasks = [
-            asyncio.create_task(expire_events_and_compact(self.backend), name="apiserver housekeeping"),
+            asyncio.create_task(expire_events_and_compact(self.backend), name="event expiry and compaction"),
             asyncio.create_task(self._aggregation.run(), name="role aggregation"),
         ]
         return self
@@ -84,6 +84,6 @@ class InProcessServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._following.close()
-        await self._keeper.close()
-        await self._emptying.close()
+        await self._indexer.close()
+        await self._registrar.close()
+        await self._namespace_cleanup.close()

@@ -17,7 +17,6 @@ from volplane.api.apiextensions import CustomResourceDefinition as Definition
 from volplane.api.apiextensions import CustomResourceDefinitionCondition as Condition
 from volplane.api.errors import APIError
 from volplane.api.meta import DeleteOptions
-from volplane.apiserver.auth.well_known_users import SYSTEM
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.crd.custom.serving import overlaps_built_in
 from volplane.apiserver.crd.definition.conditions import (
@@ -29,7 +28,6 @@ from volplane.apiserver.crd.definition.conditions import (
     with_condition,
 )
 from volplane.apiserver.registry import ServedResource
-from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.verbs.collection import delete_collection
 from volplane.apiserver.verbs.list import ListOptions
 from volplane.base import clock
@@ -110,7 +108,7 @@ def _condition_setter(
 
 
 async def delete_all(backend: Backend, entry: ServedResource, namespace: str = "") -> None:
-    call = ApiCall("deletecollection", entry.kind, SYSTEM, backend.reader, clock.wall(), namespace=namespace)
+    call = backend.system_call("deletecollection", entry, namespace=namespace)
     await delete_collection(backend, entry, call, ListOptions(), DeleteOptions())
 
 

@@ -12,13 +12,10 @@ from typing import Any
 
 from volplane.api.core import Namespace
 from volplane.api.errors import APIError, NotFound
-from volplane.apiserver.auth.well_known_users import SYSTEM
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.crd.instance_cleanup import delete_all, wait_until_empty
 from volplane.apiserver.registry import ServedResource
-from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.verbs.update import SERVER_WRITE, modify
-from volplane.base import clock
 from volplane.store import StoreClosed, StoreError, StoreRecord
 
 log = logging.getLogger(__name__)
@@ -68,7 +65,7 @@ class NamespaceCleanup:
     async def _trigger_removal(self, namespace: str) -> None:
         """Write the namespace unchanged: the write notices that it can be removed now."""
         entry, backend = self._backend.namespaces, self._backend
-        call = ApiCall("update", entry.kind, SYSTEM, backend.reader, clock.wall(), name=namespace)
+        call = backend.system_call("update", entry, namespace)
 
         async def same(old: Namespace, record: StoreRecord) -> Namespace:
             return old

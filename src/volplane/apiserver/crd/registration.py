@@ -16,7 +16,6 @@ from msgspec import structs
 
 from volplane.api.apiextensions import CustomResourceDefinition as Definition
 from volplane.api.errors import APIError, NotFound
-from volplane.apiserver.auth.well_known_users import SYSTEM
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.crd.custom.serving import served_strategies
 from volplane.apiserver.crd.custom.strategy import CustomStrategy
@@ -24,7 +23,6 @@ from volplane.apiserver.crd.definition.conditions import CLEANUP, NAMES_ACCEPTED
 from volplane.apiserver.crd.definition.strategy import update_status
 from volplane.apiserver.crd.instance_cleanup import remove_instances
 from volplane.apiserver.registry import ServedResource
-from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.verbs.update import SERVER_WRITE, modify
 from volplane.base import clock
 from volplane.store import StoreClosed, StoreError, StoreRecord
@@ -140,15 +138,7 @@ class CRDRegistrar:
         await self._modify(name, accept)
 
     async def _modify(self, name: str, change: Change) -> None:
-        call = ApiCall(
-            "update",
-            self._entry.kind,
-            SYSTEM,
-            self._backend.reader,
-            clock.wall(),
-            name=name,
-            subresource="status",
-        )
+        call = self._backend.system_call("update", self._entry, name, subresource="status")
 
         async def with_revision(old: Definition, record: StoreRecord) -> Definition:
             new = await change(old, record)

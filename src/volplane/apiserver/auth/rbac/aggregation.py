@@ -17,11 +17,8 @@ from msgspec import structs
 from volplane.api.errors import NotFound
 from volplane.api.rbac import ClusterRole, PolicyRule
 from volplane.api.selectors import LabelMatcher
-from volplane.apiserver.auth.well_known_users import SYSTEM
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.verbs.update import SERVER_WRITE, modify
-from volplane.base import clock
 from volplane.store import StoreClosed, StoreError, StoreRecord
 
 log = logging.getLogger(__name__)
@@ -90,7 +87,7 @@ class RoleAggregation:
         async def set_rules(role: ClusterRole, record: StoreRecord) -> ClusterRole:
             return structs.replace(role, rules=rules_of(role, self._roles))
 
-        call = ApiCall("update", entry.kind, SYSTEM, self._backend.reader, clock.wall(), name=name)
+        call = self._backend.system_call("update", entry, name)
         try:
             await modify(self._backend, entry, call, set_rules, SERVER_WRITE)
         except NotFound:

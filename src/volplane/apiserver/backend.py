@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from volplane.api.core import Namespace
-from volplane.api.errors import Timeout, TooLarge
+from volplane.api.errors import NotFound, Timeout, TooLarge
 from volplane.apiserver.auth.admission import AdmissionChain
 from volplane.apiserver.auth.issuer import TokenIssuer
 from volplane.apiserver.auth.well_known_users import SYSTEM
@@ -64,6 +64,13 @@ class Backend:
 
     async def record(self, entry: ServedResource, namespace: str, name: str) -> StoreRecord | None:
         return await self.store.get(entry.key(namespace, name))
+
+    async def require(self, entry: ServedResource, call: ApiCall) -> StoreRecord:
+        """Return the record of the call's object. Raise NotFound."""
+        record = await self.record(entry, call.namespace, call.name)
+        if record is None:
+            raise NotFound.of(entry.kind, call.name)
+        return record
 
     async def create(self, call: ApiCall, entry: ServedResource, key: str, value: bytes) -> int:
         with _CommitScope(call, entry, key):

@@ -48,8 +48,8 @@ class InProcessServer:
             NodeRestriction(self.backend, self.authorizer),
             EscalationCheck(self.backend, self.rbac, self.authorizer),
             SignerAuthorization(self.authorizer),
+            PodSecurity(),
         ]
-        self.backend.admission.validating_plugins = [PodSecurity()]
         self._indexer = StoreIndexer(self.backend)
         self._indexer.add_index(graph, Pod, PersistentVolume, VolumeAttachment)
         self._indexer.add_index(self.rbac, ClusterRole, Role, ClusterRoleBinding, RoleBinding)

@@ -1,13 +1,13 @@
 """Admission plugins: they may refuse any write, in addition to the admission of its kind.
 
-The verbs call admission plugins after the kind's own admission and before validation, and validating plugins
-after validation, with the object as it will be stored. Both raise an error of `api.errors` to refuse.
+The verbs call `create`, `update` and `delete` after the kind's own admission and before validation, and
+`validate_create` and `validate_update` after validation. A plugin raises an error of `api.errors` to refuse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from volplane.apiserver.strategy import ApiCall
 
@@ -27,12 +27,11 @@ class AdmissionPlugin:
     async def post(self, call: ApiCall, obj: Any) -> None:
         """Called for objects posted to a subresource: TokenRequest, Eviction, Binding."""
 
-
-class ValidatingPlugin(Protocol):
-    async def validate_create(self, call: ApiCall, obj: Any) -> None: ...
+    async def validate_create(self, call: ApiCall, obj: Any) -> None:
+        """Called after validation, with the object as it will be stored."""
 
     async def validate_update(self, call: ApiCall, old: Any, new: Any) -> None:
-        """Also called for subresources such as /status: see `call.subresource`."""
+        """Called after validation, with the object as it will be stored."""
 
 
 class AdmissionChain:
@@ -40,7 +39,6 @@ class AdmissionChain:
 
     def __init__(self) -> None:
         self.plugins: Sequence[AdmissionPlugin] = ()
-        self.validating_plugins: Sequence[ValidatingPlugin] = ()
 
     async def create(self, call: ApiCall, obj: Any) -> None:
         for plugin in self.plugins:
@@ -59,9 +57,9 @@ class AdmissionChain:
             await plugin.post(call, obj)
 
     async def validate_create(self, call: ApiCall, obj: Any) -> None:
-        for plugin in self.validating_plugins:
+        for plugin in self.plugins:
             await plugin.validate_create(call, obj)
 
     async def validate_update(self, call: ApiCall, old: Any, new: Any) -> None:
-        for plugin in self.validating_plugins:
+        for plugin in self.plugins:
             await plugin.validate_update(call, old, new)

@@ -24,6 +24,7 @@ from volplane.api.core import (
 )
 from volplane.api.errors import Forbidden, InternalError, Invalid
 from volplane.api.meta import ObjectMeta
+from volplane.apiserver.auth.admission import AdmissionPlugin
 from volplane.apiserver.auth.go_format import go_quote
 from volplane.apiserver.podsecurity.policy import (
     PREFIX,
@@ -44,8 +45,8 @@ _CHECKED_TYPES = _WORKLOADS | {Pod, Namespace}
 _NO_SPEC = frozenset({"status", "binding", "eviction"})  # subresources that do not change the containers
 
 
-class PodSecurity:
-    """A validating plugin, see `auth.admission`."""
+class PodSecurity(AdmissionPlugin):
+    """An admission plugin, see `auth.admission`."""
 
     async def validate_create(self, call: ApiCall, obj: Any) -> None:
         if type(obj) not in _CHECKED_TYPES:

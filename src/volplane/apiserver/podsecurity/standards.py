@@ -1,8 +1,8 @@
 """The checks of the Pod Security Standards for the levels baseline and restricted, by version.
 
-A check takes a pod's metadata and spec and returns upstream's message about a violation, or "". Violations are
-sorted by the check's id. A newer version of a check replaces the older one, and a check of the restricted
-level may replace a weaker one of the baseline level.
+A check takes the metadata and spec of a pod and returns upstream's message about a violation, or "".
+Violations are sorted by the id of their check. A newer version of a check replaces the older one, and a check
+of the restricted level may replace a weaker one of the baseline level.
 """
 
 from __future__ import annotations
@@ -376,9 +376,7 @@ CHECKS = (
     PodSecurityCheck("procMount", BASELINE, 0, _proc_mount),
     PodSecurityCheck("procMount", BASELINE, 35, _unless_user_namespace(_proc_mount)),
     PodSecurityCheck("seLinuxOptions", BASELINE, 0, partial(_selinux, _SELINUX_TYPES)),
-    PodSecurityCheck(
-        "seLinuxOptions", BASELINE, 31, partial(_selinux, _SELINUX_TYPES_31)
-    ),
+    PodSecurityCheck("seLinuxOptions", BASELINE, 31, partial(_selinux, _SELINUX_TYPES_31)),
     PodSecurityCheck("seccompProfile_baseline", BASELINE, 0, _seccomp_annotations),
     PodSecurityCheck("seccompProfile_baseline", BASELINE, 19, _seccomp_baseline),
     PodSecurityCheck("sysctls", BASELINE, 0, partial(_sysctls, _SYSCTLS)),

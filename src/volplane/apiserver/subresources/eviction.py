@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from volplane.api.core import Pod, PodCondition
-from volplane.api.errors import APIError, BadRequest, Conflict, Forbidden, NotFound, TooManyRequests
+from volplane.api.errors import APIError, BadRequest, Conflict, Forbidden, TooManyRequests
 from volplane.api.meta import DeleteOptions, Preconditions
 from volplane.api.policy import Eviction, PodDisruptionBudget, PodDisruptionBudgetStatus
 from volplane.apiserver.backend import Backend
@@ -52,7 +52,7 @@ async def evict(backend: Backend, entry: ServedResource, call: ApiCall, eviction
     call = structs.replace(call, dry_run=call.dry_run or bool(options.dry_run))
     pinned = options.preconditions is not None and options.preconditions.resource_version is not None
     for left in reversed(range(TRIES)):
-        pod = await _pod(backend, entry, call)
+        pod: Pod = entry.watch_cache.object(await backend.require(entry, call))
         leave = await _check_budget(backend, call, pod)
         try:
             await _delete_pod(
@@ -64,14 +64,6 @@ async def evict(backend: Backend, entry: ServedResource, call: ApiCall, eviction
                 raise
             if leave.budget:
                 raise _busy(leave.budget) from None
-
-
-async def _pod(backend: Backend, entry: ServedResource, call: ApiCall) -> Pod:
-    record = await backend.record(entry, call.namespace, call.name)
-    if record is None:
-        raise NotFound.of(entry.kind, call.name)
-    found: Pod = entry.watch_cache.object(record)
-    return found
 
 
 def _pin(options: DeleteOptions, pod: Pod) -> DeleteOptions:

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from volplane.api import codec, kinds
 from volplane.api.autoscaling import Scale, ScaleSpec, ScaleStatus
-from volplane.api.errors import Invalid, NotFound, invalid
+from volplane.api.errors import Invalid, invalid
 from volplane.api.meta import LabelSelector, ObjectMeta
 from volplane.api.selectors import LabelMatcher
 from volplane.apiserver import cpu_offload, decode, query_options, responses
@@ -27,9 +27,7 @@ KIND = kinds.of(Scale)
 async def serve(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
     format = negotiate(request.headers.get("accept"))
     if call.verb == "get":
-        record = await backend.record(entry, call.namespace, call.name)
-        if record is None:
-            raise NotFound.of(entry.kind, call.name)
+        record = await backend.require(entry, call)
         return await responses.object_response(
             format, 200, codec.encode(scaling_of(entry).view(entry.watch_cache.object(record)))
         )

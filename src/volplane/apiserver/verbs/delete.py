@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
-from volplane.api.errors import Conflict, Invalid, NotFound, invalid, not_supported
+from volplane.api.errors import Conflict, Invalid, invalid, not_supported
 from volplane.api.meta import DeleteOptions, ObjectMeta
 from volplane.apiserver.backend import Backend, WriteResult
 from volplane.apiserver.metadata import FOREGROUND, ORPHAN
@@ -30,9 +30,7 @@ async def delete(
 ) -> WriteResult:
     check_options(options)
     while True:
-        record = await backend.record(entry, call.namespace, call.name)
-        if record is None:
-            raise NotFound.of(entry.kind, call.name)
+        record = await backend.require(entry, call)
         old = entry.watch_cache.object(record)
         check_preconditions(entry, call.name, entry.access.metadata(old), record, options)
         await entry.strategy.admit_delete(call, old)

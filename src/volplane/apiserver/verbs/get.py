@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from volplane.api.errors import NotFound
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.registry import ServedResource
 from volplane.apiserver.strategy import ApiCall
@@ -14,7 +13,4 @@ async def get(backend: Backend, entry: ServedResource, call: ApiCall, *, version
     """`version`: the resourceVersion of the request; the result is at least that new."""
     if version not in ("", "0"):
         await wait_for_revision(backend.store, version)
-    record = await backend.record(entry, call.namespace, call.name)
-    if record is None:
-        raise NotFound.of(entry.kind, call.name)
-    return record
+    return await backend.require(entry, call)

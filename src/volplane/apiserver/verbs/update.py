@@ -89,9 +89,7 @@ async def modify(
     """Change one stored object; by default `part` follows from the subresource of the call."""
     part = part or part_of(entry, call)
     while True:
-        record = await backend.record(entry, call.namespace, call.name)
-        if record is None:
-            raise NotFound.of(entry.kind, call.name)
+        record = await backend.require(entry, call)
         old = entry.watch_cache.object(record)
         new = await change(old, record)
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -147,14 +148,14 @@ def _pay(budget: CostBudget, *texts: Any) -> None:
     budget.spend(sum(len(text) for text in texts) // _CHARACTERS)
 
 
-def concatenate(budget: CostBudget, a: Any, b: Any) -> Any:
-    _pay(budget, a, b)
-    return a + b
+def per_character(run: Callable[..., Any], texts: int = 1) -> Callable[..., Any]:
+    """Charge for the length of the first argument, or of the first `texts` arguments."""
 
+    def charged(budget: CostBudget, *values: Any) -> Any:
+        _pay(budget, *values[:texts])
+        return run(*values)
 
-def contains(budget: CostBudget, text: str, part: str) -> bool:
-    _pay(budget, text)
-    return part in text
+    return charged
 
 
 def matches(budget: CostBudget, text: str, pattern: str) -> bool:
@@ -220,16 +221,6 @@ def join_strings(budget: CostBudget, parts: list[Any], separator: str = "") -> s
     _pay(budget, *parts)
     budget.spend(len(parts) * len(separator) // _CHARACTERS)
     return separator.join(parts)
-
-
-def lower(budget: CostBudget, text: str) -> str:
-    _pay(budget, text)
-    return text.lower()
-
-
-def upper(budget: CostBudget, text: str) -> str:
-    _pay(budget, text)
-    return text.upper()
 
 
 # Lists and maps

@@ -8,6 +8,7 @@ fits the values is used; if none fits, the error is `no such overload`.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -81,8 +82,8 @@ _ROWS: tuple[tuple[str, Function], ...] = (
     ("-_(double) -> double", _plain(lambda a: -a)),
     ("_+_(int, int) -> int", _plain(lambda a, b: f.check_int64(a + b))),
     ("_+_(double, double) -> double", _plain(lambda a, b: a + b)),
-    ("_+_(string, string) -> string", f.concatenate),
-    ("_+_(bytes, bytes) -> bytes", f.concatenate),
+    ("_+_(string, string) -> string", f.per_character(operator.add, texts=2)),
+    ("_+_(bytes, bytes) -> bytes", f.per_character(operator.add, texts=2)),
     ("_+_(list(A), list(A)) -> list(A)", f.sum_of_lists),
     ("_+_(timestamp, duration) -> timestamp", _plain(f.time_sum)),
     ("_+_(duration, timestamp) -> timestamp", _plain(lambda a, b: f.time_sum(b, a))),
@@ -123,7 +124,7 @@ _ROWS: tuple[tuple[str, Function], ...] = (
         for form in ("size({}) -> int", "{}.size() -> int")
     ),
     # Text
-    ("string.contains(string) -> bool", f.contains),
+    ("string.contains(string) -> bool", f.per_character(operator.contains)),
     ("string.startsWith(string) -> bool", _plain(str.startswith)),
     ("string.endsWith(string) -> bool", _plain(str.endswith)),
     ("string.matches(string) -> bool", f.matches),
@@ -135,8 +136,8 @@ _ROWS: tuple[tuple[str, Function], ...] = (
     ("string.indexOf(string) -> int", _plain(str.find)),
     ("string.indexOf(string, int) -> int", _plain(str.find)),
     ("string.lastIndexOf(string) -> int", _plain(str.rfind)),
-    ("string.lowerAscii() -> string", f.lower),
-    ("string.upperAscii() -> string", f.upper),
+    ("string.lowerAscii() -> string", f.per_character(str.lower)),
+    ("string.upperAscii() -> string", f.per_character(str.upper)),
     ("string.replace(string, string) -> string", f.replace),
     ("string.replace(string, string, int) -> string", f.replace),
     ("string.split(string) -> list(string)", f.split),

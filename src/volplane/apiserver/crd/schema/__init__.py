@@ -7,7 +7,7 @@ controls pruning and defaulting; everything else only validates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -42,6 +42,26 @@ def additional_of(schema: Schema) -> Schema | None:
 def items_of(schema: Schema | None) -> Schema | None:
     found = schema.get("items") if schema is not None else None
     return found if isinstance(found, Mapping) else None
+
+
+def child_path(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def children(value: Any, schema: Schema, path: str) -> Iterator[tuple[Any, Schema, str]]:
+    """Yield the objects and lists directly inside a value, with their schemas and paths."""
+    if isinstance(value, dict):
+        properties, others = schema.get("properties", {}), additional_of(schema)
+        for name, inner in value.items():
+            if not isinstance(inner, dict | list):
+                continue
+            if name in properties:
+                yield inner, properties[name], child_path(path, name)
+            elif others is not None:
+                yield inner, others, f"{path}[{name}]"
+    elif isinstance(value, list) and (item := items_of(schema)) is not None:
+        for at, inner in enumerate(value):
+            yield inner, item, f"{path}[{at}]"
 
 
 def may_contain_key(schema: Schema | None, key: str) -> bool:

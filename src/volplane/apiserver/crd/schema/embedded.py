@@ -14,7 +14,7 @@ from volplane.api import name_validation
 from volplane.api.errors import Cause, invalid, required_value
 from volplane.api.meta import ObjectMeta
 from volplane.apiserver import metadata
-from volplane.apiserver.crd.schema import EMBEDDED, Schema, additional_of, items_of
+from volplane.apiserver.crd.schema import EMBEDDED, Schema, child_path, children
 from volplane.apiserver.decode import Undecodable
 from volplane.apiserver.decode.canonicalize import TypeMismatch, walker
 from volplane.apiserver.decode.go_errors import type_error
@@ -45,31 +45,19 @@ def coerce(value: Any, schema: Schema | None, path: str = "") -> list[str]:
     """
     if schema is None:
         return []
-    found: list[str] = []
-    if type(value) is dict:
-        if schema.get(EMBEDDED):
-            found += _coerce_meta(value, path)
-        properties, others = schema.get("properties", {}), additional_of(schema)
-        for name, inner in value.items():
-            below = properties.get(name)
-            if below is not None:
-                found += coerce(inner, below, _child(path, name))
-            elif others is not None:
-                found += coerce(inner, others, f"{path}[{name}]")
-    elif type(value) is list:
-        item = items_of(schema)
-        for at, inner in enumerate(value):
-            found += coerce(inner, item, f"{path}[{at}]")
+    found = _coerce_meta(value, path) if isinstance(value, dict) and schema.get(EMBEDDED) else []
+    for inner, below, here in children(value, schema, path):
+        found += coerce(inner, below, here)
     return found
 
 
 def _coerce_meta(value: dict[str, Any], path: str) -> list[str]:
     for name in ("apiVersion", "kind"):
         if name in value and not isinstance(value[name], str):
-            raise Undecodable(str(invalid(_child(path, name), value[name], "must be a string")))
+            raise Undecodable(str(invalid(child_path(path, name), value[name], "must be a string")))
     if "metadata" not in value:
         return []
-    here = _child(path, "metadata")
+    here = child_path(path, "metadata")
     given = value["metadata"]
     if given is None:
         value["metadata"] = {}
@@ -85,27 +73,17 @@ def validate(value: Any, schema: Schema | None, path: str = "", *, root: bool = 
     """Validate embedded resources: they need apiVersion, kind and valid metadata."""
     if schema is None:
         return []
-    causes: list[Cause] = []
-    if isinstance(value, dict):
-        if schema.get(EMBEDDED) and not root:
-            causes += _validate_meta(value, path)
-        properties, others = schema.get("properties", {}), additional_of(schema)
-        for name, inner in value.items():
-            below = properties.get(name)
-            if below is not None:
-                causes += validate(inner, below, _child(path, name), root=False)
-            elif others is not None:
-                causes += validate(inner, others, f"{path}[{name}]", root=False)
-    elif isinstance(value, list):
-        for at, inner in enumerate(value):
-            causes += validate(inner, items_of(schema), f"{path}[{at}]", root=False)
+    embedded = isinstance(value, dict) and schema.get(EMBEDDED) and not root
+    causes = _validate_meta(value, path) if embedded else []
+    for inner, below, here in children(value, schema, path):
+        causes += validate(inner, below, here, root=False)
     return causes
 
 
 def _validate_meta(value: dict[str, Any], path: str) -> list[Cause]:
     causes = []
     for name in ("apiVersion", "kind"):
-        here, given = _child(path, name), value.get(name)
+        here, given = child_path(path, name), value.get(name)
         if name not in value:
             causes.append(required_value(here))
         elif not isinstance(given, str):
@@ -118,7 +96,7 @@ def _validate_meta(value: dict[str, Any], path: str) -> list[Cause]:
             words = f"may have mixed case, but should otherwise match: {','.join(problems)}"
             causes.append(invalid(here, given, words))
     if isinstance(value.get("metadata"), dict):
-        causes += _validate_object_meta(value["metadata"], _child(path, "metadata"))
+        causes += _validate_object_meta(value["metadata"], child_path(path, "metadata"))
     return causes
 
 
@@ -130,7 +108,3 @@ def _validate_object_meta(data: dict[str, Any], path: str) -> list[Cause]:
         return [invalid(path, data, type_error(ObjectMeta, error))]
     found = metadata.validate_embedded(meta)
     return [Cause(c.reason, c.message, path + c.field.removeprefix("metadata")) for c in found]
-
-
-def _child(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

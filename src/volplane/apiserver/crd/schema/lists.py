@@ -8,29 +8,16 @@ from typing import Any
 from msgspec import json
 
 from volplane.api.errors import Cause, duplicate, invalid
-from volplane.apiserver.crd.schema import LIST_KEYS, LIST_TYPE, Schema, additional_of, items_of
+from volplane.apiserver.crd.schema import LIST_KEYS, LIST_TYPE, Schema, children
 
 
 def validate(value: Any, schema: Schema | None, path: str = "") -> list[Cause]:
     if schema is None:
         return []
-    if isinstance(value, dict):
-        properties, others = schema.get("properties", {}), additional_of(schema)
-        causes = []
-        for name, inner in value.items():
-            if not isinstance(inner, dict | list):
-                continue
-            if name in properties:
-                causes += validate(inner, properties[name], f"{path}.{name}" if path else name)
-            elif others is not None:
-                causes += validate(inner, others, f"{path}[{name}]")
-        return causes
-    if isinstance(value, list):
-        causes = _unique(value, schema, path)
-        for at, inner in enumerate(value):
-            causes += validate(inner, items_of(schema), f"{path}[{at}]")
-        return causes
-    return []
+    causes = _unique(value, schema, path) if isinstance(value, list) else []
+    for inner, below, here in children(value, schema, path):
+        causes += validate(inner, below, here)
+    return causes
 
 
 def _unique(items: list[Any], schema: Schema, path: str) -> list[Cause]:

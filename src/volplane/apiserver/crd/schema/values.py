@@ -56,19 +56,20 @@ class ValidationResult:
 
 
 class ValuePosition:
-    """The position of a value; its path is built only for error messages."""
+    """The position of a value, and the old value there; its path is built only for error messages."""
 
-    __slots__ = ("above", "step")
+    __slots__ = ("above", "pair", "step")
 
-    def __init__(self, above: ValuePosition | None, step: str) -> None:
+    def __init__(self, above: ValuePosition | None, step: str, pair: ValuePair | None) -> None:
         self.above = above  # None: where validation begins
         self.step = step  # `name` or `[0]`; the path of the validated field where validation begins
+        self.pair = pair  # the new value with its old one
 
     def member(self, name: str) -> ValuePosition:
-        return ValuePosition(self, name)
+        return ValuePosition(self, name, self.pair.member(name) if self.pair is not None else None)
 
-    def item(self, at: int) -> ValuePosition:
-        return ValuePosition(self, f"[{at}]")
+    def item(self, at: int, schema: Schema) -> ValuePosition:
+        return ValuePosition(self, f"[{at}]", self.pair.item(at, schema) if self.pair is not None else None)
 
     @property
     def base(self) -> str:
@@ -97,28 +98,26 @@ def validate(
     """Return the errors of a value; `base` is the path of its field."""
     result = ValidationResult()
     if schema is not None:
-        _validate_ratcheting(value, schema, ValuePosition(None, base), pair, result)
+        _validate_ratcheting(value, schema, ValuePosition(None, base, pair), result)
     return result.causes
 
 
 def _validate_ratcheting(
-    value: Any, schema: Schema, position: ValuePosition, pair: ValuePair | None, result: ValidationResult
+    value: Any, schema: Schema, position: ValuePosition, result: ValidationResult
 ) -> None:
     before = len(result.causes)
-    _validate(value, schema, position, pair, result)
-    if len(result.causes) > before and pair is not None and pair.is_unchanged:
+    _validate(value, schema, position, result)
+    if len(result.causes) > before and position.pair is not None and position.pair.is_unchanged:
         del result.causes[before:]
 
 
-def _validate(
-    value: Any, schema: Schema, position: ValuePosition, pair: ValuePair | None, result: ValidationResult
-) -> None:
+def _validate(value: Any, schema: Schema, position: ValuePosition, result: ValidationResult) -> None:
     _type(value, schema, position, result)
     if value is None:
         _enum(value, schema, position, result)
         return
     if not _COMBINATORS.isdisjoint(schema):
-        _combinators(value, schema, position, pair, result)
+        _combinators(value, schema, position, result)
     match value:
         case bool():
             pass
@@ -128,9 +127,9 @@ def _validate(
         case int() | float():
             _number(value, schema, position, result)
         case list() | tuple():
-            _items(value, schema, position, pair, result)
+            _items(value, schema, position, result)
         case dict():
-            _members(value, schema, position, pair, result)
+            _members(value, schema, position, result)
     _enum(value, schema, position, result)
 
 
@@ -288,14 +287,11 @@ def _whole_number(value: float) -> float:
 # Lists and objects
 
 
-def _items(
-    value: Any, schema: Schema, position: ValuePosition, pair: ValuePair | None, result: ValidationResult
-) -> None:
+def _items(value: Any, schema: Schema, position: ValuePosition, result: ValidationResult) -> None:
     item = items_of(schema)
     if item is not None:
         for at, inner in enumerate(value):
-            below = pair.item(at, schema) if pair is not None else None
-            _validate_ratcheting(inner, item, position.item(at), below, result)
+            _validate_ratcheting(inner, item, position.item(at, schema), result)
     fewest, most, size = schema.get("minItems"), schema.get("maxItems"), len(value)
     if fewest is not None and size < fewest:
         result.add(invalid(position.path, size, position.message(f"should have at least {fewest} items")))
@@ -305,11 +301,7 @@ def _items(
 
 
 def _members(
-    value: dict[str, Any],
-    schema: Schema,
-    position: ValuePosition,
-    pair: ValuePair | None,
-    result: ValidationResult,
+    value: dict[str, Any], schema: Schema, position: ValuePosition, result: ValidationResult
 ) -> None:
     fewest, most, size = schema.get("minProperties"), schema.get("maxProperties"), len(value)
     if fewest is not None and size < fewest:
@@ -322,8 +314,7 @@ def _members(
     for name, inner in value.items():
         below = properties.get(name, others)
         if below is not None:
-            matched = pair.member(name) if pair is not None else None
-            _validate_ratcheting(inner, below, position.member(name), matched, result)
+            _validate_ratcheting(inner, below, position.member(name), result)
         elif schema.get("additionalProperties") is False:
             detail = f"{position.name}.{name} in body is a forbidden property"
             result.add(invalid(position.path, name, detail))
@@ -336,26 +327,22 @@ def _members(
 # Alternatives
 
 
-def _combinators(
-    value: Any, schema: Schema, position: ValuePosition, pair: ValuePair | None, result: ValidationResult
-) -> None:
+def _combinators(value: Any, schema: Schema, position: ValuePosition, result: ValidationResult) -> None:
     if alternatives := schema.get("anyOf"):
-        _any_of(value, alternatives, position, pair, result)
+        _any_of(value, alternatives, position, result)
     if alternatives := schema.get("oneOf"):
-        _one_of(value, alternatives, position, pair, result)
+        _one_of(value, alternatives, position, result)
     if parts := schema.get("allOf"):
-        _all_of(value, parts, position, pair, result)
+        _all_of(value, parts, position, result)
     refused = schema.get("not")
-    if refused is not None and not _validate_alone(value, refused, position, pair).causes:
+    if refused is not None and not _validate_alone(value, refused, position).causes:
         result.add(_combinator_cause(position, "must not validate the schema (not)"))
 
 
-def _validate_alone(
-    value: Any, schema: Schema, position: ValuePosition, pair: ValuePair | None
-) -> ValidationResult:
+def _validate_alone(value: Any, schema: Schema, position: ValuePosition) -> ValidationResult:
     """Validate one alternative separately."""
     made = ValidationResult()
-    _validate(value, schema, position, pair, made)
+    _validate(value, schema, position, made)
     return made
 
 
@@ -364,15 +351,11 @@ def _combinator_cause(position: ValuePosition, words: str) -> Cause:
 
 
 def _any_of(
-    value: Any,
-    alternatives: Iterable[Schema],
-    position: ValuePosition,
-    pair: ValuePair | None,
-    result: ValidationResult,
+    value: Any, alternatives: Iterable[Schema], position: ValuePosition, result: ValidationResult
 ) -> None:
     found = []
     for alternative in alternatives:
-        found.append(_validate_alone(value, alternative, position, pair))
+        found.append(_validate_alone(value, alternative, position))
         if not found[-1].causes:
             result.merge(found[-1])
             return
@@ -381,13 +364,9 @@ def _any_of(
 
 
 def _one_of(
-    value: Any,
-    alternatives: Iterable[Schema],
-    position: ValuePosition,
-    pair: ValuePair | None,
-    result: ValidationResult,
+    value: Any, alternatives: Iterable[Schema], position: ValuePosition, result: ValidationResult
 ) -> None:
-    found = [_validate_alone(value, alternative, position, pair) for alternative in alternatives]
+    found = [_validate_alone(value, alternative, position) for alternative in alternatives]
     valid = [r for r in found if not r.causes]
     if len(valid) == 1:
         result.merge(valid[0])
@@ -403,14 +382,8 @@ def _closest(found: list[ValidationResult]) -> ValidationResult:
     return max(found, key=lambda r: r.passed)  # the first of equals
 
 
-def _all_of(
-    value: Any,
-    parts: Iterable[Schema],
-    position: ValuePosition,
-    pair: ValuePair | None,
-    result: ValidationResult,
-) -> None:
-    found = [_validate_alone(value, part, position, pair) for part in parts]
+def _all_of(value: Any, parts: Iterable[Schema], position: ValuePosition, result: ValidationResult) -> None:
+    found = [_validate_alone(value, part, position) for part in parts]
     for each in found:
         result.merge(each)
     failed = sum(bool(r.causes) for r in found)

@@ -30,6 +30,10 @@ class Attributes(Struct, frozen=True):
     fields: str = ""  # the field selector, as sent
 
     @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
     def resource(self) -> str:
         return f"{self.plural}/{self.subresource}" if self.subresource else self.plural
 

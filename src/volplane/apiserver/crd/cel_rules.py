@@ -24,16 +24,8 @@ from volplane.apiserver.crd.cel import (
     types,
 )
 from volplane.apiserver.crd.cel.schema_types import type_of, value_of
-from volplane.apiserver.crd.schema import (
-    EMBEDDED,
-    LIST_KEYS,
-    LIST_TYPE,
-    VALIDATIONS,
-    Schema,
-    additional_of,
-    items_of,
-)
-from volplane.apiserver.crd.schema.correlate import ValuePair, index_by_key, key_of
+from volplane.apiserver.crd.schema import EMBEDDED, VALIDATIONS, Schema, additional_of, child_path, items_of
+from volplane.apiserver.crd.schema.correlate import ValuePair
 from volplane.apiserver.crd.schema.paths import normalize_path
 from volplane.apiserver.crd.schema.values import ROOT_PATH
 
@@ -42,6 +34,7 @@ WRITE_STEPS = 1_000_000  # cost limit of all rules of one write
 LONGEST_MESSAGE = 5 * 1024
 
 Warn = Callable[[str], None]
+Pair = ValuePair | None
 
 
 class CelRule(Struct, frozen=True):
@@ -155,56 +148,35 @@ class RuleCheck:
 
     def run(self, root: RuleNode | None, new: Any, old: Any = None) -> list[Cause]:
         if root is not None:
-            pair = ValuePair(new, old) if old is not None else None
-            self._node(root, new, old, "", pair, None)
+            self._node(root, new, "", ValuePair(new, old) if old is not None else None, None)
         return self.causes
 
-    def _node(
-        self, node: RuleNode, new: Any, old: Any, path: str, pair: ValuePair | None, near: ValuePair | None
-    ) -> None:
+    def _node(self, node: RuleNode, new: Any, path: str, pair: Pair, nearest: Pair) -> None:
+        """`pair`: the value with its old one; `nearest`: the closest enclosing value that has an old one."""
         if new is None or self._spent:
             return
+        nearest = pair or nearest
         if node.rules:
-            self._rules(node, new, old, path, pair, near)
+            self._rules(node, new, path, pair, nearest)
         if isinstance(new, dict):
-            self._members(node, new, old, path, pair, near)
+            self._members(node, new, path, pair, nearest)
         elif isinstance(new, list) and node.items is not None:
-            self._items(node, node.items, new, old, path, pair, near)
+            for at, inner in enumerate(new):
+                matched = pair.item(at, node.schema) if pair is not None else None
+                self._node(node.items, inner, f"{path}[{at}]", matched, nearest)
 
-    def _members(
-        self, node: RuleNode, new: Any, old: Any, path: str, pair: ValuePair | None, near: ValuePair | None
-    ) -> None:
-        before = old if isinstance(old, dict) else {}
+    def _members(self, node: RuleNode, new: Any, path: str, pair: Pair, nearest: Pair) -> None:
         for name, inner in new.items():
-            below = node.members.get(name)
-            here = f"{path}.{name}" if path else name
+            below, here = node.members.get(name), child_path(path, name)
             if below is None:
                 if node.others is None or name in node.schema.get("properties", {}):
                     continue
                 below, here = node.others, f"{path}[{name}]"
             matched = pair.member(name) if pair is not None else None
-            self._node(below, inner, before.get(name), here, matched, pair or near)
+            self._node(below, inner, here, matched, nearest)
 
-    def _items(
-        self,
-        node: RuleNode,
-        item: RuleNode,
-        new: list[Any],
-        old: Any,
-        path: str,
-        pair: ValuePair | None,
-        near: ValuePair | None,
-    ) -> None:
-        before = index_by_key(old, node.schema) if isinstance(old, list) else {}
-        by_key = node.schema.get(LIST_TYPE) == "map" and node.schema.get(LIST_KEYS)
-        for at, inner in enumerate(new):
-            was = before.get(key_of(inner, node.schema)) if by_key else None
-            matched = pair.item(at, node.schema) if pair is not None else None
-            self._node(item, inner, was, f"{path}[{at}]", matched, pair or near)
-
-    def _rules(
-        self, node: RuleNode, new: Any, old: Any, path: str, pair: ValuePair | None, near: ValuePair | None
-    ) -> None:
+    def _rules(self, node: RuleNode, new: Any, path: str, pair: Pair, nearest: Pair) -> None:
+        old = pair.old if pair is not None else None
         values = {"self": value_of(new, node.schema, resource=node.resource)}
         if any(rule.uses_old_self for rule in node.rules) and old is not None:
             values["oldSelf"] = value_of(old, node.schema, resource=node.resource)
@@ -214,9 +186,8 @@ class RuleCheck:
             found = self._evaluate(rule, node, new, _rule_values(rule, values), path)
             if found is None:
                 continue
-            cause, verdict = found
-            ratchet = pair or near
-            if verdict and not rule.uses_old_self and ratchet is not None and ratchet.is_unchanged:
+            cause, was_evaluated = found
+            if was_evaluated and not rule.uses_old_self and nearest is not None and nearest.is_unchanged:
                 if self._warn is not None:
                     self._warn(str(cause))
             else:
@@ -236,9 +207,8 @@ class RuleCheck:
             return invalid(here, kind, f"'{error}': {explanation}: {rule.description}"), False
         except CelEvaluationError as error:
             return invalid(here, kind, _evaluation_message(str(error), rule)), False
-        return _failed_rule_cause(
-            rule, kind, new, self._message(rule, values), _join_path(path, rule.field)
-        ), True
+        path = _join_path(path, rule.field) or ROOT_PATH
+        return _failed_rule_cause(rule, kind, new, self._message(rule, values), path), True
 
     def _run_within_budget(self, program: CelProgram, values: Mapping[str, Any]) -> Any:
         allowed = min(RULE_STEPS, self._budget.left)
@@ -281,17 +251,14 @@ def _evaluation_message(error: str, rule: CelRule) -> str:
 
 
 def _failed_rule_cause(rule: CelRule, kind: str, value: Any, detail: str, path: str) -> Cause:
-    path = path or ROOT_PATH
     omitted = kind in ("object", "array")
     match rule.source.get("reason"):
         case "FieldValueForbidden":
             return forbidden(path, detail)
         case "FieldValueRequired":
             return required_value(path, detail)
-        case "FieldValueDuplicate":
-            return (
-                Cause("FieldValueDuplicate", "Duplicate value", path) if omitted else duplicate(path, value)
-            )
+        case "FieldValueDuplicate" as reason:
+            return Cause(reason, "Duplicate value", path) if omitted else duplicate(path, value)
     if omitted:
         return Cause("FieldValueInvalid", f"Invalid value: {detail}", path)
     return invalid(path, value, detail)

@@ -58,9 +58,8 @@ class NodeAuthorizer:
     def rules_for(self, user: RequestUser, namespace: str) -> ResolvedRules:
         if node_name_of(user) is None:
             return ResolvedRules()
-        return ResolvedRules(
-            incomplete=True, errors=["node authorizer does not support user rule resolution"]
-        )
+        error = "node authorizer does not support user rule resolution"
+        return ResolvedRules(incomplete=True, errors=[error])
 
     # --- what depends on the pods of the node
 
@@ -75,11 +74,7 @@ class NodeAuthorizer:
         return self._referenced_object(node, attrs)
 
     def _referenced_object(self, node: str, attrs: Attributes) -> Decision:
-        if not attrs.name:
-            return _deny("No Object name found")
-        return _decide_related(
-            node, self._graph.uses_object(node, attrs.plural, f"{attrs.namespace}/{attrs.name}")
-        )
+        return _allow_if(self._graph.uses_object(node, attrs.plural, attrs.key), node, attrs)
 
     def _claim(self, node: str, attrs: Attributes) -> Decision:
         if attrs.subresource == "status":
@@ -89,21 +84,13 @@ class NodeAuthorizer:
         return _only_get(attrs) or self._referenced_object(node, attrs)
 
     def _volume(self, node: str, attrs: Attributes) -> Decision:
-        return (
-            _only_get(attrs)
-            or _require_name(attrs)
-            or _decide_related(node, self._graph.uses_volume(node, attrs.name))
-        )
+        return _only_get(attrs) or _allow_if(self._graph.uses_volume(node, attrs.name), node, attrs)
 
     def _attachment(self, node: str, attrs: Attributes) -> Decision:
-        return (
-            _only_get(attrs)
-            or _require_name(attrs)
-            or _decide_related(node, self._graph.has_attachment(node, attrs.name))
-        )
+        return _only_get(attrs) or _allow_if(self._graph.has_attachment(node, attrs.name), node, attrs)
 
     def _device_claim(self, node: str, attrs: Attributes) -> Decision:
-        return _only_get(attrs) or _require_name(attrs) or _decide_related(node, False)
+        return _only_get(attrs) or _allow_if(False, node, attrs)
 
     def _account(self, node: str, attrs: Attributes) -> Decision:
         if attrs.verb == "get" and not attrs.subresource:
@@ -112,9 +99,7 @@ class NodeAuthorizer:
             return _deny("can only create tokens for individual service accounts")
         if attrs.subresource != "token":
             return _deny("can only create token subresource of serviceaccount")
-        return _decide_related(
-            node, self._graph.uses_object(node, ACCOUNT, f"{attrs.namespace}/{attrs.name}")
-        )
+        return self._referenced_object(node, attrs)
 
     def _pod(self, node: str, attrs: Attributes) -> Decision:
         match attrs.subresource, attrs.verb:
@@ -126,24 +111,16 @@ class NodeAuthorizer:
                 if attrs.name:
                     return self._own_pod(node, attrs)
                 return _deny("can only list/watch pods with spec.nodeName field selector")
-            case "", ("create" | "delete"):
-                return ALLOWED
-            case "status", ("update" | "patch"):
-                return ALLOWED
-            case "eviction", "create":
+            case ("", ("create" | "delete")) | ("status", ("update" | "patch")) | ("eviction", "create"):
                 return ALLOWED
         return NO_OPINION
 
     def _own_pod(self, node: str, attrs: Attributes) -> Decision:
-        return _require_name(attrs) or _decide_related(
-            node, self._graph.runs_pod(node, f"{attrs.namespace}/{attrs.name}")
-        )
+        return _allow_if(self._graph.runs_pod(node, attrs.key), node, attrs)
 
     def _node(self, node: str, attrs: Attributes) -> Decision:
         match attrs.subresource, attrs.verb:
-            case "", ("create" | "update" | "patch"):
-                return ALLOWED
-            case "status", ("update" | "patch"):
+            case ("", ("create" | "update" | "patch")) | ("status", ("update" | "patch")):
                 return ALLOWED
             case "", ("get" | "list" | "watch"):
                 # By name, not through the graph: a kubelet gets its Node before it creates it.
@@ -158,7 +135,9 @@ def _deny(reason: str) -> Decision:
     return Decision(False, reason)
 
 
-def _decide_related(node: str, is_related: bool) -> Decision:
+def _allow_if(is_related: bool, node: str, attrs: Attributes) -> Decision:
+    if not attrs.name:
+        return _deny("No Object name found")
     return ALLOWED if is_related else _deny(f"no relationship found between node '{node}' and this object")
 
 
@@ -166,10 +145,6 @@ def _only_get(attrs: Attributes) -> Decision | None:
     if attrs.verb != "get":
         return _deny("can only get individual resources of this type")
     return _deny("cannot get subresource") if attrs.subresource else None
-
-
-def _require_name(attrs: Attributes) -> Decision | None:
-    return None if attrs.name else _deny("No Object name found")
 
 
 def _selects(attrs: Attributes, node: str) -> bool:
@@ -206,7 +181,7 @@ def _slice(node: str, attrs: Attributes) -> Decision:
     if attrs.verb == "create":
         return ALLOWED
     if attrs.verb in ("get", "update", "patch", "delete"):
-        return _require_name(attrs) or _decide_related(node, False)
+        return _allow_if(False, node, attrs)
     if attrs.verb in ("list", "watch", "deletecollection"):
         if _selects(attrs, node):
             return ALLOWED

@@ -51,7 +51,7 @@ class InProcessTransport:
     def __init__(self, backend: Backend, user: RequestUser, authorizer: AuthorizerChain) -> None:
         self._backend = backend
         self._user = user
-        self._authority = authorizer
+        self._authorizer = authorizer
         self._manager = user.name.rpartition(":")[2]  # the field manager of its updates to tracked objects
 
     async def get(self, type: type[T], name: str, namespace: str = "") -> T:
@@ -90,7 +90,7 @@ class InProcessTransport:
             "create", of or type(obj), namespace or obj.metadata.namespace, name, subresource
         )
         if isinstance(obj, SubjectAccessReview):
-            return _to_client_type(type(obj), review_access(self._authority, call, obj))
+            return _to_client_type(type(obj), review_access(self._authorizer, call, obj))
         with AS_API_ERRORS:
             if not subresource:
                 return _to_client_type(
@@ -175,7 +175,7 @@ class InProcessTransport:
         """Return whether the user may use the verb on a kind, even if the kind is not served yet."""
         kind = kinds.of(type)
         where = namespace if kind.namespaced else ""
-        return self._authority.allows(self._user, _attributes(verb, kind, where, "", "", fields))
+        return self._authorizer.allows(self._user, _attributes(verb, kind, where, "", "", fields))
 
     def _call(
         self,
@@ -190,7 +190,7 @@ class InProcessTransport:
         entry = self._backend.registry.of(type)
         where = namespace if entry.kind.namespaced else ""
         attrs = _attributes(verb, entry.kind, where, name, subresource, fields)
-        self._authority.require(self._user, attrs)
+        self._authorizer.require(self._user, attrs)
         call = ApiCall(
             verb,
             entry.kind,
@@ -206,7 +206,7 @@ class InProcessTransport:
         return entry, call
 
     def _require_verb(self, attrs: Attributes, verb: str) -> None:
-        self._authority.require(self._user, structs.replace(attrs, verb=verb))
+        self._authorizer.require(self._user, structs.replace(attrs, verb=verb))
 
 
 def _attributes(

@@ -87,22 +87,16 @@ async def record_response(
     entry: ServedResource, found: StoreRecord, format: ResponseFormat, include: str = ""
 ) -> Response:
     wire = entry.access.to_wire(found.value, found.revision)
-    if not format.transform:
-        return await object_response(format, 200, wire)
-    return await object_response(
-        format, 200, _transform(entry, format, include, wire, lambda: entry.watch_cache.object(found))
-    )
+    if format.transform:
+        wire = _transform(entry, format, include, wire, lambda: entry.watch_cache.object(found))
+    return await object_response(format, 200, wire)
 
 
 async def write_response(outcome: WriteResult, format: ResponseFormat, include: str = "") -> Response:
-    entry = outcome.entry
-    status = 201 if outcome.created else 200
-    wire = entry.access.to_wire(outcome.value, outcome.revision)
-    if not format.transform:
-        return await object_response(format, status, wire)
-    return await object_response(
-        format, status, _transform(entry, format, include, wire, lambda: outcome.obj)
-    )
+    wire = outcome.entry.access.to_wire(outcome.value, outcome.revision)
+    if format.transform:
+        wire = _transform(outcome.entry, format, include, wire, lambda: outcome.obj)
+    return await object_response(format, 201 if outcome.created else 200, wire)
 
 
 def _transform(

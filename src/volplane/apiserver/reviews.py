@@ -26,6 +26,7 @@ from volplane.api.authorization import (
     ResourceAttributes,
     ResourceRule,
     SelfSubjectAccessReview,
+    SelfSubjectAccessReviewSpec,
     SelfSubjectRulesReview,
     SubjectAccessReview,
     SubjectAccessReviewStatus,
@@ -38,7 +39,6 @@ from volplane.apiserver.auth import review_selectors
 from volplane.apiserver.auth.authenticate import AUDIENCES, Authenticator
 from volplane.apiserver.auth.authorize import Attributes, AuthorizerChain
 from volplane.apiserver.auth.go_format import aggregate_errors
-from volplane.apiserver.backend import Backend
 from volplane.apiserver.negotiation import negotiate
 from volplane.apiserver.strategy import ApiCall, RequestUser
 from volplane.base import clock
@@ -50,7 +50,6 @@ Access = SubjectAccessReview | LocalSubjectAccessReview | SelfSubjectAccessRevie
 class ReviewServer(Protocol):
     """The part of the server that reviews need."""
 
-    backend: Backend
     authenticate: Authenticator
     authorizer: AuthorizerChain
 
@@ -62,10 +61,8 @@ async def serve(review: Review, server: ReviewServer, call: ApiCall, request: Re
     validation = query_options.field_validation(request.query, "create")
     obj, warnings = await decode.decode_request(call.kind, request, validation)
     call.warnings.extend(warnings)
-    answered = review(server, call, obj)
-    return await responses.object_response(
-        negotiate(request.headers.get("accept")), 201, codec.encode(answered)
-    )
+    data = codec.encode(review(server, call, obj))
+    return await responses.object_response(negotiate(request.headers.get("accept")), 201, data)
 
 
 def _who_am_i(server: ReviewServer, call: ApiCall, review: SelfSubjectReview) -> SelfSubjectReview:
@@ -93,33 +90,27 @@ def _token_status(server: ReviewServer, review: TokenReview) -> TokenReviewStatu
 # --- access reviews
 
 
-def _self_access(
-    server: ReviewServer, call: ApiCall, review: SelfSubjectAccessReview
-) -> SelfSubjectAccessReview:
-    _raise_if_invalid(call, review, _attribute_causes(review) + _metadata_causes(review.metadata))
-    return structs.replace(review, status=_access_status(server.authorizer, call.user, review))
-
-
-def _access_of(server: ReviewServer, call: ApiCall, review: SubjectAccessReview) -> SubjectAccessReview:
+def _access(server: ReviewServer, call: ApiCall, review: Access) -> Access:
     return review_access(server.authorizer, call, review)
 
 
-def _local_access(
-    server: ReviewServer, call: ApiCall, review: LocalSubjectAccessReview
-) -> LocalSubjectAccessReview:
-    _raise_if_invalid(
-        call, review, _attribute_causes(review) + _subject_causes(review) + _local_causes(review)
-    )
-    if not call.namespace:
-        raise BadRequest("namespace is required on this type: ")
-    if review.namespace != call.namespace:
-        raise BadRequest(f"spec.resourceAttributes.namespace must match namespace: {call.namespace}")
-    return structs.replace(review, status=_access_status(server.authorizer, _subject(review), review))
-
-
-def _raise_if_invalid(call: ApiCall, review: Access, causes: list[Cause]) -> None:
+def review_access(authorizer: AuthorizerChain, call: ApiCall, review: Access) -> Access:
+    """Answer an access review; also used by the in-process transport."""
+    causes = _attribute_causes(review)
+    user, spec = call.user, review.spec
+    if not isinstance(spec, SelfSubjectAccessReviewSpec):
+        user = RequestUser(spec.user, spec.groups, spec.uid, spec.extra)
+        if not spec.user and not spec.groups:
+            causes.append(invalid("spec.user", spec.user, "at least one of user or group must be specified"))
+    is_local = isinstance(review, LocalSubjectAccessReview)
+    causes += _local_causes(review) if is_local else _metadata_causes(review.metadata)
     if causes:
         raise Invalid.of(call.kind, "", causes)
+    if is_local and not call.namespace:
+        raise BadRequest("namespace is required on this type: ")
+    if is_local and review.namespace != call.namespace:
+        raise BadRequest(f"spec.resourceAttributes.namespace must match namespace: {call.namespace}")
+    return structs.replace(review, status=_access_status(authorizer, user, review))
 
 
 def _attribute_causes(review: Access) -> list[Cause]:
@@ -133,24 +124,17 @@ def _attribute_causes(review: Access) -> list[Cause]:
     return review_selectors.validate_selectors(resource) if resource is not None else []
 
 
-def _subject_causes(review: SubjectAccessReview | LocalSubjectAccessReview) -> list[Cause]:
-    if review.spec.user or review.spec.groups:
-        return []
-    return [invalid("spec.user", review.spec.user, "at least one of user or group must be specified")]
-
-
 def _metadata_causes(meta: ObjectMeta) -> list[Cause]:
     bare = structs.replace(meta, managed_fields=()) == ObjectMeta()
     return [] if bare else [invalid("metadata", json.decode(json.encode(meta)), "must be empty")]
 
 
-def _local_causes(review: LocalSubjectAccessReview) -> list[Cause]:
+def _local_causes(review: Access) -> list[Cause]:
     meta = review.metadata
     causes: list[Cause] = []
     if structs.replace(meta, namespace="", managed_fields=()) != ObjectMeta():
-        causes.append(
-            invalid("metadata", json.decode(json.encode(meta)), "must be empty except for namespace")
-        )
+        detail = "must be empty except for namespace"
+        causes.append(invalid("metadata", json.decode(json.encode(meta)), detail))
     resource, path = review.spec.resource_attributes, review.spec.non_resource_attributes
     if resource is not None and resource.namespace != meta.namespace:
         detail = "must match metadata.namespace"
@@ -159,21 +143,6 @@ def _local_causes(review: LocalSubjectAccessReview) -> list[Cause]:
         detail = "disallowed on this kind of request"
         causes.append(invalid("spec.nonResourceAttributes", json.decode(json.encode(path)), detail))
     return causes
-
-
-def _subject(review: SubjectAccessReview | LocalSubjectAccessReview) -> RequestUser:
-    spec = review.spec
-    return RequestUser(spec.user, spec.groups, spec.uid, spec.extra)
-
-
-def review_access(
-    authorizer: AuthorizerChain, call: ApiCall, review: SubjectAccessReview
-) -> SubjectAccessReview:
-    """Answer a SubjectAccessReview; also used by the in-process transport."""
-    _raise_if_invalid(
-        call, review, _attribute_causes(review) + _subject_causes(review) + _metadata_causes(review.metadata)
-    )
-    return structs.replace(review, status=_access_status(authorizer, _subject(review), review))
 
 
 def _access_status(
@@ -201,17 +170,17 @@ def _parse_selectors(about: ResourceAttributes | None) -> tuple[str, list[str]]:
     """
     fields, errors = "", []
     if about is not None and (by_field := about.field_selector) is not None:
-        fields, causes = review_selectors.parse_field_selector(by_field)
-        errors += _parse_errors("fieldSelector", causes, fields)
+        fields, is_invalid = review_selectors.parse_field_selector(by_field)
+        errors += _parse_errors("fieldSelector", is_invalid, fields)
     if about is not None and (by_label := about.label_selector) is not None:
-        left, causes = review_selectors.parse_label_selector(by_label)
-        errors += _parse_errors("labelSelector", causes, left)
+        left, is_invalid = review_selectors.parse_label_selector(by_label)
+        errors += _parse_errors("labelSelector", is_invalid, left)
     return fields, errors
 
 
-def _parse_errors(which: str, causes: bool, left: object) -> list[str]:
+def _parse_errors(which: str, is_invalid: bool, left: object) -> list[str]:
     part = "partially ignored" if left else "ignored"
-    return [f"spec.resourceAttributes.{which} {part} due to parse error"] if causes else []
+    return [f"spec.resourceAttributes.{which} {part} due to parse error"] if is_invalid else []
 
 
 def _path_attributes(about: NonResourceAttributes | None) -> Attributes:
@@ -251,8 +220,8 @@ def _rules(server: ReviewServer, call: ApiCall, review: SelfSubjectRulesReview) 
 REVIEWS: Mapping[str, Review] = {
     "selfsubjectreviews.authentication.k8s.io": _who_am_i,
     "tokenreviews.authentication.k8s.io": _token,
-    "selfsubjectaccessreviews.authorization.k8s.io": _self_access,
-    "subjectaccessreviews.authorization.k8s.io": _access_of,
-    "localsubjectaccessreviews.authorization.k8s.io": _local_access,
+    "selfsubjectaccessreviews.authorization.k8s.io": _access,
+    "subjectaccessreviews.authorization.k8s.io": _access,
+    "localsubjectaccessreviews.authorization.k8s.io": _access,
     "selfsubjectrulesreviews.authorization.k8s.io": _rules,
 }

@@ -47,12 +47,12 @@ def _item_key(of: ApplyType, value: Any) -> str:
 def index_parts(given: Iterable[tuple[str, Any]]) -> tuple[dict[str, Any], set[str]]:
     """Return the parts by key, and the keys that occur more than once."""
     found: dict[str, Any] = {}
-    twice: set[str] = set()
+    duplicates: set[str] = set()
     for key, value in given:
         if key in found:
-            twice.add(key)
+            duplicates.add(key)
         found[key] = value
-    return found, twice
+    return found, duplicates
 
 
 # Sets
@@ -63,14 +63,14 @@ def collect(of: ApplyType, value: Any) -> Fields:
     found = split_parts(of, value)
     if found is None:
         return {}
-    single, twice = index_parts(found)
+    single, duplicates = index_parts(found)
     out: Fields = {}
     for key in sorted(single):
         inner, part = of.inner(key), single[key]
-        below = {} if key in twice else collect(inner, part)
+        below = {} if key in duplicates else collect(inner, part)
         leaf = inner.form == LEAF or part is None or not isinstance(part, dict | list | tuple) or part == {}
         if leaf or not below:
-            if leaf or key in twice or of.form in (ITEMS, SET, MAP):
+            if leaf or key in duplicates or of.form in (ITEMS, SET, MAP):
                 out[key] = {}
         elif of.declares(key):
             out[key] = below
@@ -125,8 +125,10 @@ def collect_all(of: ApplyType, value: Any) -> Fields:
     found = split_parts(of, value)
     if not found:
         return {}
-    single, twice = index_parts(found)
-    inner = {key: {} if key in twice else collect_all(of.inner(key), single[key]) for key in sorted(single)}
+    single, duplicates = index_parts(found)
+    inner = {
+        key: {} if key in duplicates else collect_all(of.inner(key), single[key]) for key in sorted(single)
+    }
     return {SELF: {}, **inner}
 
 
@@ -147,19 +149,19 @@ def merge(of: ApplyType, live: Any, applied: Any) -> Any:
 
 def _merge_items(of: ApplyType, live: Any, applied: list[Any]) -> list[Any]:
     """Applied items keep their order; a live item stays before the item that followed it."""
-    held, given = split_parts(of, live) or [], split_parts(of, applied) or []
-    mine, twice = index_parts(held)
-    wanted = {key for key, _ in given}
-    shared = [key for key, _ in given if key in mine]
+    live_items, given = split_parts(of, live) or [], split_parts(of, applied) or []
+    live_parts, duplicates = index_parts(live_items)
+    applied_keys = {key for key, _ in given}
+    shared = [key for key, _ in given if key in live_parts]
     done: set[str] = set()
     out: list[Any] = []
     at = 0
 
     def take_live(until: str) -> None:
         nonlocal at
-        while at < len(held):
-            key, value = held[at]
-            if key not in wanted:
+        while at < len(live_items):
+            key, value = live_items[at]
+            if key not in applied_keys:
                 out.append(value)
             elif key == until or (key not in done and shared and shared[0] == key):
                 return
@@ -167,9 +169,9 @@ def _merge_items(of: ApplyType, live: Any, applied: list[Any]) -> list[Any]:
 
     for key, value in given:
         take_live(key)
-        if at < len(held) and held[at][0] == key:
+        if at < len(live_items) and live_items[at][0] == key:
             at += 1
-        before = ABSENT if key in twice else mine.get(key, ABSENT)
+        before = ABSENT if key in duplicates else live_parts.get(key, ABSENT)
         out.append(merge(of.inner(key), before, value))
         done.add(key)
         if shared and shared[0] == key:
@@ -180,11 +182,11 @@ def _merge_items(of: ApplyType, live: Any, applied: list[Any]) -> list[Any]:
 
 def remove_fields(of: ApplyType, value: Any, gone: Fields) -> Any:
     """Remove the members of a set from a value. A container that becomes empty is removed, too (ABSENT)."""
-    held = split_parts(of, value)
-    if held is None:
+    live_items = split_parts(of, value)
+    if live_items is None:
         return ABSENT if isinstance(value, dict | list | tuple) else value
     left = []
-    for key, part in held:
+    for key, part in live_items:
         below = gone.get(key)
         if below is None:
             left.append((key, part))

@@ -36,10 +36,10 @@ def fields_still_applied(of: ApplyType, version: str, live: Map) -> Fields:
         return {}
     if not isinstance(last, dict) or last.get("apiVersion") != version:
         return {}
-    mine = {k: v for k, v in last.items() if k not in ("apiVersion", "kind")}
+    applied = {k: v for k, v in last.items() if k not in ("apiVersion", "kind")}
     try:
-        changed, removed = document.differ(of, mine, live)
-        owned = document.collect(of, mine)
+        changed, removed = document.differ(of, applied, live)
+        owned = document.collect(of, applied)
     except document.UntypableItem:
         return {}
     return fields.difference(owned, fields.union(changed, removed))

@@ -173,13 +173,13 @@ def update_entries(
     gone = fields.union(changed, removed)
     parts = [f'"{part}"'.encode() for part in gone]
     out: list[ManagedFieldsEntry] = []
-    mine: ManagedFieldsEntry | None = None
+    writer_entry: ManagedFieldsEntry | None = None
     for entry in live:
         if _is_owned_by(entry, owner):
-            mine = entry
+            writer_entry = entry
         elif (left := _remove_fields(entry, gone, parts)) is not None:
             out.append(left)
-    own = _writer_entry(mine, owner, now, changed, removed)
+    own = _writer_entry(writer_entry, owner, now, changed, removed)
     if own is not None:
         out.append(own)
     return tuple(sorted(_cap_updates(out), key=_order))
@@ -207,17 +207,21 @@ def _remove_fields(entry: ManagedFieldsEntry, gone: Fields, parts: list[bytes]) 
 
 
 def _writer_entry(
-    mine: ManagedFieldsEntry | None, owner: FieldOwner, now: datetime, changed: Fields, removed: Fields
+    writer_entry: ManagedFieldsEntry | None,
+    owner: FieldOwner,
+    now: datetime,
+    changed: Fields,
+    removed: Fields,
 ) -> ManagedFieldsEntry | None:
     """Return the writer's entry: its remaining fields and the changed ones."""
-    if mine is None:
+    if writer_entry is None:
         return _new(owner, now, fields.write(changed)) if changed else None
-    was = fields.read(mine.fields_v1)
-    time = clock.stamp(now) if changed else mine.time
+    was = fields.read(writer_entry.fields_v1)
+    time = clock.stamp(now) if changed else writer_entry.time
     if not removed and fields.is_subset(changed, was):  # the common case: the same fields are written again
-        return structs.replace(mine, time=time)
+        return structs.replace(writer_entry, time=time)
     owned = fields.union(fields.difference(was, removed), changed)
-    return structs.replace(mine, fields_v1=fields.write(owned), time=time) if owned else None
+    return structs.replace(writer_entry, fields_v1=fields.write(owned), time=time) if owned else None
 
 
 def remove_from_owners(managed: Managed, gone: Fields) -> Managed:

@@ -58,12 +58,12 @@ class ApplyConflict(Exception):
             (owner.describe(), path) for owner in owners for path in fields.member_paths(self.found[owner])
         ]
         causes = [
-            {"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": path}
-            for who, path in conflicts
+            {"reason": "FieldManagerConflict", "message": f"conflict with {owner_text}", "field": path}
+            for owner_text, path in conflicts
         ]
         if len(conflicts) == 1:
-            who, path = conflicts[0]
-            message = f"Apply failed with 1 conflict: conflict with {who}: {path}"
+            owner_text, path = conflicts[0]
+            message = f"Apply failed with 1 conflict: conflict with {owner_text}: {path}"
         else:
             message = f"Apply failed with {len(conflicts)} conflicts: {_format_conflicts(conflicts)}"
         return Conflict(message, details={"causes": causes})
@@ -71,9 +71,9 @@ class ApplyConflict(Exception):
 
 def _format_conflicts(conflicts: list[tuple[str, str]]) -> str:
     lines = []
-    for at, (who, path) in enumerate(conflicts):
-        if at == 0 or conflicts[at - 1][0] != who:
-            lines.append(f"conflicts with {who}:")
+    for at, (owner_text, path) in enumerate(conflicts):
+        if at == 0 or conflicts[at - 1][0] != owner_text:
+            lines.append(f"conflicts with {owner_text}:")
         lines.append(f"- {path}")
     return "\n".join(lines)
 

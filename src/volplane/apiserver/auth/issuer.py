@@ -69,14 +69,14 @@ class TokenIssuer:
         try:
             header, claims, signature = token.split(".", 3)  # more than three parts raise ValueError
             head: dict[str, Any] = msgspec.json.decode(_bytes(header), type=dict[str, Any])
-            said: dict[str, Any] = msgspec.json.decode(_bytes(claims), type=dict[str, Any])
+            payload: dict[str, Any] = msgspec.json.decode(_bytes(claims), type=dict[str, Any])
             raw = _bytes(signature)
         except (ValueError, RecursionError, binascii.Error, msgspec.MsgspecError):
             return None
         if head.get("kid") not in (None, "", self.key_id):
-            return ParsedToken(said, "invalid signature, no keys found")
+            return ParsedToken(payload, "invalid signature, no keys found")
         signed = head.get("alg") == "ES256" and self._has_valid_signature(f"{header}.{claims}".encode(), raw)
-        return ParsedToken(said, "" if signed else "go-jose/go-jose: error in cryptographic primitive")
+        return ParsedToken(payload, "" if signed else "go-jose/go-jose: error in cryptographic primitive")
 
     def _has_valid_signature(self, text: bytes, raw: bytes) -> bool:
         if len(raw) != 64:

@@ -45,8 +45,8 @@ class NodeGraph:
     # --- queries
 
     def runs_pod(self, node: str, key: str) -> bool:
-        held = self._pods.get(key)
-        return held is not None and held.node == node
+        known = self._pods.get(key)
+        return known is not None and known.node == node
 
     def uses_object(self, node: str, plural: str, key: str) -> bool:
         """Return whether a pod of the node references it, directly or through a volume."""
@@ -57,8 +57,8 @@ class NodeGraph:
         )
 
     def uses_volume(self, node: str, name: str) -> bool:
-        held = self._volumes.get(name)
-        return held is not None and node in self._users.get((CLAIM, held.claim), ())
+        known = self._volumes.get(name)
+        return known is not None and node in self._users.get((CLAIM, known.claim), ())
 
     def has_attachment(self, node: str, name: str) -> bool:
         return self._attachments.get(name) == node
@@ -84,47 +84,47 @@ class NodeGraph:
 
     def _put_pod(self, key: str, pod: Pod) -> None:
         node, uid, debuggers = pod.spec.node_name, pod.metadata.uid, len(pod.spec.ephemeral_containers)
-        held = self._pods.get(key)
-        if held is not None:
-            if (held.uid, held.node, held.debuggers) == (uid, node, debuggers):
+        known = self._pods.get(key)
+        if known is not None:
+            if (known.uid, known.node, known.debuggers) == (uid, node, debuggers):
                 return  # the references of a pod are immutable
             self._drop_pod(key)
         if not node:
             return
-        made = self._pods[key] = _PodReferences(uid, node, debuggers, _referenced_objects(pod))
-        for thing in made.objects:
-            users = self._users.setdefault(thing, {})
+        added = self._pods[key] = _PodReferences(uid, node, debuggers, _referenced_objects(pod))
+        for ref in added.objects:
+            users = self._users.setdefault(ref, {})
             users[node] = users.get(node, 0) + 1
 
     def _drop_pod(self, key: str) -> None:
-        held = self._pods.pop(key, None)
-        if held is None:
+        known = self._pods.pop(key, None)
+        if known is None:
             return
-        for thing in held.objects:
-            users = self._users[thing]
-            users[held.node] -= 1
-            if not users[held.node]:
-                del users[held.node]
+        for ref in known.objects:
+            users = self._users[ref]
+            users[known.node] -= 1
+            if not users[known.node]:
+                del users[known.node]
             if not users:
-                del self._users[thing]
+                del self._users[ref]
 
     def _put_volume(self, name: str, volume: PersistentVolume) -> None:
         claim = volume.spec.claim_ref
-        made = None
+        added = None
         if claim is not None:
             secrets = frozenset(f"{space}/{secret}" for space, secret in references.volume_secrets(volume))
-            made = _VolumeReferences(f"{claim.namespace}/{claim.name}", secrets)
-        if made == self._volumes.get(name):
+            added = _VolumeReferences(f"{claim.namespace}/{claim.name}", secrets)
+        if added == self._volumes.get(name):
             return
         self._drop_volume(name)
-        if made is not None:
-            self._volumes[name] = made
-            for secret in made.secrets:
+        if added is not None:
+            self._volumes[name] = added
+            for secret in added.secrets:
                 self._secret_volumes.setdefault(secret, set()).add(name)
 
     def _drop_volume(self, name: str) -> None:
-        held = self._volumes.pop(name, None)
-        for secret in held.secrets if held is not None else ():
+        known = self._volumes.pop(name, None)
+        for secret in known.secrets if known is not None else ():
             volumes = self._secret_volumes[secret]
             volumes.discard(name)
             if not volumes:

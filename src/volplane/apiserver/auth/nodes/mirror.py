@@ -26,20 +26,20 @@ _PROJECTION_REFERENCES = {
 
 def mirror_pod_error(pod: Pod, node: str) -> str:
     """Return why a node may not create this pod, or "". `restriction` has the checks that read objects."""
-    who = f'node "{node}"'
+    subject = f'node "{node}"'
     if MIRROR not in pod.metadata.annotations:
-        return f'pod does not have "{MIRROR}" annotation, {who} can only create mirror pods'
+        return f'pod does not have "{MIRROR}" annotation, {subject} can only create mirror pods'
     if pod.spec.node_name != node:
-        return f"{who} can only create pods with spec.nodeName set to itself"
+        return f"{subject} can only create pods with spec.nodeName set to itself"
     owners = pod.metadata.owner_references
     if len(owners) > 1:
-        return f"{who} can only create pods with a single owner reference set to itself"
+        return f"{subject} can only create pods with a single owner reference set to itself"
     if not owners or (owners[0].api_version, owners[0].kind, owners[0].name) != ("v1", "Node", node):
-        return f"{who} can only create pods with an owner reference set to itself"
+        return f"{subject} can only create pods with an owner reference set to itself"
     if not owners[0].controller:
-        return f"{who} can only create pods with a controller owner reference set to itself"
+        return f"{subject} can only create pods with a controller owner reference set to itself"
     if owners[0].block_owner_deletion:
-        return f"{who} must not set blockOwnerDeletion on an owner reference"
+        return f"{subject} must not set blockOwnerDeletion on an owner reference"
     return ""
 
 

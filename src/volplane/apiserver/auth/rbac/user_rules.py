@@ -149,8 +149,8 @@ class Rbac:
         by_subject = self._by_subject.get(scope)
         if not by_subject:
             return
-        whos = [("User", user.name), *(("Group", group) for group in user.groups)]
-        names = {name for who in whos for name in by_subject.get(who, ())}
+        subjects = [("User", user.name), *(("Group", group) for group in user.groups)]
+        names = {name for subject in subjects for name in by_subject.get(subject, ())}
         bindings = self._bindings[scope]
         yield from (bindings[name] for name in sorted(names))
 
@@ -185,8 +185,8 @@ class Rbac:
         scope, _, name = key.rpartition("/")
         self._bindings.setdefault(scope, {})[name] = binding
         by_subject = self._by_subject.setdefault(scope, {})
-        for who in _subject_keys(binding.subjects, scope):
-            by_subject.setdefault(who, set()).add(name)
+        for subject in _subject_keys(binding.subjects, scope):
+            by_subject.setdefault(subject, set()).add(name)
 
     def _unbind(self, key: str) -> None:
         scope, _, name = key.rpartition("/")
@@ -194,14 +194,15 @@ class Rbac:
         if old is None:
             return
         by_subject = self._by_subject[scope]
-        for who in set(_subject_keys(old.subjects, scope)):
-            by_subject[who].discard(name)
-            if not by_subject[who]:
-                del by_subject[who]
+        for subject in set(_subject_keys(old.subjects, scope)):
+            by_subject[subject].discard(name)
+            if not by_subject[subject]:
+                del by_subject[subject]
 
 
 def _subject_keys(subjects: Iterable[Subject], scope: str) -> Iterator[SubjectKey]:
-    return (who for who in (_subject_key(subject, scope) for subject in subjects) if who is not None)
+    keys = (_subject_key(subject, scope) for subject in subjects)
+    return (key for key in keys if key is not None)
 
 
 def _subject_key(subject: Subject, scope: str) -> SubjectKey | None:
@@ -220,8 +221,8 @@ def _describe_binding(binding: Binding, user: RequestUser, scope: str) -> str:
     return f'{kind} "{name}" of {reference.kind} "{reference.name}" to {subject.kind} "{to}"'
 
 
-def _applies(who: SubjectKey | None, user: RequestUser) -> bool:
-    match who:
+def _applies(subject: SubjectKey | None, user: RequestUser) -> bool:
+    match subject:
         case ("User", name):
             return name == user.name
         case ("Group", name):

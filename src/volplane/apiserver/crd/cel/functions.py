@@ -151,11 +151,11 @@ def _pay(budget: CostBudget, *texts: Any) -> None:
 def per_character(run: Callable[..., Any], texts: int = 1) -> Callable[..., Any]:
     """Charge for the length of the first argument, or of the first `texts` arguments."""
 
-    def charged(budget: CostBudget, *values: Any) -> Any:
+    def charge_and_run(budget: CostBudget, *values: Any) -> Any:
         _pay(budget, *values[:texts])
         return run(*values)
 
-    return charged
+    return charge_and_run
 
 
 def matches(budget: CostBudget, text: str, pattern: str) -> bool:

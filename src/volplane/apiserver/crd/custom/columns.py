@@ -26,9 +26,9 @@ _IN_JSONPATH = "Custom resource definition column (in JSONPath format): "
 Cell = Callable[[Any, datetime], Any]
 
 
-def printer(asked: Sequence[Definition]) -> TablePrinter:
+def printer(columns: Sequence[Definition]) -> TablePrinter:
     """Return the table printer; without additional columns it shows the age."""
-    wanted = [(column, found) for column in asked or (AGE,) if (found := _path(column)) is not None]
+    wanted = [(column, found) for column in columns or (AGE,) if (found := _path(column)) is not None]
     headers = (NAME, *(_header(column) for column, _ in wanted))
     cells = [_cell(column.type, find) for column, find in wanted]
     return TablePrinter(

@@ -61,10 +61,10 @@ def kind_of(definition: Definition, version: Version, coercion: Coercion) -> Kin
 
 
 def _subresources(version: Version) -> Iterator[Subresource]:
-    asked = version.subresources
-    if asked is not None and asked.scale is not None:
+    subresources = version.subresources
+    if subresources is not None and subresources.scale is not None:
         yield SCALE
-    if asked is not None and asked.status is not None:
+    if subresources is not None and subresources.status is not None:
         yield STATUS
 
 

@@ -68,17 +68,17 @@ def _accept(definition: Definition, taken: tuple[set[str], set[str]]) -> tuple[N
         ("kind", "Kind", kinds),
         ("list_kind", "ListKind", kinds),
     ):
-        asked, held = getattr(wanted, field), getattr(had, field)
-        conflict = _conflict_message(asked, held, used)
+        requested, before = getattr(wanted, field), getattr(had, field)
+        conflict = _conflict_message(requested, before, used)
         if conflict:
             verdict = condition(NAMES_ACCEPTED, "False", f"{word}Conflict", conflict)
         else:
-            given[field] = asked
+            given[field] = requested
     return structs.replace(had, **given), verdict
 
 
-def _conflict_message(asked: str | tuple[str, ...], held: str | tuple[str, ...], used: set[str]) -> str:
-    if isinstance(asked, str):
-        return f'"{asked}" is already in use' if asked != held and asked in used else ""
-    wrong = [f'"{name}" is already in use' for name in asked if name not in held and name in used]
+def _conflict_message(requested: str | tuple[str, ...], before: str | tuple[str, ...], used: set[str]) -> str:
+    if isinstance(requested, str):
+        return f'"{requested}" is already in use' if requested != before and requested in used else ""
+    wrong = [f'"{name}" is already in use' for name in requested if name not in before and name in used]
     return wrong[0] if len(wrong) == 1 else f"[{', '.join(wrong)}]" if wrong else ""

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["COMPRESSED_PREFIXES", "ApiServerOptions", "run"]
 
 
-async def run(settings: ApiServerOptions, store: Store) -> RunningApiServer:
+async def run(options: ApiServerOptions, store: Store) -> RunningApiServer:
     """Start serving. The caller closes the server and owns the store."""
     # Imported here to avoid an import cycle: `server` imports every other module of this package.
     from volplane.apiserver import server
 
-    return await server.run(settings, store)
+    return await server.run(options, store)

@@ -42,7 +42,7 @@ class RunningApiServer:
         app: ApiServerApp,
         listener: web.HttpServer,
         pki: Pki,
-        settings: ApiServerOptions,
+        options: ApiServerOptions,
     ) -> None:
         self.core = core
         self.backend = core.backend
@@ -50,9 +50,9 @@ class RunningApiServer:
         self.tokens = pki.tokens
         self.admin_token = pki.admin_token
         self.port: int = listener.port
-        self.url = f"https://{_format_host(settings.host)}:{listener.port}"
+        self.url = f"https://{_format_host(options.host)}:{listener.port}"
         self.ca: bytes = pki.authority.pair.cert
-        self.kubeconfig = Path(settings.data_dir) / "kubeconfig"
+        self.kubeconfig = Path(options.data_dir) / "kubeconfig"
         self._app = app
         self._lag = LoopLag()
         self._listener = listener
@@ -87,10 +87,10 @@ class RunningApiServer:
 class Pki:
     """Certificates, keys and tokens of a data directory, created on first use."""
 
-    def __init__(self, settings: ApiServerOptions) -> None:
-        directory = Path(settings.data_dir) / "pki"
+    def __init__(self, options: ApiServerOptions) -> None:
+        directory = Path(options.data_dir) / "pki"
         self.authority = CertificateAuthority(directory)
-        hosts = dict.fromkeys((settings.host, *_NAMES, *settings.hosts))
+        hosts = dict.fromkeys((options.host, *_NAMES, *options.hosts))
         self.serving = self.authority.server("apiserver", tuple(hosts))
         self.kubelet_client = self.authority.client(
             "apiserver-kubelet-client", "kube-apiserver-kubelet-client", (MASTERS,)
@@ -102,9 +102,9 @@ class Pki:
         self.ca_path = str(self.authority.pair.cert_path)
 
 
-async def run(settings: ApiServerOptions, store: Store) -> RunningApiServer:
+async def run(options: ApiServerOptions, store: Store) -> RunningApiServer:
     """Start serving. The caller closes the server and owns the store."""
-    pki = Pki(settings)
+    pki = Pki(options)
     core = InProcessServer(store, pki.issuer)
     client = pki.kubelet_client
     to_nodes = tls.client_context(pki.ca_path, str(client.cert_path), str(client.key_path))
@@ -114,14 +114,14 @@ async def run(settings: ApiServerOptions, store: Store) -> RunningApiServer:
         Authenticator([pki.tokens, ServiceAccountTokenCheck(core.backend), BootstrapTokens(core.backend)]),
         core.authorizer,
         NodeStreams(to_nodes),
-        AuditLog(settings.audit_log_path) if settings.audit_log_path else None,
-        reads=settings.max_requests_inflight,
-        writes=settings.max_mutating_requests_inflight,
+        AuditLog(options.audit_log_path) if options.audit_log_path else None,
+        reads=options.max_requests_inflight,
+        writes=options.max_mutating_requests_inflight,
     )
     context = tls.server_context(str(pki.serving.cert_path), str(pki.serving.key_path), pki.ca_path)
-    limits = web.ServerLimits(connections=settings.max_connections, body=BODY_LIMIT)
-    listener = await web.serve(app, host=settings.host, port=settings.port, ssl=context, limits=limits)
-    server = RunningApiServer(core, app, listener, pki, settings)
+    limits = web.ServerLimits(connections=options.max_connections, body=BODY_LIMIT)
+    listener = await web.serve(app, host=options.host, port=options.port, ssl=context, limits=limits)
+    server = RunningApiServer(core, app, listener, pki, options)
     try:
         await server.start()
     except BaseException:

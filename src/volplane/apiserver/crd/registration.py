@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -34,16 +34,15 @@ RETRY_SECONDS = 5.0  # before retrying
 Change = Callable[[Definition, StoreRecord], Awaitable[Definition]]
 
 
-class ServedDefinition:
-    """The strategies registered for one definition."""
+class ServedDefinition(NamedTuple):
+    """A definition as it is served."""
 
-    def __init__(self, definition: Definition, made: list[CustomStrategy]) -> None:
-        self.spec = definition.spec
-        self.names = definition.status.accepted_names
-        self.strategies = made
+    definition: Definition
+    strategies: list[CustomStrategy]
 
-    def matches(self, definition: Definition) -> bool:
-        return self.spec == definition.spec and self.names == definition.status.accepted_names
+    def matches(self, new: Definition) -> bool:
+        old = self.definition
+        return old.spec == new.spec and old.status.accepted_names == new.status.accepted_names
 
 
 class CRDRegistrar:

@@ -7,7 +7,7 @@ before validation, so a client that sends them changed or empty is not refused.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
@@ -76,58 +76,48 @@ def validate(strategy: AnyStrategy, meta: ObjectMeta) -> list[Cause]:
     ]
 
 
-def validate_embedded(meta: ObjectMeta) -> list[Cause]:
+def validate_embedded(meta: ObjectMeta) -> Iterator[Cause]:
     """Validate the metadata of an embedded resource: any name that is a path segment, namespace optional."""
-    causes = [
-        invalid("metadata.name", meta.name, text)
-        for text in name_validation.path_segment_problems(meta.name, False)
-    ]
-    causes += [
-        invalid("metadata.generateName", meta.generate_name, text)
-        for text in name_validation.path_segment_problems(meta.generate_name, True)
-    ]
-    causes += [*_labels(meta), *_annotations(meta), *_owners(meta.owner_references)]
-    return causes + _finalizers(meta.finalizers, qualified=False)
+    for text in name_validation.path_segment_problems(meta.name, False):
+        yield invalid("metadata.name", meta.name, text)
+    for text in name_validation.path_segment_problems(meta.generate_name, True):
+        yield invalid("metadata.generateName", meta.generate_name, text)
+    yield from [*_labels(meta), *_annotations(meta), *_owners(meta.owner_references)]
+    yield from _finalizers(meta.finalizers, qualified=False)
 
 
-def validate_change(strategy: AnyStrategy, old: ObjectMeta, new: ObjectMeta) -> list[Cause]:
-    causes: list[Cause] = []
+def validate_change(strategy: AnyStrategy, old: ObjectMeta, new: ObjectMeta) -> Iterator[Cause]:
     if new.labels is not old.labels and new.labels != old.labels:
-        causes += _labels(new)
+        yield from _labels(new)
     if new.annotations is not old.annotations and new.annotations != old.annotations:
-        causes += _annotations(new)
+        yield from _annotations(new)
     if new.owner_references != old.owner_references:
-        causes += _owners(new.owner_references)
+        yield from _owners(new.owner_references)
     if new.finalizers != old.finalizers:
-        causes += _finalizers(new.finalizers, qualified=strategy.facts.qualified_finalizers)
-        causes += _late_finalizers(old, new)
-    return causes
+        yield from _finalizers(new.finalizers, qualified=strategy.facts.qualified_finalizers)
+        yield from _late_finalizers(old, new)
 
 
-def _names(strategy: AnyStrategy, meta: ObjectMeta) -> list[Cause]:
-    causes = []
+def _names(strategy: AnyStrategy, meta: ObjectMeta) -> Iterator[Cause]:
     if meta.generate_name:
         wrong = strategy.validate_name(meta.generate_name, prefix=True)
-        causes += [invalid("metadata.generateName", meta.generate_name, text) for text in wrong]
+        yield from [invalid("metadata.generateName", meta.generate_name, text) for text in wrong]
     if meta.name:
-        causes += [invalid("metadata.name", meta.name, text) for text in strategy.validate_name(meta.name)]
+        yield from [invalid("metadata.name", meta.name, text) for text in strategy.validate_name(meta.name)]
     else:
-        causes.append(required_value("metadata.name", "name or generateName is required"))
+        yield required_value("metadata.name", "name or generateName is required")
     if strategy.kind.namespaced and not meta.namespace:
-        causes.append(required_value("metadata.namespace"))
-    return causes
+        yield required_value("metadata.namespace")
 
 
-def _labels(meta: ObjectMeta) -> list[Cause]:
-    causes = []
+def _labels(meta: ObjectMeta) -> Iterator[Cause]:
     for key, value in meta.labels.items():
         if not names.is_qualified(key):
-            causes.append(invalid("metadata.labels", key, _QUALIFIED))
+            yield invalid("metadata.labels", key, _QUALIFIED)
         if len(value) > 63:
-            causes.append(invalid("metadata.labels", value, "must be no more than 63 characters"))
+            yield invalid("metadata.labels", value, "must be no more than 63 characters")
         elif not names.is_label_value(value):
-            causes.append(invalid("metadata.labels", value, _LABEL_VALUE))
-    return causes
+            yield invalid("metadata.labels", value, _LABEL_VALUE)
 
 
 def _annotations(meta: ObjectMeta) -> list[Cause]:
@@ -147,38 +137,34 @@ def _annotations(meta: ObjectMeta) -> list[Cause]:
     )
 
 
-def _owners(owners: Sequence[OwnerReference]) -> list[Cause]:
+def _owners(owners: Sequence[OwnerReference]) -> Iterator[Cause]:
     path = "metadata.ownerReferences"
-    causes = []
     for owner in owners:
         if not owner.api_version.rpartition("/")[2]:
-            causes.append(invalid(f"{path}.apiVersion", owner.api_version, "version must not be empty"))
+            yield invalid(f"{path}.apiVersion", owner.api_version, "version must not be empty")
         for word, value in (("kind", owner.kind), ("name", owner.name), ("uid", owner.uid)):
             if not value:
-                causes.append(invalid(f"{path}.{word}", value, "must not be empty"))
+                yield invalid(f"{path}.{word}", value, "must not be empty")
     controllers = [o.name for o in owners if o.controller]
     if len(controllers) > 1:
         detail = (
             'Only one reference can have Controller set to true. Found "true" in references for '
             f"{controllers[0]} and {controllers[1]}"
         )
-        causes.append(invalid(path, [o.name for o in owners], detail))
-    return causes
+        yield invalid(path, [o.name for o in owners], detail)
 
 
-def _finalizers(finalizers: Sequence[str], *, qualified: bool) -> list[Cause]:
+def _finalizers(finalizers: Sequence[str], *, qualified: bool) -> Iterator[Cause]:
     path = "metadata.finalizers"
-    causes = []
     for at, name in enumerate(finalizers):
         if not names.is_qualified(name):
-            causes.append(invalid(path, name, _QUALIFIED))
+            yield invalid(path, name, _QUALIFIED)
         elif qualified and not is_qualified_finalizer(name):
             detail = "name is neither a standard finalizer name nor is it fully qualified"
-            causes.append(invalid(f"{path}[{at}]", name, detail))
+            yield invalid(f"{path}[{at}]", name, detail)
     if ORPHAN in finalizers and FOREGROUND in finalizers:
         detail = f"finalizer {ORPHAN} and {FOREGROUND} cannot be both set"
-        causes.append(invalid(path, list(finalizers), detail))
-    return causes
+        yield invalid(path, list(finalizers), detail)
 
 
 def is_qualified_finalizer(name: str) -> bool:

@@ -171,7 +171,7 @@ def _count_generation(entry: ServedResource, old: Any, new: Any) -> Any:
 
 def _validate(entry: ServedResource, call: ApiCall, old: Any, new: Any, part: UpdatePart) -> None:
     was, becomes = entry.access.metadata(old), entry.access.metadata(new)
-    causes = metadata.validate_change(entry.strategy, was, becomes) + part.validate(call, old, new)
+    causes = [*metadata.validate_change(entry.strategy, was, becomes), *part.validate(call, old, new)]
     if causes:
         raise Invalid.of(entry.kind, call.name, causes)
 

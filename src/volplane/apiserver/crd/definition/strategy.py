@@ -92,7 +92,7 @@ class DefinitionStrategy(Strategy[Definition]):
         return causes + approval.validate(new, old)
 
     def validate_status(self, call: ApiCall, old: Definition, new: Definition) -> list[Cause]:
-        return checks.validate_names("status.acceptedNames", new.status.accepted_names)
+        return list(checks.validate_names("status.acceptedNames", new.status.accepted_names))
 
     # Deletion
 

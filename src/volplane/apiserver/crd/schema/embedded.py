@@ -6,6 +6,7 @@ and reported like other unknown fields.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -74,30 +75,28 @@ def validate(value: Any, schema: Schema | None, path: str = "", *, root: bool = 
     if schema is None:
         return []
     embedded = isinstance(value, dict) and schema.get(EMBEDDED) and not root
-    causes = _validate_meta(value, path) if embedded else []
+    causes = list(_validate_meta(value, path)) if embedded else []
     for inner, below, here in children(value, schema, path):
         causes += validate(inner, below, here, root=False)
     return causes
 
 
-def _validate_meta(value: dict[str, Any], path: str) -> list[Cause]:
-    causes = []
+def _validate_meta(value: dict[str, Any], path: str) -> Iterator[Cause]:
     for name in ("apiVersion", "kind"):
         here, given = child_path(path, name), value.get(name)
         if name not in value:
-            causes.append(required_value(here))
+            yield required_value(here)
         elif not isinstance(given, str):
-            causes.append(invalid(here, given, "must be a string"))
+            yield invalid(here, given, "must be a string")
         elif not given:
-            causes.append(invalid(here, given, "must not be empty"))
+            yield invalid(here, given, "must not be empty")
         elif name == "apiVersion" and given.count("/") > 1:
-            causes.append(invalid(here, given, f"unexpected GroupVersion string: {given}"))
+            yield invalid(here, given, f"unexpected GroupVersion string: {given}")
         elif name == "kind" and (problems := name_validation.dns_1035_problems(given.lower())):
             words = f"may have mixed case, but should otherwise match: {','.join(problems)}"
-            causes.append(invalid(here, given, words))
+            yield invalid(here, given, words)
     if isinstance(value.get("metadata"), dict):
-        causes += _validate_object_meta(value["metadata"], child_path(path, "metadata"))
-    return causes
+        yield from _validate_object_meta(value["metadata"], child_path(path, "metadata"))
 
 
 def _validate_object_meta(data: dict[str, Any], path: str) -> list[Cause]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -14,20 +15,18 @@ from volplane.apiserver.crd.schema.values import validate as validate_value
 from volplane.apiserver.decode import Undecodable
 
 
-def validate(schema: Schema, path: str, *, root: bool = True, meta: bool = False) -> list[Cause]:
+def validate(schema: Schema, path: str, *, root: bool = True, meta: bool = False) -> Iterator[Cause]:
     """`root`: the schema of a resource; `meta`: inside its metadata, which is validated elsewhere."""
-    causes = []
     default = schema.get("default")
     if default is not None and not meta:
-        causes += _default(default, schema, f"{path}.default")
+        yield from _default(default, schema, f"{path}.default")
     item = items_of(schema)
     if item is not None:
-        causes += validate(item, f"{path}.items", root=bool(item.get(EMBEDDED)), meta=meta)
+        yield from validate(item, f"{path}.items", root=bool(item.get(EMBEDDED)), meta=meta)
     for name, inner in schema.get("properties", {}).items():
         below = meta or ((root or bool(schema.get(EMBEDDED))) and name in TYPE_META)
         here = f"{path}.properties[{name}]"
-        causes += validate(inner, here, root=bool(inner.get(EMBEDDED)), meta=below)
-    return causes
+        yield from validate(inner, here, root=bool(inner.get(EMBEDDED)), meta=below)
 
 
 def _default(default: Any, schema: Schema, path: str) -> list[Cause]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct, structs
@@ -199,96 +199,85 @@ def _map_list(schema: Schema, keys: Any, item: Schema | None, path: str) -> list
     return causes
 
 
-def _item_key_causes(kind: str, keys: Any, item: Schema, path: str) -> list[Cause]:
+def _item_key_causes(kind: str, keys: Any, item: Schema, path: str) -> Iterator[Cause]:
     """The key of a list item must always be present."""
-    causes = []
     if item.get("nullable"):
         detail = f"cannot be nullable when {LIST_TYPE} is {kind}"
-        causes.append(forbidden(f"{path}.items.nullable", detail))
+        yield forbidden(f"{path}.items.nullable", detail)
     for key in keys if kind == "map" else ():
         known = item.get("properties", {}).get(key)
         if known is None:
             continue
         here, detail = f"{path}.items.properties[{key}]", f"this property is in {LIST_KEYS}, so it"
         if key not in item.get("required", ()) and known.get("default") is None:
-            causes.append(
-                required_value(f"{here}.default", f"{detail} must have a default or be a required property")
-            )
+            yield required_value(f"{here}.default", f"{detail} must have a default or be a required property")
         if known.get("nullable"):
-            causes.append(forbidden(f"{here}.nullable", f"{detail} cannot be nullable"))
-    return causes
+            yield forbidden(f"{here}.nullable", f"{detail} cannot be nullable")
 
 
 # Rules
 
 
-def _rule_form(schema: Schema, path: str) -> list[Cause]:
-    causes = []
+def _rule_form(schema: Schema, path: str) -> Iterator[Cause]:
     for at, rule in enumerate(schema.get(VALIDATIONS, ())):
-        causes += _one_rule(rule, schema, f"{path}.{VALIDATIONS}[{at}]")
-    return causes
+        yield from _one_rule(rule, schema, f"{path}.{VALIDATIONS}[{at}]")
 
 
-def _one_rule(rule: Mapping[str, Any], schema: Schema, path: str) -> list[Cause]:
-    causes = []
+def _one_rule(rule: Mapping[str, Any], schema: Schema, path: str) -> Iterator[Cause]:
     text, message = rule.get("rule", "").strip(), rule.get("message", "")
     if not text:
-        causes.append(required_value(f"{path}.rule", "rule is not specified"))
+        yield required_value(f"{path}.rule", "rule is not specified")
     elif message and not message.strip():
-        causes.append(invalid(f"{path}.message", message, "must be non-empty if specified"))
+        yield invalid(f"{path}.message", message, "must be non-empty if specified")
     elif _lines(message.strip()):
-        causes.append(invalid(f"{path}.message", message, "must not contain line breaks"))
+        yield invalid(f"{path}.message", message, "must not contain line breaks")
     elif _lines(text) and not message.strip():
         detail = "message must be specified if rule contains line breaks"
-        causes.append(required_value(f"{path}.message", detail))
+        yield required_value(f"{path}.message", detail)
     made = rule.get("messageExpression", "")
     if made and not made.strip():
         detail = "messageExpression must be non-empty if specified"
-        causes.append(required_value(f"{path}.messageExpression", detail))
+        yield required_value(f"{path}.messageExpression", detail)
     reason = rule.get("reason")
     if reason is not None and reason not in REASONS:
-        causes.append(not_supported(f"{path}.reason", reason, REASONS))
-    return causes + _field_path(rule.get("fieldPath", ""), schema, f"{path}.fieldPath")
+        yield not_supported(f"{path}.reason", reason, REASONS)
+    yield from _field_path(rule.get("fieldPath", ""), schema, f"{path}.fieldPath")
 
 
 def _lines(text: str) -> bool:
     return "\n" in text or "\r" in text
 
 
-def _field_path(given: str, schema: Schema, path: str) -> list[Cause]:
+def _field_path(given: str, schema: Schema, path: str) -> Iterator[Cause]:
     if not given:
-        return []
-    causes = []
+        return
     if not given.strip():
-        causes.append(invalid(path, given, "must be non-empty if specified"))
+        yield invalid(path, given, "must be non-empty if specified")
     if _lines(given):
-        causes.append(invalid(path, given, "must not contain line breaks"))
+        yield invalid(path, given, "must not contain line breaks")
     try:
         follow(given, schema)
     except InvalidSchemaPath:
-        causes.append(invalid(path, given, "must be a valid path"))
-    return causes
+        yield invalid(path, given, "must be a valid path")
 
 
-def _rules(schema: Schema, position: SchemaPosition) -> list[Cause]:
-    causes = []
+def _rules(schema: Schema, position: SchemaPosition) -> Iterator[Cause]:
     resource = position.root or bool(schema.get(EMBEDDED))
     for at, source in enumerate(schema.get(VALIDATIONS, ())):
         here = f"{position.path}.{VALIDATIONS}[{at}]"
         try:
             rule = compile_rule(source, schema, resource=resource)
         except InvalidRule as bad:
-            causes.append(invalid(f"{here}.{bad.part}", _format_rule(source), bad.words))
+            yield invalid(f"{here}.{bad.part}", _format_rule(source), bad.words)
             continue
         if rule.uses_old_self and position.apart:
             detail = (
                 f"oldSelf cannot be used on the uncorrelatable portion of the schema within {position.apart}"
             )
-            causes.append(invalid(f"{here}.rule", source["rule"], detail))
+            yield invalid(f"{here}.rule", source["rule"], detail)
         elif not rule.uses_old_self and source.get("optionalOldSelf") is not None:
             detail = "may not be set if oldSelf is not used in rule"
-            causes.append(invalid(f"{here}.optionalOldSelf", source["optionalOldSelf"], detail))
-    return causes
+            yield invalid(f"{here}.optionalOldSelf", source["optionalOldSelf"], detail)
 
 
 def _format_rule(rule: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ definition keeps its kind and scope, because objects are stored under them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from volplane.api import name_validation
@@ -73,14 +73,13 @@ def validate(definition: Definition) -> list[Cause]:
     return causes + stored_versions(definition)
 
 
-def validate_change(old: Definition, new: Definition, *, established: bool) -> list[Cause]:
+def validate_change(old: Definition, new: Definition, *, established: bool) -> Iterator[Cause]:
     was, is_ = old.spec, new.spec
-    causes = []
     if established:
-        causes += _same("spec.scope", was.scope, is_.scope)
-        causes += _same("spec.names.kind", was.names.kind, is_.names.kind)
-    causes += _same("spec.group", was.group, is_.group)
-    return causes + _same("spec.names.plural", was.names.plural, is_.names.plural)
+        yield from _same("spec.scope", was.scope, is_.scope)
+        yield from _same("spec.names.kind", was.names.kind, is_.names.kind)
+    yield from _same("spec.group", was.group, is_.group)
+    yield from _same("spec.names.plural", was.names.plural, is_.names.plural)
 
 
 def _same(path: str, old: str, new: str) -> list[Cause]:
@@ -124,74 +123,69 @@ def _one_of(path: str, value: str, allowed: Iterable[str]) -> list[Cause]:
     return [] if value in allowed else [not_supported(path, value, allowed)]
 
 
-def validate_names(path: str, given: Names) -> list[Cause]:
-    causes = []
+def validate_names(path: str, given: Names) -> Iterator[Cause]:
     for word, name in (("plural", given.plural), ("singular", given.singular)):
         if name and (detail := name_validation.dns_1035_problems(name)):
-            causes.append(invalid(f"{path}.{word}", name, ",".join(detail)))
+            yield invalid(f"{path}.{word}", name, ",".join(detail))
     for word, name in (("kind", given.kind), ("listKind", given.list_kind)):
         if name and (detail := name_validation.dns_1035_problems(name.lower())):
             words = f"may have mixed case, but should otherwise match: {','.join(detail)}"
-            causes.append(invalid(f"{path}.{word}", name, words))
+            yield invalid(f"{path}.{word}", name, words)
     if given.kind and given.kind == given.list_kind:
-        causes.append(invalid(f"{path}.listKind", given.list_kind, "kind and listKind may not be the same"))
+        yield invalid(f"{path}.listKind", given.list_kind, "kind and listKind may not be the same")
     for word, several in (("shortNames", given.short_names), ("categories", given.categories)):
         for at, name in enumerate(several):
             if detail := name_validation.dns_1035_problems(name):
-                causes.append(invalid(f"{path}.{word}[{at}]", name, ",".join(detail)))
-    return causes
+                yield invalid(f"{path}.{word}[{at}]", name, ",".join(detail))
 
 
 # Versions
 
 
-def _versions(definition: Definition) -> list[Cause]:
+def _versions(definition: Definition) -> Iterator[Cause]:
     versions = definition.spec.versions
     once = {
         f: is_same_in_all_versions(definition, f)
         for f in ("subresources", "additional_printer_columns", "selectable_fields")
     }
-    causes = []
     for at, version in enumerate(versions):
         here = f"spec.versions[{at}]"
         if detail := name_validation.dns_1035_problems(version.name):
-            causes.append(invalid(f"{here}.name", version.name, ",".join(detail)))
-        causes += _deprecation(f"{here}.deprecationWarning", version)
+            yield invalid(f"{here}.name", version.name, ",".join(detail))
+        yield from _deprecation(f"{here}.deprecationWarning", version)
         for field, check in _PARTS.items():
             if not once[field]:
-                causes += check(here, version)
+                yield from check(here, version)
     for field, check in _PARTS.items():
         if once[field]:
-            causes += check("spec", versions[0])
+            yield from check("spec", versions[0])
     shown = _summarize_versions(versions)
     if len({v.name for v in versions}) != len(versions):
-        causes.append(invalid("spec.versions", shown, "must contain unique version names"))
+        yield invalid("spec.versions", shown, "must contain unique version names")
     if sum(v.storage for v in versions) != 1:
         words = "must have exactly one version marked as storage version"
-        causes.append(invalid("spec.versions", shown, words))
-    return causes
+        yield invalid("spec.versions", shown, words)
 
 
 def _summarize_versions(versions: tuple[Version, ...]) -> Any:
     return [{"name": v.name, "served": v.served, "storage": v.storage} for v in versions]
 
 
-def _deprecation(path: str, version: Version) -> list[Cause]:
+def _deprecation(path: str, version: Version) -> Iterator[Cause]:
     text = version.deprecation_warning
     if text is None:
-        return []
+        return
     if not version.deprecated:
-        return [invalid(path, text, "can only be set for deprecated versions")]
-    causes = []
+        yield invalid(path, text, "can only be set for deprecated versions")
+        return
     if len(text.encode()) > LONGEST_WARNING:
-        causes.append(invalid(path, text, f"must be <= {LONGEST_WARNING} characters long"))
+        yield invalid(path, text, f"must be <= {LONGEST_WARNING} characters long")
     if not text:
-        causes.append(invalid(path, text, "must not be an empty string"))
+        yield invalid(path, text, "must not be an empty string")
     odd = next((at for at, c in enumerate(text) if not c.isprintable()), None)
     if odd is not None:
         detail = "must only contain printable UTF-8 characters; non-printable character found at index"
-        causes.append(invalid(path, text, f"{detail} {odd}"))
-    return causes
+        yield invalid(path, text, f"{detail} {odd}")
 
 
 def _subresources(path: str, version: Version) -> list[Cause]:
@@ -218,11 +212,9 @@ def _json_path(path: str, given: str, below: tuple[str, ...]) -> list[Cause]:
     return [invalid(path, given, f"should be a json path under {either}{roots}")]
 
 
-def _columns(path: str, version: Version) -> list[Cause]:
-    causes = []
+def _columns(path: str, version: Version) -> Iterator[Cause]:
     for at, column in enumerate(version.additional_printer_columns):
-        causes += _column(f"{path}.additionalPrinterColumns[{at}]", column)
-    return causes
+        yield from _column(f"{path}.additionalPrinterColumns[{at}]", column)
 
 
 def _column(path: str, column: Column) -> list[Cause]:
@@ -243,40 +235,39 @@ def _column(path: str, column: Column) -> list[Cause]:
     return causes
 
 
-def _selectable(path: str, version: Version) -> list[Cause]:
+def _selectable(path: str, version: Version) -> Iterator[Cause]:
     fields, here = version.selectable_fields, f"{path}.selectableFields"
     schema = schema_of(version)
     if not fields or schema is None:
-        return []
-    causes = []
+        return
     seen: set[str] = set()
     for at, field in enumerate(fields):
-        detail = _selectable_field(f"{here}[{at}].jsonPath", field, schema, seen)
-        causes += detail
-    return [*causes, too_many(here, len(seen), MOST_SELECTABLE)] if len(seen) > MOST_SELECTABLE else causes
+        yield from _selectable_field(f"{here}[{at}].jsonPath", field, schema, seen)
+    if len(seen) > MOST_SELECTABLE:
+        yield too_many(here, len(seen), MOST_SELECTABLE)
 
 
-def _selectable_field(path: str, field: SelectableField, schema: Schema, seen: set[str]) -> list[Cause]:
+def _selectable_field(path: str, field: SelectableField, schema: Schema, seen: set[str]) -> Iterator[Cause]:
     given = field.json_path
     if not given:
-        return [required_value(path)]
+        yield required_value(path)
+        return
     try:
         shown, found = follow(given, schema, brackets=False)
     except InvalidSchemaPath as error:
-        return [invalid(path, given, f"is an invalid path: {error}")]
-    causes = []
+        yield invalid(path, given, f"is an invalid path: {error}")
+        return
     if shown.split(".")[0] == "metadata":
-        causes.append(invalid(path, given, "must not point to fields in metadata"))
+        yield invalid(path, given, "must not point to fields in metadata")
     if found is None or found.get("type") not in ("string", "boolean", "integer"):
         detail = (
             "must point to a field of type string, boolean or integer. Enum string fields and strings with "
             "formats are allowed."
         )
-        causes.append(invalid(path, given, detail))
+        yield invalid(path, given, detail)
     if shown in seen:
-        causes.append(duplicate(path, given))
+        yield duplicate(path, given)
     seen.add(shown)
-    return causes
 
 
 _PARTS: Mapping[str, Any] = {
@@ -309,7 +300,7 @@ def validate_schema(path: str, schema: Schema, *, status: bool = False) -> list[
     causes = _root(path, schema) if status else []
     if schema.get("nullable"):
         causes.append(forbidden(f"{path}.nullable", "nullable cannot be true at the root"))
-    broken = structure.validate(schema, path) or defaults.validate(schema, path)
+    broken = structure.validate(schema, path) or list(defaults.validate(schema, path))
     causes += broken
     return causes + openapi.validate(schema, openapi.SchemaPosition(path, root=True, rules=not broken))
 

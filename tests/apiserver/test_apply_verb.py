@@ -92,9 +92,9 @@ async def test_two_managers_and_one_replica_count(served: Any) -> None:
 
 async def test_invalid_apply_options_and_bodies_are_refused(served: Any) -> None:
     async with served() as api:
-        nobody = await api.call("PATCH", f"{MAPS}/a", config(), type=APPLY)
-        assert nobody.status == 422
-        assert "fieldManager: Required value: is required for apply patch" in nobody.json["message"]
+        refused = await api.call("PATCH", f"{MAPS}/a", config(), type=APPLY)
+        assert refused.status == 422
+        assert "fieldManager: Required value: is required for apply patch" in refused.json["message"]
         strange = await api.call("PATCH", f"{MAPS}/a?force=true", {}, type="application/merge-patch+json")
         assert strange.status == 422
         assert "may not be specified for non-apply patch" in strange.json["message"]

@@ -140,7 +140,7 @@ def test_pruning(schema: Json, given: Json, kept: Json, expected: list[str]) -> 
             {**obj(a={"type": "object", PRESERVE: True}), PRESERVE: True},
             {"a": {"b": None}, "c": None},
             {"a": {"b": None}, "c": None},
-            id="nulls nobody describes stay",
+            id="nulls without schema stay",
         ),
     ],
 )

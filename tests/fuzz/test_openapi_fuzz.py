@@ -109,7 +109,7 @@ async def _prepare(http: web.HttpClient) -> None:
 
 async def _get(http: web.HttpClient, path: str) -> Any:
     async with asyncio.timeout(PATIENCE):
-        while (got := await http.request("GET", path)).status != 200:  # noqa: ASYNC110 (nobody tells)
+        while (got := await http.request("GET", path)).status != 200:  # noqa: ASYNC110 (there is no event to wait for)
             await asyncio.sleep(0.01)
     return json.loads(got.body)
 

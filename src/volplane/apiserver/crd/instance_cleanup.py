@@ -54,30 +54,40 @@ Modify = Callable[[str, Callable[[Definition, StoreRecord], Awaitable[Definition
 
 async def remove_instances(backend: Backend, definition: Definition, modify: Modify) -> None:
     """Delete all objects, wait until they are gone, and remove the definition's finalizer."""
-    last = NEVER
+    report = partial(_report, definition, modify)
     if overlaps_built_in(definition):
-        await modify(definition.name, _condition_setter(definition.uid, OVERLAPS, finished=True))
+        await report(OVERLAPS, finished=True)
         return
     if is_established(definition):
-        await _report(definition, modify, IN_PROGRESS)
+        await report(IN_PROGRESS)
         entry = _entry(backend, definition)
         if entry is not None:
             try:
                 await delete_all(backend, entry)
             except APIError as error:
-                reported = f"could not issue all deletes: {error}"
-                await _report(
-                    definition, modify, condition(TERMINATING, "True", "InstanceDeletionFailed", reported)
-                )
+                message = f"could not issue all deletes: {error}"
+                await report(condition(TERMINATING, "True", "InstanceDeletionFailed", message))
                 raise
-            await wait_until_empty(backend, entry, waiting=partial(_report, definition, modify, REMAINING))
-        last = DONE
-    await modify(definition.name, _condition_setter(definition.uid, last, finished=True))
+            await wait_until_empty(backend, entry, waiting=partial(report, REMAINING))
+    await report(DONE if is_established(definition) else NEVER, finished=True)
     await _delete_leftovers(backend, definition)
 
 
-async def _report(definition: Definition, modify: Modify, reported: Condition) -> None:
-    await modify(definition.name, _condition_setter(definition.uid, reported))
+async def _report(
+    definition: Definition, modify: Modify, reported: Condition, *, finished: bool = False
+) -> None:
+    """Set a condition; `finished`: also remove the finalizer."""
+
+    async def set_condition(old: Definition, record: StoreRecord) -> Definition:
+        if old.uid != definition.uid:  # recreated with the same name
+            return old
+        new = with_condition(old, reported, clock.stamp())
+        if not finished:
+            return new
+        left = tuple(f for f in new.metadata.finalizers if f != CLEANUP)
+        return structs.replace(new, metadata=structs.replace(new.metadata, finalizers=left))
+
+    await modify(definition.name, set_condition)
 
 
 def _entry(backend: Backend, definition: Definition) -> ServedResource | None:
@@ -90,21 +100,6 @@ def _entry(backend: Backend, definition: Definition) -> ServedResource | None:
         if found is not None:
             return found
     return None
-
-
-def _condition_setter(
-    uid: str, reported: Condition, *, finished: bool = False
-) -> Callable[[Definition, StoreRecord], Awaitable[Definition]]:
-    async def set_condition(old: Definition, record: StoreRecord) -> Definition:
-        if old.uid != uid:  # recreated with the same name
-            return old
-        new = with_condition(old, reported, clock.stamp())
-        if not finished:
-            return new
-        left = tuple(f for f in new.metadata.finalizers if f != CLEANUP)
-        return structs.replace(new, metadata=structs.replace(new.metadata, finalizers=left))
-
-    return set_condition
 
 
 async def delete_all(backend: Backend, entry: ServedResource, namespace: str = "") -> None:

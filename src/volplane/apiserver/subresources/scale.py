@@ -27,12 +27,11 @@ KIND = kinds.of(Scale)
 async def serve(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
     format = negotiate(request.headers.get("accept"))
     if call.verb == "get":
-        record = await backend.require(entry, call)
-        return await responses.object_response(
-            format, 200, codec.encode(scaling_of(entry).view(entry.watch_cache.object(record)))
-        )
-    outcome = await modify(backend, entry, call, _change(entry, call, request))
-    return await responses.object_response(format, 200, codec.encode(scaling_of(entry).view(outcome.obj)))
+        obj = entry.watch_cache.object(await backend.require(entry, call))
+    else:
+        obj = (await modify(backend, entry, call, _change(entry, call, request))).obj
+    scale = _with_metadata(entry, scaling_of(entry).view(obj), obj)
+    return await responses.object_response(format, 200, codec.encode(scale))
 
 
 def scaling_of(entry: ServedResource) -> ScaleAccess:
@@ -40,33 +39,32 @@ def scaling_of(entry: ServedResource) -> ScaleAccess:
     return entry.strategy.scaling or WORKLOAD
 
 
+def _with_metadata(entry: ServedResource, scale: Scale, obj: Any) -> Scale:
+    meta: ObjectMeta = entry.access.metadata(obj)
+    metadata = ObjectMeta(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        creation_timestamp=meta.creation_timestamp,
+    )
+    return structs.replace(scale, metadata=metadata)
+
+
 class _WorkloadScaling:
     def view(self, workload: Any) -> Scale:
-        return scale_of(workload)
+        return Scale(
+            spec=ScaleSpec(replicas=workload.spec.replicas or 0),
+            status=ScaleStatus(replicas=workload.status.replicas, selector=str(_selector(workload))),
+        )
 
-    def current(self, workload: Any) -> Scale:
-        return scale_of(workload)
+    current = view
 
     def set(self, workload: Any, replicas: int) -> Any:
         return structs.replace(workload, spec=structs.replace(workload.spec, replicas=replicas))
 
 
 WORKLOAD = _WorkloadScaling()
-
-
-def scale_of(workload: Any) -> Scale:
-    meta = workload.metadata
-    return Scale(
-        metadata=ObjectMeta(
-            name=meta.name,
-            namespace=meta.namespace,
-            uid=meta.uid,
-            resource_version=meta.resource_version,
-            creation_timestamp=meta.creation_timestamp,
-        ),
-        spec=ScaleSpec(replicas=workload.spec.replicas or 0),
-        status=ScaleStatus(replicas=workload.status.replicas, selector=str(_selector(workload))),
-    )
 
 
 def _selector(workload: Any) -> LabelMatcher:
@@ -92,7 +90,7 @@ def _change(entry: ServedResource, call: ApiCall, request: Request) -> Any:
         if call.verb == "update":
             scale, _ = await decode.decode_request(KIND, request, validation)
         else:
-            current = codec.to_dict(scaling.current(workload))
+            current = codec.to_dict(_with_metadata(entry, scaling.current(workload), workload))
             scale = await cpu_offload.run(len(request.body), [], _patch_scale, request, current, validation)
         check_name(call, scale.metadata)
         if scale.spec.replicas < 0:

@@ -182,11 +182,11 @@ def _merge_items(of: ApplyType, live: Any, applied: list[Any]) -> list[Any]:
 
 def remove_fields(of: ApplyType, value: Any, gone: Fields) -> Any:
     """Remove the members of a set from a value. A container that becomes empty is removed, too (ABSENT)."""
-    live_items = split_parts(of, value)
-    if live_items is None:
+    value_parts = split_parts(of, value)
+    if value_parts is None:
         return ABSENT if isinstance(value, dict | list | tuple) else value
     left = []
-    for key, part in live_items:
+    for key, part in value_parts:
         below = gone.get(key)
         if below is None:
             left.append((key, part))

@@ -29,10 +29,10 @@ SERVED = condition(ESTABLISHED, "True", "InitialNamesAccepted", "the initial nam
 
 def accept_names(definition: Definition, others: Iterable[Definition], now: str) -> Definition:
     """Return the definition with its accepted names and the conditions that follow from them."""
-    accepted, verdict = _accept(definition, _names_in_use(definition, others))
+    accepted, names_condition = _accept(definition, _names_in_use(definition, others))
     status = structs.replace(definition.status, accepted_names=accepted)
-    definition = with_condition(structs.replace(definition, status=status), verdict, now)
-    return with_condition(definition, _established_condition(definition, verdict), now)
+    definition = with_condition(structs.replace(definition, status=status), names_condition, now)
+    return with_condition(definition, _established_condition(definition, names_condition), now)
 
 
 def _established_condition(definition: Definition, names: Condition) -> Condition:
@@ -56,11 +56,11 @@ def _names_in_use(definition: Definition, others: Iterable[Definition]) -> tuple
     return resources - {""}, kinds - {""}
 
 
-def _accept(definition: Definition, taken: tuple[set[str], set[str]]) -> tuple[Names, Condition]:
-    resources, kinds = taken
-    wanted, had = definition.spec.names, definition.status.accepted_names
-    verdict = NO_CONFLICTS
-    given = {"categories": wanted.categories}
+def _accept(definition: Definition, in_use: tuple[set[str], set[str]]) -> tuple[Names, Condition]:
+    resources, kinds = in_use
+    names, accepted = definition.spec.names, definition.status.accepted_names
+    names_condition = NO_CONFLICTS
+    changes = {"categories": names.categories}
     for field, word, used in (
         ("plural", "Plural", resources),
         ("singular", "Singular", resources),
@@ -68,13 +68,13 @@ def _accept(definition: Definition, taken: tuple[set[str], set[str]]) -> tuple[N
         ("kind", "Kind", kinds),
         ("list_kind", "ListKind", kinds),
     ):
-        requested, before = getattr(wanted, field), getattr(had, field)
+        requested, before = getattr(names, field), getattr(accepted, field)
         conflict = _conflict_message(requested, before, used)
         if conflict:
-            verdict = condition(NAMES_ACCEPTED, "False", f"{word}Conflict", conflict)
+            names_condition = condition(NAMES_ACCEPTED, "False", f"{word}Conflict", conflict)
         else:
-            given[field] = requested
-    return structs.replace(had, **given), verdict
+            changes[field] = requested
+    return structs.replace(accepted, **changes), names_condition
 
 
 def _conflict_message(requested: str | tuple[str, ...], before: str | tuple[str, ...], used: set[str]) -> str:

@@ -67,11 +67,11 @@ async def map_in_turns(items: Sequence[S], work: Callable[[S], T], at_once: int)
     """Apply `work` to each item; yield to the event loop after every `at_once` items."""
     if len(items) <= at_once:
         return [work(item) for item in items]
-    made: list[T] = []
+    result: list[T] = []
     for at in range(0, len(items), at_once):
-        made += [work(item) for item in items[at : at + at_once]]
+        result += [work(item) for item in items[at : at + at_once]]
         await asyncio.sleep(0)
-    return made
+    return result
 
 
 async def _run_in_worker(work: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:

@@ -174,10 +174,10 @@ async def on_post(
     obj, warnings = await decode.decode_request(kind, request, validation)
     call.warnings.extend(warnings)
     await backend.admission.post(call, obj)
-    made = await post.act(backend, entry, call, obj)
-    if made is None:
+    result = await post.act(backend, entry, call, obj)
+    if result is None:
         return responses.success_response(201)
-    return await responses.object_response(_negotiate_format(entry, request), 201, codec.encode(made))
+    return await responses.object_response(_negotiate_format(entry, request), 201, codec.encode(result))
 
 
 HANDLERS: Mapping[str, Handler] = {

@@ -140,9 +140,9 @@ def _load_or_create_token(path: Path) -> str:
         return known
     if path.exists():
         set_aside(str(path), "it does not hold a token")
-    made = secrets.token_urlsafe(TOKEN_BYTES)
-    write_private(path, made.encode())
-    return made
+    result = secrets.token_urlsafe(TOKEN_BYTES)
+    write_private(path, result.encode())
+    return result
 
 
 def _format_host(host: str) -> str:

@@ -184,11 +184,11 @@ class _RecentItems:
         self._seen = 0  # the newest revision at the last `forget`
         self.get = self._kept.get  # None if it was dropped
 
-    def put(self, revision: int, made: Any, size: int) -> None:
+    def put(self, revision: int, result: Any, size: int) -> None:
         kept, sizes = self._kept, self._sizes
         if revision in kept:
             self._drop(revision)  # dicts keep insertion order: the newest item must be last
-        kept[revision], sizes[revision] = made, size
+        kept[revision], sizes[revision] = result, size
         self._size += size
         while len(kept) > CACHED or (self._size > BUDGET and len(kept) > 1):
             self._drop(next(iter(kept)))

@@ -147,8 +147,8 @@ def read(data: bytes | msgspec.Raw) -> Fields:
 
 @lru_cache(maxsize=256)  # objects of one writer have the same sets
 def _decode_cached(data: bytes) -> Fields:
-    made: Fields = _decode(data)
-    return made
+    result: Fields = _decode(data)
+    return result
 
 
 def write(of: Fields) -> msgspec.Raw:
@@ -158,8 +158,8 @@ def write(of: Fields) -> msgspec.Raw:
 def read_foreign(data: bytes | msgspec.Raw) -> Fields:
     """Decode a set that a client sent, in canonical spelling and order. Raise InvalidFieldSet."""
     try:
-        made = _decode(data) if bytes(data) else {}
-        return _canonicalize(made)
+        result = _decode(data) if bytes(data) else {}
+        return _canonicalize(result)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidFieldSet(str(error)) from error
 

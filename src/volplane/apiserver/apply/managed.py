@@ -102,13 +102,13 @@ def _owner(entry: ManagedFieldsEntry) -> FieldOwner:
 
 def read_foreign(entries: Sequence[ManagedFieldsEntry]) -> Entries:
     """Canonicalize the entries that a client sent, one per owner. Raise InvalidFieldSet."""
-    made: dict[FieldOwner, ManagedFieldsEntry] = {}
+    result: dict[FieldOwner, ManagedFieldsEntry] = {}
     for entry in entries:
         if entry.operation not in (APPLY, UPDATE) or not entry.api_version or entry.fields_type != "FieldsV1":
             raise InvalidFieldSet("an entry needs an operation, an apiVersion and the type of its fields")
         owned = fields.read_foreign(entry.fields_v1)
-        made[_owner(entry)] = structs.replace(entry, fields_v1=fields.write(owned))
-    return tuple(sorted(made.values(), key=_order))
+        result[_owner(entry)] = structs.replace(entry, fields_v1=fields.write(owned))
+    return tuple(sorted(result.values(), key=_order))
 
 
 def is_reset(entries: Sequence[ManagedFieldsEntry]) -> bool:
@@ -119,8 +119,8 @@ def is_reset(entries: Sequence[ManagedFieldsEntry]) -> bool:
 def write(managed: Managed, live: Entries = ()) -> Entries:
     """Return the entries in order; unchanged entries are the same objects as before."""
     same = {_owner(e): e for e in live}
-    made = [_entry(owner, held, same.get(owner)) for owner, held in managed.items()]
-    return tuple(sorted(made, key=_order))
+    result = [_entry(owner, held, same.get(owner)) for owner, held in managed.items()]
+    return tuple(sorted(result, key=_order))
 
 
 def _entry(owner: FieldOwner, held: OwnedFields, before: ManagedFieldsEntry | None) -> ManagedFieldsEntry:

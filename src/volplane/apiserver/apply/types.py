@@ -126,8 +126,8 @@ def _of_field(owner: str, info: Field) -> ApplyType:
     )
 
 
-def _constant(made: ApplyType) -> Callable[[], ApplyType]:
-    return lambda: made
+def _constant(type: ApplyType) -> Callable[[], ApplyType]:
+    return lambda: type
 
 
 # Custom resources

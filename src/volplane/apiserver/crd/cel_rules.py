@@ -104,17 +104,17 @@ def _compile_expression(
         return CelProgram(wanted, frozenset(), lambda scope: True)
     before = "" if part == "rule" else f"{part} "
     try:
-        made = cel.compile(text, variables)
+        result = cel.compile(text, variables)
     except CelCompileError as flaw:
         raise InvalidRule(part, f"{before}compilation failed: {flaw.format(text)}") from flaw
-    if made.type not in (wanted, types.DYN):
+    if result.type not in (wanted, types.DYN):
         said = (
             "cel expression must evaluate to a bool"
             if part == "rule"
             else f"{part} must evaluate to a string"
         )
         raise InvalidRule(part, said)
-    return made
+    return result
 
 
 def compile_rules(schema: Schema | None, *, resource: bool = True) -> RuleNode | None:
@@ -229,10 +229,10 @@ class RuleCheck:
         if rule.message is None:
             return rule.detail
         try:
-            made = self._run_within_budget(rule.message, values)
+            result = self._run_within_budget(rule.message, values)
         except CelEvaluationError:
             return rule.detail
-        text = made.strip() if isinstance(made, str) else ""
+        text = result.strip() if isinstance(result, str) else ""
         fine = text and "\n" not in text and len(text.encode()) <= LONGEST_MESSAGE
         return text if fine else rule.detail
 

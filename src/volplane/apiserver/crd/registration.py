@@ -88,13 +88,13 @@ class CRDRegistrar:
             for strategy in served.strategies:
                 strategy.terminating = is_terminating(definition)
             return
-        made = _strategies(definition)
-        kept = {strategy.kind.version for strategy in made}
+        strategies = _strategies(definition)
+        kept = {strategy.kind.version for strategy in strategies}
         if served is not None:
             self._withdraw(s for s in served.strategies if s.kind.version not in kept)
-        for strategy in made:
+        for strategy in strategies:
             self._backend.registry.add(strategy.kind, strategy)
-        self._served[definition.name] = ServedDefinition(definition, made)
+        self._served[definition.name] = ServedDefinition(definition, strategies)
 
     def _withdraw(self, gone: Iterable[CustomStrategy]) -> None:
         for strategy in gone:

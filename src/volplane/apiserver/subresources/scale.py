@@ -84,7 +84,7 @@ def _patch_scale(request: Request, current: dict[str, Any], validation: str) -> 
 
 def _change(entry: ServedResource, call: ApiCall, request: Request) -> Any:
     validation = query_options.field_validation(request.query, call.verb)
-    scaling, shape = scaling_of(entry), entry.access
+    scaling, access = scaling_of(entry), entry.access
 
     async def set_replicas(workload: Any, record: StoreRecord) -> Any:
         if call.verb == "update":
@@ -96,12 +96,12 @@ def _change(entry: ServedResource, call: ApiCall, request: Request) -> Any:
         if scale.spec.replicas < 0:
             cause = invalid("spec.replicas", scale.spec.replicas, "must be greater than or equal to 0")
             raise Invalid.of(KIND, call.name, [cause])
-        given, meta = scale.metadata, shape.metadata(workload)
+        given, meta = scale.metadata, access.metadata(workload)
         meta = structs.replace(
             meta,
             resource_version=given.resource_version or meta.resource_version,
             uid=given.uid or meta.uid,
         )
-        return shape.with_metadata(scaling.set(workload, scale.spec.replicas), meta)
+        return access.with_metadata(scaling.set(workload, scale.spec.replicas), meta)
 
     return set_replicas

@@ -92,17 +92,17 @@ def _apply_to_stored(
     entry: ServedResource, call: ApiCall, asked: ApplyRequest, old: Any, record: StoreRecord
 ) -> Any:
     """Merge the configuration into the stored object and set its owners."""
-    shape = entry.access
-    meta = shape.metadata(old)
+    access = entry.access
+    meta = access.metadata(old)
     live = to_plain(entry, old, record)
     bare = live if entry.kind.type is None else without_owners(entry, old)
     held = managed.read(meta.managed_fields) or _first_owners(entry, call, bare)
     outcome = _merge(entry, call, asked, live, bare, held)
     owners: Entries = managed.write(outcome.managed, meta.managed_fields)
-    wants: ObjectMeta = shape.metadata(outcome.obj)
+    wants: ObjectMeta = access.metadata(outcome.obj)
     check_name(call, wants)
     resolve_namespace(entry, call, wants.namespace)
-    return shape.with_metadata(outcome.obj, structs.replace(wants, managed_fields=owners))
+    return access.with_metadata(outcome.obj, structs.replace(wants, managed_fields=owners))
 
 
 def _first_owners(entry: ServedResource, call: ApiCall, obj: Any) -> Managed:

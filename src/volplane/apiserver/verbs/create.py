@@ -33,8 +33,8 @@ async def create(
     backend: Backend, entry: ServedResource, call: ApiCall, obj: Any, *, owners: Entries | None = None
 ) -> WriteResult:
     """`owners`: the managedFields that an apply has computed."""
-    strategy, shape = entry.strategy, entry.access
-    meta = shape.metadata(obj)
+    strategy, access = entry.strategy, entry.access
+    meta = access.metadata(obj)
     if meta.resource_version:
         raise ResourceVersionSet("resourceVersion should not be set on objects to be created")
     fresh = structs.replace(
@@ -43,7 +43,7 @@ async def create(
         deletion_timestamp=None,
         deletion_grace_period_seconds=None,
     )
-    obj = shape.with_metadata(obj, fresh)
+    obj = access.with_metadata(obj, fresh)
     if entry.kind.namespaced:
         await require_namespace(backend, entry, call, meta.name)
     obj = await cpu_offload.run(call.size, call.warnings, _fill_defaults, entry, call, obj, owners)
@@ -91,15 +91,15 @@ async def require_namespace(backend: Backend, entry: ServedResource, call: ApiCa
 
 
 async def _store(backend: Backend, entry: ServedResource, call: ApiCall, obj: Any) -> WriteResult:
-    shape = entry.access
+    access = entry.access
     meta = metadata.initial_metadata(
-        call, shape.metadata(obj), generation=1 if entry.facts.generation == "counted" else 0
+        call, access.metadata(obj), generation=1 if entry.facts.generation == "counted" else 0
     )
     tries = ATTEMPTS if meta.generate_name and not meta.name else 1
     name = meta.name
     for _ in range(tries):
         name = meta.name or (names.generate(meta.generate_name) if meta.generate_name else "")
-        named = shape.with_metadata(obj, structs.replace(meta, name=name))
+        named = access.with_metadata(obj, structs.replace(meta, name=name))
         named = await cpu_offload.run(call.size, call.warnings, _prepare_and_validate, entry, call, named)
         await backend.admission.validate_create(call, named)
         if (

@@ -91,16 +91,16 @@ async def _delete(
     old: Any,
     options: DeleteOptions,
 ) -> WriteResult:
-    shape = entry.access
-    meta = shape.metadata(old)
+    access = entry.access
+    meta = access.metadata(old)
     marked = _set_deletion_time(entry, call, old, meta, options)
     marked = structs.replace(marked, finalizers=_finalizers(entry, meta, options))
     waits = marked.finalizers or marked.deletion_grace_period_seconds
     if not waits and entry.strategy.is_removable(old):
         # Kinds with a grace period return their last state with the deletion timestamp and 0 seconds.
-        last = shape.with_metadata(old, marked) if entry.facts.grace is not None else old
+        last = access.with_metadata(old, marked) if entry.facts.grace is not None else old
         return await remove(backend, entry, call, record, last)
-    new = shape.with_metadata(old, marked)
+    new = access.with_metadata(old, marked)
     return await commit(backend, entry, call, record, old, entry.strategy.mark_deleted(call, new))
 
 

@@ -107,8 +107,8 @@ async def _write_change(
     new: Any,
     part: UpdatePart,
 ) -> WriteResult:
-    strategy, shape = entry.strategy, entry.access
-    check_version(entry, call.name, shape.metadata(old), shape.metadata(new), record.revision)
+    strategy, access = entry.strategy, entry.access
+    check_version(entry, call.name, access.metadata(old), access.metadata(new), record.revision)
     size = call.size + len(record.value)
     new = await cpu_offload.run(size, call.warnings, _fill_defaults, entry, call, old, new, part)
     new = await strategy.admit_update(call, old, new)
@@ -120,14 +120,14 @@ async def _write_change(
 
 def _fill_defaults(entry: ServedResource, call: ApiCall, old: Any, new: Any, part: UpdatePart) -> Any:
     """Keep the server's metadata fields, set defaults and owners."""
-    shape = entry.access
-    was, wants = shape.metadata(old), shape.metadata(new)
-    new = shape.with_metadata(new, metadata.keep_server_fields(was, wants))
+    access = entry.access
+    was, wants = access.metadata(old), access.metadata(new)
+    new = access.with_metadata(new, metadata.keep_server_fields(was, wants))
     new = entry.strategy.defaults(new)
     owners = part.owners(entry, call, old, new, wants.managed_fields)
     if owners is not was.managed_fields:
-        meta = structs.replace(shape.metadata(new), managed_fields=owners)
-        new = shape.with_metadata(new, meta)
+        meta = structs.replace(access.metadata(new), managed_fields=owners)
+        new = access.with_metadata(new, meta)
     return new
 
 

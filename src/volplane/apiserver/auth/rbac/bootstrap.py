@@ -52,9 +52,9 @@ async def _ensure(backend: Backend, desired: Resource, now: str) -> None:
 async def _create(backend: Backend, key: str, desired: Resource, now: str) -> None:
     entry = backend.registry.of(type(desired))
     meta = structs.replace(desired.metadata, uid=str(uuid.uuid4()), creation_timestamp=now)
-    made = structs.replace(desired, metadata=meta)
-    value = entry.access.encode_stored(made)
-    await commit_write(entry, made, value, backend.store.create(key, value))
+    result = structs.replace(desired, metadata=meta)
+    value = entry.access.encode_stored(result)
+    await commit_write(entry, result, value, backend.store.create(key, value))
 
 
 def add_missing(stored: Any, desired: Any) -> Any | None:

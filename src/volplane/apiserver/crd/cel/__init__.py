@@ -48,7 +48,7 @@ def compile(source: str, variables: Mapping[str, CelType]) -> CelProgram:
     """Raise CelCompileError."""
     try:
         tree = parser.parse(source)
-        made = charge_for_length(_compile(tree, variables), tree)
+        result = charge_for_length(_compile(tree, variables), tree)
     except RecursionError as error:
         raise CelCompileError("expression recursion limit exceeded", 0) from error
-    return CelProgram(made.type, frozenset(nodes.identifiers(tree)), made.run)
+    return CelProgram(result.type, frozenset(nodes.identifiers(tree)), result.run)

@@ -33,17 +33,17 @@ class TypedEval(NamedTuple):
     run: Eval
 
 
-def charge_for_length(made: TypedEval, source: Expr) -> TypedEval:
+def charge_for_length(compiled: TypedEval, source: Expr) -> TypedEval:
     """Charge one step per ten nodes of the source each time it runs."""
     steps = sum(1 for _ in walk_expr(source)) // 10
     if not steps:
-        return made
+        return compiled
 
     def run(scope: EvaluationScope) -> Any:
         scope.budget.spend(steps)
-        return made.run(scope)
+        return compiled.run(scope)
 
-    return TypedEval(made.type, run)
+    return TypedEval(compiled.type, run)
 
 
 # Members
@@ -188,14 +188,14 @@ def _exists_one(target: TypedEval, variable: str, item: CelType, bodies: list[Ty
 
 
 def _map(target: TypedEval, variable: str, item: CelType, bodies: list[TypedEval]) -> TypedEval:
-    *tests, made = bodies
+    *tests, body = bodies
 
     def run(scope: EvaluationScope) -> list[Any]:
         values = _elements(target.run, scope)
         kept = [v for v in values if all(truth(with_variable(scope, variable, v, t.run)) for t in tests)]
-        return [with_variable(scope, variable, value, made.run) for value in kept]
+        return [with_variable(scope, variable, value, body.run) for value in kept]
 
-    return TypedEval(list_of(made.type), run)
+    return TypedEval(list_of(body.type), run)
 
 
 def _filter(target: TypedEval, variable: str, item: CelType, bodies: list[TypedEval]) -> TypedEval:

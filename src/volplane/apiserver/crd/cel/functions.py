@@ -269,8 +269,8 @@ def _order(one: Any, other: Any) -> int:
 
 def sum_items(budget: CostBudget, items: list[Any]) -> Any:
     budget.spend(len(items))
-    made = sum(items)
-    return check_int64(made) if isinstance(made, int) else made
+    result = sum(items)
+    return check_int64(result) if isinstance(result, int) else result
 
 
 def minimum(budget: CostBudget, items: list[Any]) -> Any:

@@ -108,14 +108,14 @@ def value_of(value: Any, schema: Schema | None, *, resource: bool = False) -> An
 def _list(items: list[Any], schema: Schema) -> list[Any]:
     inner = items_of(schema)
     resource = bool(inner and inner.get(EMBEDDED))
-    made = [value_of(item, inner, resource=resource) for item in items]
+    result = [value_of(item, inner, resource=resource) for item in items]
     match schema.get(LIST_TYPE):
         case "set":
-            return UnorderedList(made)
+            return UnorderedList(result)
         case "map":
             keys = (escape(key) for key in schema.get(LIST_KEYS, ()))
-            return UnorderedList(made, tuple(key for key in keys if key))
-    return made
+            return UnorderedList(result, tuple(key for key in keys if key))
+    return result
 
 
 def _object(value: dict[str, Any], schema: Schema, resource: bool) -> dict[str, Any]:
@@ -124,13 +124,13 @@ def _object(value: dict[str, Any], schema: Schema, resource: bool) -> dict[str, 
         below = bool(others.get(EMBEDDED))
         return {name: value_of(inner, others, resource=below) for name, inner in value.items()}
     fields = fields_of(schema, resource)
-    made = CelObject()
+    result = CelObject()
     for name, inner in value.items():
         known = fields.get(name)
         spelled = escape(name) if known is not None else None
         if known is not None and spelled is not None:
-            made[spelled] = value_of(inner, known, resource=bool(known.get(EMBEDDED)))
-    return made
+            result[spelled] = value_of(inner, known, resource=bool(known.get(EMBEDDED)))
+    return result
 
 
 def _text(value: str, format: str) -> Any:

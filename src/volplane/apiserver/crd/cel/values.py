@@ -132,14 +132,14 @@ def concatenate_lists(one: list[Any], other: list[Any]) -> list[Any]:
     """Concatenate lists with `+`. Sets add new elements; map lists replace elements with the same key."""
     if not isinstance(one, UnorderedList):
         return [*one, *other]
-    made = UnorderedList(one, one.keys)
+    result = UnorderedList(one, one.keys)
     for item in other:
-        at = next((i for i, held in enumerate(made) if _same_element(held, item, one.keys)), None)
+        at = next((i for i, held in enumerate(result) if _same_element(held, item, one.keys)), None)
         if at is None:
-            made.append(item)
+            result.append(item)
         elif one.keys:
-            made[at] = item
-    return made
+            result[at] = item
+    return result
 
 
 def _same_element(one: Any, other: Any, keys: tuple[str, ...]) -> bool:

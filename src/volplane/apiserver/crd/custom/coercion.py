@@ -47,17 +47,17 @@ class Coercion:
         """Return the object with the version's defaults."""
         if not self._defaults:
             return obj
-        made = deepcopy(obj)
-        fill(made, self.schema)
-        return made
+        result = deepcopy(obj)
+        fill(result, self.schema)
+        return result
 
     def to_storage(self, obj: Plain) -> Plain:
         """Return the object without fields that the storage version does not know."""
         if not self.converts:
             return obj
-        made = deepcopy(obj)
-        self._prune(made, self.storage)
-        return made
+        result = deepcopy(obj)
+        self._prune(result, self.storage)
+        return result
 
     def from_storage(self, data: Plain) -> None:
         """Convert a stored object to this version, in place."""

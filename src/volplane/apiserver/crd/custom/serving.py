@@ -37,9 +37,9 @@ def served_strategies(definition: Definition) -> Iterator[CustomStrategy]:
             api_version = f"{definition.spec.group}/{version.name}"
             coercion = Coercion(api_version, definition.status.accepted_names.kind, schema, stored)
             kind = kind_of(definition, version, coercion)
-            made = CustomStrategy(kind, version, coercion, warnings(definition, version))
-            made.terminating = is_terminating(definition)
-            yield made
+            result = CustomStrategy(kind, version, coercion, warnings(definition, version))
+            result.terminating = is_terminating(definition)
+            yield result
 
 
 def kind_of(definition: Definition, version: Version, coercion: Coercion) -> Kind:

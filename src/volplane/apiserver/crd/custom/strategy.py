@@ -17,8 +17,8 @@ from volplane.api.kinds import Kind
 from volplane.apiserver.crd import cel_rules
 from volplane.apiserver.crd.custom.coercion import Coercion, Plain
 from volplane.apiserver.crd.custom.columns import printer
+from volplane.apiserver.crd.custom.object_access import CustomObjectAccess, CustomSelectorReader
 from volplane.apiserver.crd.custom.scale import CustomScale
-from volplane.apiserver.crd.custom.shape import CustomSelectorReader, CustomShape
 from volplane.apiserver.crd.schema import VALIDATIONS, Schema, embedded, lists, may_contain_key
 from volplane.apiserver.crd.schema.correlate import ValuePair
 from volplane.apiserver.crd.schema.values import ROOT_PATH, TYPE_INVALID, validate
@@ -42,8 +42,8 @@ class CustomStrategy(Strategy[Plain]):
     def __init__(self, kind: Kind, version: Version, coercion: Coercion, warnings: tuple[str, ...]) -> None:
         super().__init__(kind)
         self.facts: Facts = structs.replace(self.facts, fields=_selectable(kind, version), legacy_fields=True)
-        self._shape = CustomShape(kind, coercion)
-        self.access: ObjectAccess[Plain] = self._shape
+        self._access = CustomObjectAccess(kind, coercion)
+        self.access: ObjectAccess[Plain] = self._access
         self.schema = coercion.schema
         self.warnings = warnings
         self.printer = printer(version.additional_printer_columns)
@@ -55,7 +55,7 @@ class CustomStrategy(Strategy[Plain]):
         self._status_schema = (coercion.schema or {}).get("properties", {}).get("status")
 
     def selector_reader(self) -> SelectorReader:
-        return CustomSelectorReader(self.facts.fields, self._shape)
+        return CustomSelectorReader(self.facts.fields, self._access)
 
     def defaults(self, obj: Plain) -> Plain:
         return self._coercion.fill(obj)
@@ -77,10 +77,10 @@ class CustomStrategy(Strategy[Plain]):
 
     def prepare_status(self, call: ApiCall, old: Plain, new: Plain) -> Plain:
         """Only the status and its owners change."""
-        made = super().prepare_status(call, old, new)
-        meta, owners = {**made["metadata"]}, new["metadata"].get("managedFields")
+        result = super().prepare_status(call, old, new)
+        meta, owners = {**result["metadata"]}, new["metadata"].get("managedFields")
         meta.pop("managedFields", None)
-        return {**made, "metadata": {**meta, "managedFields": owners} if owners else meta}
+        return {**result, "metadata": {**meta, "managedFields": owners} if owners else meta}
 
     def spec_changed(self, old: Plain, new: Plain) -> bool:
         """Any change outside metadata counts, including a status that the main endpoint writes."""

@@ -40,12 +40,12 @@ def with_condition(definition: Definition, new: Condition, now: str) -> Definiti
     """Set a condition; lastTransitionTime changes only with its status."""
     old = find(definition, new.type)
     since = old.last_transition_time if old is not None and old.status == new.status else ""
-    made = structs.replace(new, last_transition_time=since or now)
-    if old == made:
+    result = structs.replace(new, last_transition_time=since or now)
+    if old == result:
         return definition
     known = definition.status.conditions
-    replaced = tuple(made if c.type == new.type else c for c in known)
-    status = structs.replace(definition.status, conditions=replaced if old else (*known, made))
+    replaced = tuple(result if c.type == new.type else c for c in known)
+    status = structs.replace(definition.status, conditions=replaced if old else (*known, result))
     return structs.replace(definition, status=status)
 
 

@@ -89,8 +89,8 @@ def _clean(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _clean_typed(schema: dict[str, Any]) -> dict[str, Any]:
     props, _ = convert_struct(JSONSchemaProps, _clean(schema))
-    made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(props))
-    return made
+    result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(props))
+    return result
 
 
 Edit = Callable[[dict[str, Any]], dict[str, Any]]
@@ -99,20 +99,20 @@ Edit = Callable[[dict[str, Any]], dict[str, Any]]
 def map_schemas(schema: dict[str, Any], edit: Edit, edit_union: Edit | None = None) -> dict[str, Any]:
     """Return a copy in which every direct subschema is edited."""
     of_union = edit_union or edit
-    made = dict(schema)
+    result = dict(schema)
     for key in _UNIONS:
-        if isinstance(made.get(key), dict):
-            made[key] = of_union(made[key])
+        if isinstance(result.get(key), dict):
+            result[key] = of_union(result[key])
     for key in _NESTED:
-        if isinstance(made.get(key), dict):
-            made[key] = edit(made[key])
+        if isinstance(result.get(key), dict):
+            result[key] = edit(result[key])
     for key in _LISTS:
-        if isinstance(made.get(key), list):
-            made[key] = [edit(inner) if isinstance(inner, dict) else inner for inner in made[key]]
+        if isinstance(result.get(key), list):
+            result[key] = [edit(inner) if isinstance(inner, dict) else inner for inner in result[key]]
     for key in _MAPS:
-        if isinstance(made.get(key), dict):
-            made[key] = {n: edit(s) if isinstance(s, dict) else s for n, s in made[key].items()}
-    return made
+        if isinstance(result.get(key), dict):
+            result[key] = {n: edit(s) if isinstance(s, dict) else s for n, s in result[key].items()}
+    return result
 
 
 def subschemas(schema: Schema) -> Iterator[Schema]:

@@ -35,8 +35,8 @@ def clean(data: Any) -> tuple[dict[str, Any], list[str]]:
 
 def plain(meta: ObjectMeta) -> dict[str, Any]:
     """Convert to plain JSON data: lists, not tuples."""
-    made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(meta))
-    return made
+    result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(meta))
+    return result
 
 
 def coerce(value: Any, schema: Schema | None, path: str = "") -> list[str]:

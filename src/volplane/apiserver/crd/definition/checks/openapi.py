@@ -234,8 +234,8 @@ def _one_rule(rule: Mapping[str, Any], schema: Schema, path: str) -> Iterator[Ca
     elif _lines(text) and not message.strip():
         detail = "message must be specified if rule contains line breaks"
         yield required_value(f"{path}.message", detail)
-    made = rule.get("messageExpression", "")
-    if made and not made.strip():
+    result = rule.get("messageExpression", "")
+    if result and not result.strip():
         detail = "messageExpression must be non-empty if specified"
         yield required_value(f"{path}.messageExpression", detail)
     reason = rule.get("reason")

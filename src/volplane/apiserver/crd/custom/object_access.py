@@ -27,7 +27,7 @@ CACHED = 1 << 14  # stored values that are known to be unchanged
 _encoder = msgspec.json.Encoder()
 
 
-class CustomShape(DictAccess):
+class CustomObjectAccess(DictAccess):
     def __init__(self, kind: Kind, coercion: Coercion) -> None:
         super().__init__(kind)
         self._coercion = coercion
@@ -51,26 +51,26 @@ class CustomShape(DictAccess):
         key = hash(value)
         if key in self._unchanged:
             return value
-        made = self._changed.get(value)
-        if made is None:
-            made = self._convert(value)
-            self._remember(value, key, made)
-        return made
+        result = self._changed.get(value)
+        if result is None:
+            result = self._convert(value)
+            self._remember(value, key, result)
+        return result
 
     def _convert(self, value: bytes) -> bytes:
         data = msgspec.json.decode(OPENING + value)
         self._coercion.from_storage(data)
         return _encoder.encode(data)[len(OPENING) :]
 
-    def _remember(self, value: bytes, key: int, made: bytes) -> None:
-        if made == value:
+    def _remember(self, value: bytes, key: int, converted: bytes) -> None:
+        if converted == value:
             if len(self._unchanged) >= CACHED:
                 self._unchanged.clear()
             self._unchanged.add(key)
         else:
             if len(self._changed) >= CACHED >> 4:
                 self._changed.clear()
-            self._changed[value] = made
+            self._changed[value] = converted
 
     def with_metadata(self, obj: Plain, metadata: ObjectMeta) -> Plain:
         return {**obj, "metadata": plain(metadata)}
@@ -83,11 +83,11 @@ class CustomShape(DictAccess):
 class CustomSelectorReader(SelectorReader):
     """Reads the selectable fields of an object in its version, including defaults."""
 
-    def __init__(self, fields: Mapping[str, SelectableValue], shape: CustomShape) -> None:
-        self._shape = shape
+    def __init__(self, fields: Mapping[str, SelectableValue], access: CustomObjectAccess) -> None:
+        self._access = access
         self._paths = [(label, field.path.split(".")) for label, field in fields.items()]
 
     def read(self, value: bytes) -> Values:
-        data: Any = msgspec.json.decode(OPENING + self._shape.to_served_version(value))
+        data: Any = msgspec.json.decode(OPENING + self._access.to_served_version(value))
         fields = {label: as_text(jsonpath.get(data, path)) for label, path in self._paths}
         return data["metadata"].get("labels") or {}, fields

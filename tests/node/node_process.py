@@ -20,7 +20,7 @@ from tests.support.https_apiserver import https_apiserver
 from volplane.api.core import Node
 from volplane.host import mounts
 from volplane.node.containers import records
-from volplane.node.reconstruct import pod_directories
+from volplane.node.pod_directories import pod_directories
 
 LONG = 120.0  # seconds that a busy machine may need to start a node
 

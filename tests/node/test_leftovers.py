@@ -114,7 +114,7 @@ async def test_a_volume_whose_staging_cannot_be_read_stays_in_use() -> None:
 
         async def told() -> bool:
             assert here.role is not None
-            return any("failed to read volume data" in w.why for w in here.role.list_waits())
+            return any("failed to read volume data" in w.why for w in here.role.wait_reports())
 
         await until(told)
         assert await here.in_use() == [unique_name()]

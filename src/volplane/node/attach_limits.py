@@ -18,7 +18,7 @@ from volplane.client.cache import Cache
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
 from volplane.node.csinode import CSINodeObject, DriverInfo, TopologyCollision
-from volplane.node.manager import VolumeManager
+from volplane.node.volume_manager.manager import VolumeManager
 from volplane.volumes.base import PodVolumeSpec
 from volplane.volumes.csi import RegisteredDrivers, request
 

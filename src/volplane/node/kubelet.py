@@ -16,7 +16,6 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from volplane import web
-from volplane.api.core import Pod
 from volplane.api.errors import APIError
 from volplane.api.storage import CSIDriver
 from volplane.base.directory_identity import claim_directory
@@ -40,10 +39,8 @@ from volplane.node.csinode import CSINodeObject
 from volplane.node.descriptor_budget import DescriptorBudget
 from volplane.node.eviction.controller import EvictionManager
 from volplane.node.eviction.plan import check_disk_pressure
-from volplane.node.growth import ClaimReader
 from volplane.node.image_overrides import ImageOverrides
 from volplane.node.image_permissions import ImagePermissions
-from volplane.node.manager import KubeletWait, VolumeManager
 from volplane.node.network import PodNetwork
 from volplane.node.options import CLIENT_CERTIFICATE_FILE, NodeOptions, pki_directory
 from volplane.node.plugin_watcher import PluginWatcher
@@ -53,12 +50,14 @@ from volplane.node.pods.pod_manager import PodManager
 from volplane.node.pods.runtimes import Runtimes
 from volplane.node.pods.security_context import NO_APP_ARMOR, NO_APP_ARMOR_SUPPORT, check_pod
 from volplane.node.pods.worker import PodDeps
-from volplane.node.reconstruct import reconstruct_volumes, update_attachability
 from volplane.node.stats import VolumeStats
 from volplane.node.status import DISK_PRESSURE, NodeObject
+from volplane.node.volume_manager.expansion import ClaimReader
+from volplane.node.volume_manager.manager import VolumeManager
+from volplane.node.volume_manager.reconstruct import reconstruct_volumes, update_attachability
 from volplane.rules import sysctls
 from volplane.volumes import plugins
-from volplane.volumes.base import NodeContext, PodVolumeSpec, VolumePlugin
+from volplane.volumes.base import NodeContext
 from volplane.volumes.csi import RegisteredDrivers
 from volplane.web import tls
 
@@ -93,7 +92,7 @@ class Kubelet:
         self.node_object = NodeObject(client, settings, self.name)
         self.events = EventRecorder(client, "kubelet", self.name)
         self.drivers = RegisteredDrivers(settings.csi_timeout)
-        site = NodeContext(
+        context = NodeContext(
             self.name,
             host,
             paths,
@@ -105,13 +104,14 @@ class Kubelet:
             token_max_age=settings.token_max_age,
             ownership_notice=settings.ownership_notice,
         )
+        self.object_watch = ConfigMapSecretWatch(client, lambda watched: self.volumes.object_changed(watched))
         self.volumes = VolumeManager(
-            site,
-            plugins.all_plugins(site, self.drivers, client.cache(CSIDriver)),
+            context,
+            plugins.all_plugins(context, self.drivers, client.cache(CSIDriver)),
             self.node_object,
             self.events,
+            self.object_watch,
         )
-        self.sources = ConfigMapSecretWatch(client, self.volumes)
         self.csinode = CSINodeObject(client, self.node_object)
         self.watcher = PluginWatcher(
             paths, host, self.drivers, self.csinode, retry_max=settings.volume_retry_interval_max
@@ -122,7 +122,7 @@ class Kubelet:
         tasks = TaskRuntime(images, paths, ImagePermissions(client).find_denial_reason)
         self.runtimes = Runtimes(tasks, self._processes)
         builder = ContainerSpecBuilder(
-            site,
+            context,
             _cluster_variables(settings),
             programs or ImageOverrides(),
             settings.node_ip,
@@ -190,8 +190,7 @@ class Kubelet:
         await self._stack.enter_async_context(self.events)
         self.wait_registry.add(self.wait_reports)
         self.drivers.on_added(self.volumes.driver_added)
-        self.node_object.on_in_use_acknowledged = self.volumes.wake_all
-        self.node_object.on_volumes_attached_changed = self.volumes.wake_all
+        self.node_object.on_in_use_acknowledged = self.volumes.wake
         self.node_object.volumes_found_on_disk = self.volumes.volumes_in_use
         self.node_object.on_recreated = lambda: self._spawn(
             self._reregister_drivers(), "drivers of a new Node"
@@ -204,13 +203,15 @@ class Kubelet:
         await self.eviction.measure_disk()
         await self._register_node()
         self._spawn(self.node_object.run(), "node object")
+        self._spawn(self.volumes.run(), "volume manager")
         self._spawn(self.watcher.run(), "plugin watcher")
         await self._adopt_pods()
         await self._start_certificate_rotation()
         self._spawn(self._republish(), "republish")
         self._spawn(self.limits.run(), "volume limits")
         self._spawn(self.eviction.run(), "eviction")
-        self._spawn(ClaimReader(self.volumes).run(self.settings.claim_read_frequency), "claims")
+        claims = ClaimReader(self.client, self.volumes.desired_specs, self.volumes.claim_read)
+        self._spawn(claims.run(self.settings.claim_read_frequency), "claims")
         stats = VolumeStats(self.volumes, self.events, self.settings.feature_gates)
         self._spawn(stats.run(self.settings.volume_stats_agg_period), "volume stats")
 
@@ -329,14 +330,10 @@ class Kubelet:
                 self._failed.set_exception(error)
 
     async def _republish(self) -> None:
-        """The backstop: tokens grow old, and drivers may want to be asked again."""
-
-        def is_due(plugin: VolumePlugin, spec: PodVolumeSpec) -> bool:
-            return plugin.requires_remount(spec)
-
+        """Tokens expire, and some drivers require that volumes are published again."""
         while True:
             await asyncio.sleep(self.settings.sync_frequency)
-            self.volumes.remount(is_due)
+            self.volumes.remount_due()
 
     async def wait(self) -> None:
         """Until a part of the node breaks; raises what broke it."""
@@ -345,20 +342,12 @@ class Kubelet:
 
     # --- what it tells
 
-    def list_waits(self) -> list[KubeletWait]:
-        return [*self.volumes.list_waits(), *self.pods.waits()]
-
     def wait_reports(self) -> list[WaitReport]:
-        return [
-            WaitReport(
-                f"node/{self.name}",
-                w.key,
-                w.why,
-                to_wall_time(w.since),
-                to_wall_time(w.next_try) if w.next_try else None,
-            )
-            for w in self.list_waits()
-        ]
+        """What volumes and pods wait for."""
+        role = f"node/{self.name}"
+        volumes = [WaitReport(role, w.key, w.why, w.since, w.next_try) for w in self.volumes.waits]
+        pods = self.pods.list_waits()
+        return volumes + [WaitReport(role, key, why, to_wall_time(since)) for key, why, since in pods]
 
     async def has_leftovers(self) -> bool:
         """Whether mounts, pods or containers are here."""
@@ -385,7 +374,7 @@ class Kubelet:
             return
         self.volumes.keep_pod_data()
         workers = list(self.pods.workers.values())
-        first = [w for w in workers if self._uses_devices(w.pod)]
+        first = [w for w in workers if self.volumes.uses_devices(w.pod.uid)]
         try:
             async with asyncio.timeout(self.settings.shutdown_grace_period):
                 await self.pods.suspend(first)
@@ -393,7 +382,7 @@ class Kubelet:
                 await self.pods.suspend(workers)
                 await self.volumes.wait_until_empty()
         except TimeoutError:
-            left = "; ".join(f"{w.key}: {w.why}" for w in self.list_waits())
+            left = "; ".join(f"{w.key}: {w.why}" for w in self.wait_reports())
             log.warning("not everything was unmounted in time: %s", left or "a container does not end")
         try:
             async with asyncio.timeout(LAST_WRITE_TIMEOUT):
@@ -401,19 +390,13 @@ class Kubelet:
         except TimeoutError:
             log.warning("the last volumesInUse was not written")
 
-    def _uses_devices(self, pod: Pod) -> bool:
-        return any(
-            e.staged for e in self.volumes.entries.values() if pod.uid in e.wanted or pod.uid in e.pods
-        )
-
     async def _close(self) -> None:
         self.wait_registry.remove(self.wait_reports)
         await self.pods.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.volumes.close()
-        await self.sources.close()
+        await self.object_watch.close()
         await self.network.close()
         await self.runtimes.close()
         await self._stack.aclose()

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from volplane.base import metrics
 from volplane.csi.outcome import CallError
 from volplane.loops.events import EventRecorder
-from volplane.node.manager import VolumeManager
+from volplane.node.volume_manager.manager import VolumeManager
 from volplane.volumes.base import PodVolumeSpec, VolumeMetrics, VolumeOperationError
 
 log = logging.getLogger(__name__)
@@ -60,10 +60,8 @@ class VolumeStats:
 
     async def collect(self) -> None:
         seen: set[Claim] = set()
-        for entry in list(self.manager.entries.values()):
-            for uid, spec in list(entry.wanted.items()):
-                if spec.claim is None or not entry.is_mounted(uid):
-                    continue
+        for spec in self.manager.mounted_specs():
+            if spec.claim is not None:
                 claim = (spec.claim.namespace, spec.claim.name)
                 seen.add(claim)
                 await self._collect_volume(claim, spec)

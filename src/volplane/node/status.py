@@ -64,7 +64,6 @@ class NodeObject:
         self.port = 0
         self.uid = ""
         self.reported_in_use: frozenset[str] = frozenset()
-        self.volumes_attached: frozenset[str] = frozenset()
         self.system_info = NodeSystemInfo()
         self.capacity: Mapping[str, str] = {}
         self.not_ready = "CSINode is not yet initialized"
@@ -75,7 +74,6 @@ class NodeObject:
         )
         self.on_recreated: Callable[[], None] = lambda: None
         self.on_in_use_acknowledged: Callable[[frozenset[str]], None] = lambda names: None
-        self.on_volumes_attached_changed: Callable[[frozenset[str]], None] = lambda names: None
         self._changed = asyncio.Event()
         self._acknowledged = asyncio.Event()
         self._status_changed = asyncio.Event()
@@ -248,10 +246,6 @@ class NodeObject:
         if self._was_overwritten(new):
             self.reported_in_use &= frozenset(new.status.volumes_in_use)
             self.report_volumes_in_use()
-        attached = frozenset(v.name for v in new.status.volumes_attached)
-        news, self.volumes_attached = attached ^ self.volumes_attached, attached
-        if news:
-            self.on_volumes_attached_changed(news)
 
     def _shows_our_status(self, node: Node) -> bool:
         """Does the Node say of us what we say?"""

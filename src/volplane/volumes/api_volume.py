@@ -38,7 +38,7 @@ class ApiVolumePlugin(VolumePlugin):
         except APIError as error:
             raise TransientOperationError(str(error)) from error
         try:
-            await self.run_in_thread(_write, self.path(spec), files, spec.group, self.in_memory)
+            await self.run_in_thread(_write, self.path(spec), files, spec.fs_group, self.in_memory)
         except InvalidVolumePath as error:
             raise VolumeOperationError(str(error)) from error
 

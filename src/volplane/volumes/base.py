@@ -45,22 +45,22 @@ class PodVolumeSpec(Struct, frozen=True):
     """One volume of one pod, as the API server describes it."""
 
     plugin: str
-    unique: str  # across the node; in volumesInUse where it is attachable
+    unique_name: str  # on this node; in volumesInUse if it is attachable
     name: str  # the persistent volume's name, or the volume's name in the pod
     pod: Pod
     source: Volume
     claim: PersistentVolumeClaim | None = None
     volume: PersistentVolume | None = None
     readonly: bool = False
-    label: str = ""  # of SELinux, with which it is mounted
+    selinux_label: str = ""  # with which it is mounted
 
     @property
-    def place(self) -> PodVolumeRef:
+    def ref(self) -> PodVolumeRef:
         owner = f"pod/{self.pod.namespace}/{self.pod.name}"
-        return PodVolumeRef(self.plugin, self.unique, self.name, self.pod.uid, owner, self.label)
+        return PodVolumeRef(self.plugin, self.unique_name, self.name, self.pod.uid, owner, self.selinux_label)
 
     @property
-    def group(self) -> int | None:
+    def fs_group(self) -> int | None:
         """The pod's fsGroup."""
         context = self.pod.spec.security_context
         return context.fs_group if context else None
@@ -70,20 +70,20 @@ class PodVolumeRef(Struct, frozen=True):
     """One pod's volume as far as it can be taken down."""
 
     plugin: str
-    unique: str
+    unique_name: str
     name: str
     pod: str  # uid
     owner: str = ""  # the pod as the journey knows it: pod/<namespace>/<name>
-    label: str = ""  # of SELinux, with which it was mounted
+    selinux_label: str = ""  # with which it was mounted
 
 
 class StagedVolumeRef(Struct, frozen=True):
     """Something staged once for all pods of a node."""
 
     plugin: str
-    unique: str
+    unique_name: str
     name: str = ""  # of the persistent volume, where that is known
-    label: str = ""  # of SELinux, with which it was staged
+    selinux_label: str = ""  # with which it was staged
 
 
 class VolumeMetrics(Struct, frozen=True):
@@ -150,6 +150,10 @@ class VolumePlugin:
         return False
 
     def needs_attach(self, spec: PodVolumeSpec) -> bool:
+        return False
+
+    def may_be_attached(self, unique_name: str) -> bool:
+        """Whether a volume that was found on disk after a restart may be attached."""
         return False
 
     def needs_stage(self, spec: PodVolumeSpec) -> bool:

@@ -37,8 +37,8 @@ class EmptyDirPlugin(VolumePlugin):
             size = quantity.value(source.size_limit) if source.size_limit else 0
             await self.run_in_thread(mount_tmpfs, path, size)
             await self.run_in_thread(make_directory, path, 0o777)
-        if spec.group is not None:
-            await self.context.host.apply_fs_group(path, spec.group, only_if_root_differs=True)
+        if spec.fs_group is not None:
+            await self.context.host.apply_fs_group(path, spec.fs_group, only_if_root_differs=True)
 
     async def unpublish_keeping_data(self, place: PodVolumeRef) -> None:
         await self.context.host.unmount(self.directory(place.pod, place.name))

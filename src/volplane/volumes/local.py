@@ -70,8 +70,8 @@ class LocalVolumePlugin(VolumePlugin):
         except FileNotFoundError:
             await self.run_in_thread(remove_empty_directories, path)
             raise VolumeOperationError(f'path "{_source(spec).path}" does not exist') from None
-        if spec.group is not None and not spec.readonly:
-            await self.context.host.apply_fs_group(path, spec.group)
+        if spec.fs_group is not None and not spec.readonly:
+            await self.context.host.apply_fs_group(path, spec.fs_group)
 
     async def unpublish(self, place: PodVolumeRef) -> None:
         path = self.directory(place.pod, place.name)
@@ -82,7 +82,7 @@ class LocalVolumePlugin(VolumePlugin):
         await self.run_in_thread(remove_empty_directories, path, os.path.dirname(path))
 
     async def unstage(self, device: StagedVolumeRef) -> None:
-        target = self._staging_path(device.unique.removeprefix(f"{self.name}/"))
+        target = self._staging_path(device.unique_name.removeprefix(f"{self.name}/"))
         await self.context.host.unmount(target)
         await self.run_in_thread(remove_empty_directories, target)
 

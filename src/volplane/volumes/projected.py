@@ -147,7 +147,7 @@ class ProjectedPlugin(ApiVolumePlugin):
         owner = _common_user(spec.pod)
         common = DEFAULT_MODE if mode is None else mode
         # Readable by the pod's user alone where it is known, else by the mode the manifest asks for.
-        private = common if owner is None and spec.group is None else 0o600
+        private = common if owner is None and spec.fs_group is None else 0o600
         return {source.path: VolumeFile(token.text.encode(), private, owner)}
 
 

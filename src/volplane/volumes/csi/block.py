@@ -128,16 +128,16 @@ class CsiBlockPlugin(CsiPlugin):
         await self.run_in_thread(_remove_map_file, maps)
 
     async def unstage(self, device: StagedVolumeRef) -> None:
-        driver, handle = split_unique_name(device.unique)
+        driver, handle = split_unique_name(device.unique_name)
         paths = self.context.paths
         metadata, staging = paths.block_data(device.name), paths.block_staging(device.name)
-        self.forget_attachment(device.unique)
+        self.forget_attachment(device.unique_name)
         left = await self.context.host.call(
             _list_directory, self.real(os.path.dirname(paths.block_map("", device.name)))
         )
         if left:
             raise UncertainProgressError(
-                f'the device "{device.unique}" is still referenced from other Pods [{" ".join(left)}]'
+                f'the device "{device.unique_name}" is still referenced from other Pods [{" ".join(left)}]'
             )
         known = await self.context.host.call(vol_data.read, self.real(metadata))
         if known is not None and await self.context.host.call(os.path.isdir, self.real(staging)):

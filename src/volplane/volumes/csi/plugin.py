@@ -81,6 +81,10 @@ class CsiPlugin(VolumePlugin):
     def needs_attach(self, spec: PodVolumeSpec) -> bool:
         return not request.is_inline(spec) and self.is_attachable(request.driver_of(spec))
 
+    def may_be_attached(self, unique_name: str) -> bool:
+        driver, handle = split_unique_name(unique_name)
+        return bool(handle) and self.is_attachable(driver)
+
     def is_attachable(self, driver: str) -> bool:
         """Without a CSIDriver object, attaching is required."""
         found = self.objects.get(driver)
@@ -160,7 +164,7 @@ class CsiPlugin(VolumePlugin):
             self._recent_attachments = {
                 unique: read for unique, read in self._recent_attachments.items() if read[1] > now
             }
-            self._recent_attachments[spec.unique] = attachment, now + ATTACHMENT_REUSE
+            self._recent_attachments[spec.unique_name] = attachment, now + ATTACHMENT_REUSE
         driver = self.drivers[name]
         capabilities = await self._capabilities(driver)
         if not await driver.supports_staging():
@@ -172,7 +176,9 @@ class CsiPlugin(VolumePlugin):
             volume_id=request.handle_of(spec),
             publish_context=request.publish_context(attachment),
             staging_target_path=self.staging_path(spec),
-            volume_capability=request.capability(spec, capabilities, group=spec.group, label=spec.label),
+            volume_capability=request.capability(
+                spec, capabilities, group=spec.fs_group, label=spec.selinux_label
+            ),
             secrets=await self._secret(secret.name, secret.namespace) if secret else {},
             volume_context=request.volume_attributes(spec),
         )
@@ -224,7 +230,7 @@ class CsiPlugin(VolumePlugin):
         request.check_lifecycle(spec, about)
         driver = self.drivers[name]
         capabilities = await self._capabilities(driver)
-        attachment, until = self._recent_attachments.pop(spec.unique, (None, 0.0))
+        attachment, until = self._recent_attachments.pop(spec.unique_name, (None, 0.0))
         if clock.now() > until:
             attachment = await self._attachment(spec)
         context = request.volume_attributes(spec)
@@ -244,7 +250,9 @@ class CsiPlugin(VolumePlugin):
             publish_context=request.publish_context(attachment),
             staging_target_path=self.staging_path(spec) if staged else "",
             target_path=self.volume_path(spec),
-            volume_capability=request.capability(spec, capabilities, group=spec.group, label=spec.label),
+            volume_capability=request.capability(
+                spec, capabilities, group=spec.fs_group, label=spec.selinux_label
+            ),
             readonly=spec.readonly,
             secrets=secrets,
             volume_context=context,
@@ -274,14 +282,14 @@ class CsiPlugin(VolumePlugin):
     async def _apply_fs_group(self, spec: PodVolumeSpec) -> None:
         context = spec.pod.spec.security_context
         gentle = context is not None and context.fs_group_change_policy == "OnRootMismatch"
-        assert spec.group is not None
+        assert spec.fs_group is not None
         touched = [0]
         telling = asyncio.create_task(self._report_slow_ownership(spec, touched))
         try:
             await self.context.host.call(
                 files.apply_fs_group,
                 self.path(spec),
-                spec.group,
+                spec.fs_group,
                 only_if_root_differs=gentle,
                 progress=lambda count: touched.__setitem__(0, count),
             )
@@ -363,13 +371,13 @@ class CsiPlugin(VolumePlugin):
         await self.run_in_thread(_clean_up, metadata, target)
 
     async def unstage(self, device: StagedVolumeRef) -> None:
-        driver, handle = split_unique_name(device.unique)
+        driver, handle = split_unique_name(device.unique_name)
         staging, metadata = (
             self.context.paths.staging(driver, handle),
             self.context.paths.staging_data(driver, handle),
         )
         real = self.real(staging)
-        self.forget_attachment(device.unique)
+        self.forget_attachment(device.unique_name)
         known, others = await self.context.host.call(_find_staged_mounts, self.real(metadata), real)
         if known:
             if others:
@@ -406,7 +414,7 @@ class CsiPlugin(VolumePlugin):
             vol_data.unique_name_from(known, metadata),
             name,
             pod,
-            label=known.get(request.SELINUX_KEY, ""),
+            selinux_label=known.get(request.SELINUX_KEY, ""),
         )
 
     async def find_staged_volumes(self) -> list[StagedVolumeRef]:
@@ -417,7 +425,7 @@ class CsiPlugin(VolumePlugin):
             StagedVolumeRef(
                 self.name,
                 names.csi_volume_name(d["driverName"], d["volumeHandle"]),
-                label=d.get(request.SELINUX_KEY, ""),
+                selinux_label=d.get(request.SELINUX_KEY, ""),
             )
             for d in staged
         ]

@@ -119,7 +119,7 @@ def stage_data(spec: PodVolumeSpec) -> dict[str, str]:
 
 
 def _label(spec: PodVolumeSpec) -> dict[str, str]:
-    return {SELINUX_KEY: spec.label} if spec.label else {}
+    return {SELINUX_KEY: spec.selinux_label} if spec.selinux_label else {}
 
 
 def pod_data(spec: PodVolumeSpec, node: str) -> dict[str, str]:
@@ -139,7 +139,7 @@ def node_applies_fs_group(
     spec: PodVolumeSpec, driver: CSIDriver | None, capabilities: frozenset[int]
 ) -> bool:
     """Whether the node itself has to hand the volume's files to the pod's fsGroup."""
-    if spec.group is None or spec.readonly or Rpc.VOLUME_MOUNT_GROUP in capabilities:
+    if spec.fs_group is None or spec.readonly or Rpc.VOLUME_MOUNT_GROUP in capabilities:
         return False
     policy = driver.spec.fs_group_policy if driver is not None else None
     match policy or "ReadWriteOnceWithFSType":

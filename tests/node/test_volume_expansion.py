@@ -12,7 +12,8 @@ from volplane.api.codec import convert
 from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim
 from volplane.api.storage import StorageClass
 from volplane.csi.outcome import CallError, Code
-from volplane.node.growth import ExpansionTarget, find_expansion_target
+from volplane.host import mounts
+from volplane.node.volume_manager.expansion import ExpansionTarget, find_expansion_target
 
 SOON = 0.05  # between two looks at a claim
 
@@ -291,3 +292,43 @@ async def test_an_old_resizer_leaves_only_the_capacity_to_the_node() -> None:
         found = await until_capacity(here, "2Gi")
         assert not found.status.conditions
         assert not found.status.allocated_resources
+
+
+@pytest.mark.root
+async def test_a_disk_that_grew_between_two_pods_is_expanded_although_its_device_is_still_mounted() -> None:
+    """The driver expands file systems only before it mounts them, as ext4 needs it without CAP_SYS_RESOURCE."""
+    async with node_env() as here:
+        await ready(here)
+        disk, staged = ["1Gi"], [""]
+
+        async def stage(request: Any) -> None:
+            if not mounts.is_mount(here.paths.real(request.staging_target_path)):
+                staged[0] = disk[0]
+
+        async def expand(request: Any) -> None:
+            if staged != disk:
+                raise CallError(Code.FAILED_PRECONDITION, "the file system is mounted")
+
+        arrived: list[str] = []
+
+        async def unstage(request: Any) -> None:
+            if not arrived:
+                raise CallError(Code.UNAVAILABLE, "the driver was killed")
+
+        here.disks.hooks |= {"stage": stage, "expand": expand, "unstage": unstage}
+        await here.pod("first", claim="data")
+        await here.wait_until_ready("first")
+        await here.delete("first", grace=0)
+        await here.wait_for_phase("gone", "first")
+        disk[0] = "2Gi"
+        await grown(here)
+        pod = await here.pod("second", claim="data")
+
+        async def is_desired() -> bool:
+            assert here.role is not None
+            return any(spec.pod.uid == pod.uid for spec in here.role.volumes.desired_specs())
+
+        await until(is_desired)
+        arrived.append(pod.uid)
+        await until_capacity(here, "2Gi")
+        await here.wait_until_ready("second")

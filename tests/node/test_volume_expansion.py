@@ -296,7 +296,7 @@ async def test_an_old_resizer_leaves_only_the_capacity_to_the_node() -> None:
 
 @pytest.mark.root
 async def test_a_disk_that_grew_between_two_pods_is_expanded_although_its_device_is_still_mounted() -> None:
-    """The driver expands file systems only before it mounts them, as ext4 needs it without CAP_SYS_RESOURCE."""
+    """The driver expands file systems only before it mounts them, as with ext4 but no CAP_SYS_RESOURCE."""
     async with node_env() as here:
         await ready(here)
         disk, staged = ["1Gi"], [""]
@@ -318,7 +318,7 @@ async def test_a_disk_that_grew_between_two_pods_is_expanded_although_its_device
         here.disks.hooks |= {"stage": stage, "expand": expand, "unstage": unstage}
         await here.pod("first", claim="data")
         await here.wait_until_ready("first")
-        await here.delete("first", grace=0)
+        await here.delete("first")
         await here.wait_for_phase("gone", "first")
         disk[0] = "2Gi"
         await grown(here)

@@ -96,14 +96,14 @@ class AttachLimits:
         driver, handle = request.driver_of(spec), request.handle_of(spec)
         if not self.update_period(driver):
             return ""
-        site = self.volumes.context
-        name = names.attachment_name(handle, driver, site.node)
+        context = self.volumes.context
+        name = names.attachment_name(handle, driver, context.node)
         try:
-            found = await site.client.find(VolumeAttachment, name)
+            found = await context.client.find(VolumeAttachment, name)
         except APIError:
             return ""
         error = found.status.attach_error if found is not None else None
         if error is None or error.error_code != Code.RESOURCE_EXHAUSTED:
             return ""
         await self.refresh_limit(driver)
-        return f"Node {site.node} cannot attach volume {spec.name}, its limit is reached: {error.message}"
+        return f"Node {context.node} cannot attach volume {spec.name}, its limit is reached: {error.message}"

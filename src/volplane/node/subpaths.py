@@ -17,7 +17,7 @@ class SubPathError(Exception):
 
 
 async def bind_subpath(
-    site: NodeContext,
+    context: NodeContext,
     *,
     pod: str,
     volume: str,
@@ -28,17 +28,17 @@ async def bind_subpath(
     mount: str,
 ) -> str:
     """The path to mount into the container instead of the volume's root."""
-    target = site.paths.real(site.paths.subpath(pod, volume, container, index))
-    site.subpaths.add(pod)
+    target = context.paths.real(context.paths.subpath(pod, volume, container, index))
+    context.subpaths.add(pod)
     try:
-        if not await site.host.call(os.path.lexists, os.path.join(root, subpath)):
-            await site.host.make_below(root, subpath)
+        if not await context.host.call(os.path.lexists, os.path.join(root, subpath)):
+            await context.host.make_below(root, subpath)
     except OSError as error:
         raise SubPathError(
             f'failed to create subPath directory for volumeMount "{mount}" of container "{container}"'
         ) from error
     try:
-        await site.host.bind_below(root, subpath, target)
+        await context.host.bind_below(root, subpath, target)
     except OSError as error:
         raise SubPathError(
             f'failed to prepare subPath for volumeMount "{mount}" of container "{container}"'
@@ -46,18 +46,18 @@ async def bind_subpath(
     return target
 
 
-async def remove_subpaths(site: NodeContext, pod: str, volume: str) -> None:
-    if pod in site.subpaths:
-        directory = site.paths.real(os.path.join(site.paths.subpaths(pod), volume))
+async def remove_subpaths(context: NodeContext, pod: str, volume: str) -> None:
+    if pod in context.subpaths:
+        directory = context.paths.real(os.path.join(context.paths.subpaths(pod), volume))
         try:
-            await site.host.call(_remove, directory)
+            await context.host.call(_remove, directory)
         except OSError as error:
             raise UncertainProgressError(f"a part of volume {volume} is still mounted: {error}") from error
 
 
-async def find_subpaths(site: NodeContext) -> None:
+async def find_subpaths(context: NodeContext) -> None:
     """After a restart: the pods for which an earlier life has made some."""
-    site.subpaths |= set(await site.host.call(_find, site.paths.real(site.paths.pods)))
+    context.subpaths |= set(await context.host.call(_find, context.paths.real(context.paths.pods)))
 
 
 def _find(pods: str) -> list[str]:

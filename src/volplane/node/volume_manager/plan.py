@@ -1,11 +1,11 @@
 """The next steps for one volume on this node.
 
 Pure: the volume manager passes a `NodeVolumeView` and gets steps. It plans again after each outcome, so a
-plan holds only what may start now. Two orders are guaranteed to the driver and the disk: all pods are unmounted
-before the device is, and no device is mounted before the API server has acknowledged the volume in
+plan holds only what may start now. Two orders are guaranteed to the driver and the disk: all pods are
+unmounted before the device is, and no device is mounted before the API server has acknowledged the volume in
 `volumesInUse` and lists it in `volumesAttached`.
 
-Until `ready_to_unmount` nothing is taken down: after a restart, mounts on disk may belong to pods that the
+Until `ready_to_unmount` nothing is unmounted: after a restart, mounts on disk may belong to pods that the
 kubelet has not seen yet.
 """
 

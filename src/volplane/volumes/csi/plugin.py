@@ -55,14 +55,14 @@ class CsiPlugin(VolumePlugin):
 
     def __init__(
         self,
-        site: NodeContext,
+        context: NodeContext,
         drivers: RegisteredDrivers,
         objects: Cache[CSIDriver],
         tokens: ServiceAccountTokens | None = None,
     ) -> None:
-        super().__init__(site)
+        super().__init__(context)
         self.drivers, self.objects = drivers, objects
-        self.tokens = tokens or ServiceAccountTokens(site.client, site.token_max_age)
+        self.tokens = tokens or ServiceAccountTokens(context.client, context.token_max_age)
         self._recent_attachments: dict[str, tuple[VolumeAttachment, float]] = {}  # by volume; good until
 
     def supports(self, source: Volume, volume: PersistentVolume | None) -> bool:
@@ -350,23 +350,23 @@ class CsiPlugin(VolumePlugin):
 
     # --- and back
 
-    async def unpublish(self, place: PodVolumeRef) -> None:
+    async def unpublish(self, ref: PodVolumeRef) -> None:
         paths = self.context.paths
-        metadata, target = paths.csi_data(place.pod, place.name), paths.csi_target(place.pod, place.name)
+        metadata, target = paths.csi_data(ref.pod, ref.name), paths.csi_target(ref.pod, ref.name)
         known = await self.context.host.call(vol_data.read, self.real(metadata))
         if known is None:
             if await self.context.host.call(os.path.lexists, os.path.dirname(self.real(metadata))):
-                await self._remove_leftovers(place, self.real(metadata), self.real(target))
+                await self._remove_leftovers(ref, self.real(metadata), self.real(target))
             return
         message = v1.NodeUnpublishVolumeRequest(volume_id=known["volumeHandle"], target_path=target)
-        await self.call_until_ok(known["driverName"], "NodeUnpublishVolume", message, place.owner)
+        await self.call_until_ok(known["driverName"], "NodeUnpublishVolume", message, ref.owner)
         await self.run_in_thread(_clean_up, self.real(metadata), self.real(target))
 
-    async def _remove_leftovers(self, place: PodVolumeRef, metadata: str, target: str) -> None:
+    async def _remove_leftovers(self, ref: PodVolumeRef, metadata: str, target: str) -> None:
         """A directory without metadata: a crash came before the first write was whole, or after the last."""
         if await self.context.host.is_mount(target):
             raise UncertainProgressError(
-                f"volume data of {place.name} is missing and {target} is still mounted"
+                f"volume data of {ref.name} is missing and {target} is still mounted"
             )
         await self.run_in_thread(_clean_up, metadata, target)
 

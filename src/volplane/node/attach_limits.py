@@ -1,8 +1,8 @@
-"""How many volumes a driver can attach here: asked again where its CSIDriver wants that, and acted upon.
+"""Volume limits of drivers: NodeGetInfo is called again at the period that the CSIDriver asks for.
 
 A limit that has become smaller shows as an attach that fails with RESOURCE_EXHAUSTED. A pod that waits for
-such a volume would wait for ever on this node, so it is given up, and whoever owns it makes another, for
-which the scheduler knows the new limit.
+such a volume would wait forever on this node. So it is rejected, and its owner creates another one, for which
+the scheduler knows the new limit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class AttachLimits:
             end()
 
     def update_period(self, driver: str) -> float:
-        """Seconds between two questions; 0 where nobody wants them."""
+        """Seconds between two calls of NodeGetInfo; 0: none."""
         found = self.objects.get(driver)
         return float((found.spec.node_allocatable_update_period_seconds if found is not None else 0) or 0)
 
@@ -79,12 +79,12 @@ class AttachLimits:
             topology = dict(reply.accessible_topology.segments)
             await self.csinode.add(DriverInfo(name, reply.node_id, topology, reply.max_volumes_per_node))
         except (CallError, APIError, TopologyCollision, TimeoutError) as error:
-            log.warning("the volume limit of driver %s was not read again: %s", name, error)
+            log.warning("volume limit of driver %s was not updated: %s", name, error)
 
-    # --- pods that wait in vain
+    # --- pods that cannot get their volumes
 
     async def find_exceeded_limit(self, pod: str) -> str:
-        """Why the pod will not get its volumes on this node; "" if it still may."""
+        """Why the pod cannot get its volumes on this node; "" if it still can."""
         for spec in self.volumes.unmounted_specs(pod):
             if why := await self._find_exceeded_limit(spec):
                 return why

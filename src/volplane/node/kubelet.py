@@ -1,8 +1,8 @@
-"""One node, put together: what it starts in which order, and how it stops.
+"""The kubelet: its parts, the order in which it starts them, and how it stops.
 
-Start: the disk is read first, without the API; then the Node appears, drivers register, and the pods are
-taken up again. Stop with a drain: pods that use staged volumes go first, because the pods that run their
-drivers must still be there to unmount them.
+Start: the disk is read first, without the API. Then the Node is registered, drivers register, and the pods
+are adopted. Stop with a drain: pods that use staged volumes go first, because the pods that run their drivers
+are needed to unmount them.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ from volplane.web import tls
 log = logging.getLogger(__name__)
 
 LOCK = "node.lock"
-LAST_WRITE_TIMEOUT = 2.0  # seconds for the last writes of a node that stops
-ADOPTION_TIMEOUT = 15.0  # seconds for a start that is stopped to find out what runs here
+LAST_WRITE_TIMEOUT = 2.0  # seconds for the last writes when the node stops
+ADOPTION_TIMEOUT = 15.0  # seconds that a stop waits until a start has adopted its pods
 
 
 class Kubelet:
@@ -177,12 +177,12 @@ class Kubelet:
     # --- start
 
     async def run(self) -> None:
-        """Start, and go on until a part of the node breaks."""
+        """Start, and run until a part of the kubelet fails."""
         await self.start()
         await self.wait()
 
     async def start(self) -> None:
-        """Raises Locked if another node's process has this root."""
+        """Raises Locked if another process uses this root directory."""
         self._failed = asyncio.get_running_loop().create_future()
         self._stack.callback(self._root.release)
         await finish_uncancelled(self.host.call(self._root.take))
@@ -197,7 +197,7 @@ class Kubelet:
         )
         await reconstruct_volumes(self.volumes)
         if isinstance(self._processes, ProcessRuntime):
-            # Ready before the first container needs it; to its end, or its process would belong to nobody.
+            # Ready before the first container needs it. Not cancelled: its process would be orphaned.
             self._spawn(finish_uncancelled(self._processes.prepare()), "launcher")
         await self._listen()
         await self.eviction.measure_disk()
@@ -216,7 +216,7 @@ class Kubelet:
         self._spawn(stats.run(self.settings.volume_stats_agg_period), "volume stats")
 
     async def _listen(self) -> None:
-        """The kubelet's API; without a certificate there is none."""
+        """Serve the kubelet API, if there is a certificate for it."""
         settings = self.settings
         if settings.tls_cert_file:
             await self._serve_api(settings.tls_cert_file, settings.tls_private_key_file)
@@ -224,8 +224,8 @@ class Kubelet:
             self._spawn(self._listen_when_certified(), "serving certificate")
 
     async def _listen_when_certified(self) -> None:
-        """Pods run meanwhile; only logs and commands have to wait for the certificate."""
-        # What they need is large, and most nodes do not need it.
+        """Pods run meanwhile; only logs and exec wait for the certificate."""
+        # These imports are large, and most nodes do not need them.
         from volplane.node import certificate_rotation, tls_bootstrap
 
         settings = self.settings
@@ -239,14 +239,14 @@ class Kubelet:
         try:
             pair = await certificate()
         except tls_bootstrap.BootstrapRefused as error:
-            log.error("nobody can reach this node's API: %s", error)
+            log.error("kubelet API is not served: %s", error)
             return
         context = await self._serve_api(pair, pair)
         self.node_object.write_status_soon()
         await certificate_rotation.rotate_serving_certificate(pair, self.host, certificate, context)
 
     async def _start_certificate_rotation(self) -> None:
-        """Whoever was given a certificate by the cluster asks for the next one in time."""
+        """Renew the client certificate if the cluster has issued it."""
         directory, transport = pki_directory(self.settings), self.client.transport
         given = f"{directory}/{CLIENT_CERTIFICATE_FILE}"
         if not (self.settings.rotate_certificates and isinstance(transport, HttpsTransport)):
@@ -261,7 +261,7 @@ class Kubelet:
 
     async def _serve_api(self, certificate: str, key: str) -> ssl.SSLContext:
         settings = self.settings
-        known = f"{pki_directory(settings)}/ca.crt"  # of the cluster that has let this machine in
+        known = f"{pki_directory(settings)}/ca.crt"  # of the cluster that the node has joined
         clients = settings.client_ca_file or (known if await self.host.call(os.path.exists, known) else None)
         context = await self.host.call(tls.server_context, certificate, key, clients)
         server = await web.serve(self.api, host=settings.address, port=settings.port, ssl=context)
@@ -282,27 +282,29 @@ class Kubelet:
         )
 
     async def _share_root(self) -> None:
-        """What a driver mounts inside its container must appear here, and the reverse.
+        """Share mounts: what a driver mounts inside its container must appear here, and the reverse.
 
         Done before anything is mounted below: a later bind would leave a second, hidden copy of each mount.
         """
         table = await self.host.mounts()
         around = [e for e in table if _is_inside(self.paths.root, e.target)]
-        above = max(reversed(around), key=lambda e: len(e.target))  # the mount that the root lies in
+        above = max(
+            reversed(around), key=lambda e: len(e.target)
+        )  # the mount that contains the root directory
         if not above.is_shared:
             await finish_uncancelled(self.host.make_shared(self.paths.root))
 
     async def _register_node(self) -> None:
-        """The Node and its CSINode are there before anybody is told that we are ready."""
+        """Create the Node and its CSINode, before the node is Ready."""
         await self.node_object.register()
         await self.csinode.ensure()
 
     async def _reregister_drivers(self) -> None:
-        """The Node is another one than the drivers were told to: its CSINode and labels are gone."""
+        """Register the drivers again after the Node was recreated: its CSINode and labels are gone."""
         try:
             await self.csinode.ensure()
         except APIError as error:
-            log.warning("the CSINode of the new Node was not made: %s", error)
+            log.warning("CSINode of the recreated Node was not created: %s", error)
         for driver in self.drivers:
             await self.limits.refresh_limit(driver.name)
 
@@ -336,11 +338,11 @@ class Kubelet:
             self.volumes.remount_due()
 
     async def wait(self) -> None:
-        """Until a part of the node breaks; raises what broke it."""
+        """Until a part of the kubelet fails; raises its error."""
         assert self._failed is not None
         await asyncio.shield(self._failed)
 
-    # --- what it tells
+    # --- what it reports
 
     def wait_reports(self) -> list[WaitReport]:
         """What volumes and pods wait for."""
@@ -350,7 +352,7 @@ class Kubelet:
         return volumes + [WaitReport(role, key, why, to_wall_time(since)) for key, why, since in pods]
 
     async def has_leftovers(self) -> bool:
-        """Whether mounts, pods or containers are here."""
+        """Whether there are mounts, pods or containers of an earlier run."""
         mounts, real = (await self.host.mounts()).under(self.paths.root), self.paths.real
         return any(e.target != self.paths.root for e in mounts) or any(
             _has_directories(real(place)) for place in (self.paths.pods, self.paths.containers)
@@ -370,7 +372,7 @@ class Kubelet:
 
     async def _drain(self) -> None:
         if not self.volumes.ready_to_unmount:
-            log.warning("the node had not found out what runs here: everything is left as it is")
+            log.warning("node stopped before it adopted its pods: nothing is unmounted")
             return
         self.volumes.keep_pod_data()
         workers = list(self.pods.workers.values())
@@ -383,12 +385,12 @@ class Kubelet:
                 await self.volumes.wait_until_empty()
         except TimeoutError:
             left = "; ".join(f"{w.key}: {w.why}" for w in self.wait_reports())
-            log.warning("not everything was unmounted in time: %s", left or "a container does not end")
+            log.warning("not all volumes were unmounted in time: %s", left or "a container does not stop")
         try:
             async with asyncio.timeout(LAST_WRITE_TIMEOUT):
                 await self.node_object.wait_until_written()
         except TimeoutError:
-            log.warning("the last volumesInUse was not written")
+            log.warning("volumesInUse was not written before the stop")
 
     async def _close(self) -> None:
         self.wait_registry.remove(self.wait_reports)
@@ -405,15 +407,15 @@ class Kubelet:
             self._failed.cancel()
 
     async def _unshare_root(self) -> None:
-        """Also when an earlier life has shared it: this one may be stopped before it comes to that."""
+        """Undo `_share_root`, also if an earlier run did it: this one may be stopped before."""
         table, root = await self.host.mounts(), self.paths.root
         if table.is_on_itself(root) and all(e.target == root for e in table.under(root)):
-            # A driver's socket may still be open in it; nothing is mounted below, so nothing is hidden.
+            # Detach, because a driver's socket may still be open in it. Nothing is mounted below.
             await self.host.unmount(root, detach=True)
 
 
 class _RootDirectory:
-    """A node's directory, locked: two nodes on one would unmount each other's volumes."""
+    """The root directory, locked: two kubelets in one would unmount each other's volumes."""
 
     def __init__(self, paths: NodePaths) -> None:
         self._path, self._lock = paths.root, -1
@@ -450,7 +452,7 @@ def _is_inside(path: str, directory: str) -> bool:
 
 
 def _cluster_variables(settings: NodeOptions) -> dict[str, str]:
-    """How programs in containers find the API server."""
+    """The environment variables by which programs in containers find the API server."""
     if not settings.cluster_host:
         return {}
     host, port = settings.cluster_host, str(settings.cluster_port)
@@ -478,7 +480,7 @@ async def run(
     programs: ImageOverrides | None = None,
     wait_registry: WaitRegistry | None = None,
 ) -> None:
-    """A node until `stop` is set (then it drains) or the task is cancelled (then everything is left)."""
+    """Run a node until `stop` is set, then drain it; or until cancelled, then leave everything mounted."""
     node = Kubelet(
         settings, client, host, images, cover=cover, programs=programs, wait_registry=wait_registry
     )
@@ -499,7 +501,7 @@ async def run(
 
 
 async def _wait_until_adopted(node: Kubelet, life: asyncio.Task[None]) -> None:
-    """Stopped while it starts: what an earlier life left can be taken down only when it is known."""
+    """During a start: leftovers of an earlier run can be unmounted only once they have been adopted."""
     if not await node.has_leftovers():
         return
     known = asyncio.create_task(node.pods_adopted.wait())

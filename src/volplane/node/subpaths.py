@@ -1,7 +1,7 @@
-"""subPath: one directory or file of a volume instead of all of it.
+"""subPath: one directory or file of a volume instead of its root.
 
-The pod may have put a link there, now or a moment from now. So the path is walked by descriptors, and what
-was found is bound onto a target of ours before the container sees it; the container gets the target.
+The pod may put a symlink there at any time. So the path is walked by file descriptors, and what was found is
+bind-mounted onto a target of the kubelet; the container gets the target.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from volplane.volumes.base import NodeContext, UncertainProgressError, remove_em
 
 
 class SubPathError(Exception):
-    """What the user is told; it never holds a path of this machine."""
+    """The text is for the pod's user and never contains a path of this machine."""
 
 
 async def bind_subpath(
@@ -52,11 +52,11 @@ async def remove_subpaths(context: NodeContext, pod: str, volume: str) -> None:
         try:
             await context.host.call(_remove, directory)
         except OSError as error:
-            raise UncertainProgressError(f"a part of volume {volume} is still mounted: {error}") from error
+            raise UncertainProgressError(f"a subPath of volume {volume} is still mounted: {error}") from error
 
 
 async def find_subpaths(context: NodeContext) -> None:
-    """After a restart: the pods for which an earlier life has made some."""
+    """After a restart: find the pods that have subPath mounts."""
     context.subpaths |= set(await context.host.call(_find, context.paths.real(context.paths.pods)))
 
 
@@ -65,7 +65,7 @@ def _find(pods: str) -> list[str]:
 
 
 def remove_all_subpaths(pod: str) -> None:
-    """What is left of them in a pod's directory: of volumes that leave no other trace, nobody asks for it."""
+    """Remove what is left in a pod's directory, also of volumes that leave no other trace."""
     for entry in _entries(f"{pod}/volume-subpaths"):
         _remove(entry.path)
 
@@ -73,7 +73,7 @@ def remove_all_subpaths(pod: str) -> None:
 def _remove(directory: str) -> None:
     for mounted in mounts.read_table().under(directory):
         mounts.unmount(mounted.target)
-    # Never recursive: a target that is still bound to a volume, against all odds, has the volume's files.
+    # Never recursive: a target that is still mounted after all has the volume's files.
     for container in _entries(directory):
         for target in _entries(container.path):
             os.rmdir(target.path) if target.is_dir(follow_symlinks=False) else os.unlink(target.path)

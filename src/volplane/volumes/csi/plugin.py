@@ -1,8 +1,8 @@
-"""CSI on a node: stage once, publish per pod, and the same backwards.
+"""The CSI volume plugin: stage once per node, publish once per pod, and the reverse.
 
-The metadata is written before each call and removed only after the opposite call has succeeded, so that no
-crash leaves a mount that nobody knows of. After an uncertain answer everything stays where it is; after a
-final refusal nothing does.
+vol_data.json is written before each RPC and removed only after the opposite RPC has succeeded, so that no
+crash leaves a mount that is not recorded. After an uncertain error all files stay; after a final error they
+are removed.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from volplane.volumes.csi.rpc_outcome import expansion_error, node_rpc
 from volplane.volumes.projected import DEFAULT_TOKEN_LIFETIME, ServiceAccountTokens
 
 ATTACHMENT_REUSE = (
-    2.0  # seconds in which an attachment that was read for staging also serves the publish after it
+    2.0  # seconds for which a VolumeAttachment read for staging also serves the publish after it
 )
 
 
 class NotAttachedError(TransientOperationError):
-    """The attachment does not (or no longer) allow the mount; said as WaitForAttach."""
+    """The VolumeAttachment does not allow the mount; reported as WaitForAttach."""
 
 
 class CsiPlugin(VolumePlugin):
@@ -63,7 +63,7 @@ class CsiPlugin(VolumePlugin):
         super().__init__(context)
         self.drivers, self.objects = drivers, objects
         self.tokens = tokens or ServiceAccountTokens(context.client, context.token_max_age)
-        self._recent_attachments: dict[str, tuple[VolumeAttachment, float]] = {}  # by volume; good until
+        self._recent_attachments: dict[str, tuple[VolumeAttachment, float]] = {}  # by volume, with its expiry
 
     def supports(self, source: Volume, volume: PersistentVolume | None) -> bool:
         if volume is None:
@@ -86,7 +86,7 @@ class CsiPlugin(VolumePlugin):
         return bool(handle) and self.is_attachable(driver)
 
     def is_attachable(self, driver: str) -> bool:
-        """Without a CSIDriver object, attaching is required."""
+        """Without a CSIDriver object, attach is required."""
         found = self.objects.get(driver)
         return found is None or found.spec.attach_required is not False
 
@@ -98,7 +98,7 @@ class CsiPlugin(VolumePlugin):
         return bool(found and found.spec.requires_republish)
 
     async def selinux_label(self, spec: PodVolumeSpec) -> str:
-        """One for all of the volume, where its driver can mount it so and the pod has not declined."""
+        """A label, if the driver supports mounting with one and the pod has not opted out."""
         policy = await self.context.host.selinux()
         if policy is None:
             return ""
@@ -119,7 +119,7 @@ class CsiPlugin(VolumePlugin):
         return self.real(self.volume_path(spec))
 
     def volume_path(self, spec: PodVolumeSpec) -> str:
-        """Where the driver publishes it for this pod."""
+        """The target path of NodePublishVolume for this pod."""
         return self.context.paths.csi_target(spec.pod.uid, spec.name)
 
     def staging_path(self, spec: PodVolumeSpec) -> str:
@@ -145,7 +145,7 @@ class CsiPlugin(VolumePlugin):
             await self._clean_up_refused(call.final_error, metadata, staging)
 
     async def _clean_up_refused(self, refused: CallError, metadata: str, target: str) -> NoReturn:
-        """Nothing of it stays, unless an earlier call, perhaps in an earlier life, has mounted it."""
+        """Remove all files, unless an earlier call, perhaps before a restart, has mounted the volume."""
         try:
             await self.run_in_thread(_clean_up, metadata, target)
         except UncertainProgressError as mounted:
@@ -209,7 +209,7 @@ class CsiPlugin(VolumePlugin):
     async def publish(self, spec: PodVolumeSpec, *, again: bool = False) -> None:
         message, driver = await self.publish_request(spec)
         metadata = self.real(self.context.paths.csi_data(spec.pod.uid, spec.name))
-        # The driver makes the target itself; its parent is ours.
+        # The driver creates the target itself, the kubelet its parent.
         await self.run_in_thread(
             vol_data.prepare, os.path.dirname(metadata), metadata, request.pod_data(spec, self.context.node)
         )
@@ -243,7 +243,7 @@ class CsiPlugin(VolumePlugin):
                 secrets |= held
             else:
                 context |= held
-        # A block volume's staging path is always sent, a file system's only to drivers that stage.
+        # The staging path is always sent for block volumes, otherwise only to drivers that stage.
         staged = request.is_block(spec) or (not request.is_inline(spec) and await driver.supports_staging())
         message = v1.NodePublishVolumeRequest(
             volume_id=request.handle_of(spec),
@@ -301,18 +301,18 @@ class CsiPlugin(VolumePlugin):
             telling.cancel()
 
     async def _report_slow_ownership(self, spec: PodVolumeSpec, touched: list[int]) -> None:
-        """A pod whose volume has a million files waits long; its user hears why."""
+        """Report to the pod why it waits: a volume with many files takes long."""
         pause = self.context.ownership_notice
         while True:
             await asyncio.sleep(pause)
             pause = 2 * self.context.ownership_notice
             text = (
                 f"Setting the group of all files in volume {spec.source.name} takes long: {touched[0]} files "
-                "so far. With fsGroupChangePolicy OnRootMismatch it is done only once"
+                "so far. Set fsGroupChangePolicy to OnRootMismatch to do it only once"
             )
             self.context.warn(spec.pod, "VolumePermissionChangeInProgress", text)
 
-    # --- growing
+    # --- expand
 
     async def requires_node_expansion(self, spec: PodVolumeSpec) -> bool:
         driver = self.drivers[request.driver_of(spec)]
@@ -348,7 +348,7 @@ class CsiPlugin(VolumePlugin):
         reply = await driver.call("NodeGetVolumeStats", message)
         return request.volume_metrics(reply, condition=Rpc.VOLUME_CONDITION in capabilities)
 
-    # --- and back
+    # --- unpublish and unstage
 
     async def unpublish(self, ref: PodVolumeRef) -> None:
         paths = self.context.paths
@@ -363,7 +363,7 @@ class CsiPlugin(VolumePlugin):
         await self.run_in_thread(_clean_up, self.real(metadata), self.real(target))
 
     async def _remove_leftovers(self, ref: PodVolumeRef, metadata: str, target: str) -> None:
-        """A directory without metadata: a crash came before the first write was whole, or after the last."""
+        """Remove a directory without metadata: a crash came before its write or after its removal."""
         if await self.context.host.is_mount(target):
             raise UncertainProgressError(
                 f"volume data of {ref.name} is missing and {target} is still mounted"
@@ -390,11 +390,11 @@ class CsiPlugin(VolumePlugin):
         await self.run_in_thread(_clean_up, self.real(metadata), real)
 
     def forget_attachment(self, unique: str) -> None:
-        """The next one to mount it asks for the attachment again."""
+        """Read the VolumeAttachment again for the next mount."""
         self._recent_attachments.pop(unique, None)
 
     async def call_until_ok(self, driver: str, method: str, message: Message, subject: str = "") -> None:
-        """Only OK is success; whatever else comes back, it is tried again."""
+        """An RPC for which only OK is success; after any error it is retried."""
         registered = self.drivers[driver]
         try:
             await registered.call(method, message, subject)
@@ -430,10 +430,10 @@ class CsiPlugin(VolumePlugin):
             for d in staged
         ]
 
-    # --- conveniences
+    # --- helpers
 
     async def _capabilities(self, driver: RegisteredDriver) -> frozenset[int]:
-        """Asked before anything is made, so that a driver that is not there changes nothing."""
+        """Read before anything is created, so that a driver that does not answer changes nothing."""
         if not await driver.is_reachable():
             raise TransientOperationError(f"driver {driver.name} does not answer on {driver.endpoint}")
         try:
@@ -450,16 +450,16 @@ class CsiPlugin(VolumePlugin):
 
 
 def _find_staged_mounts(metadata: str, path: str) -> tuple[bool, list[str]]:
-    """Whether it was staged by us, and where else it is mounted."""
+    """Whether it was staged by this kubelet, and where else it is mounted."""
     known = vol_data.read(metadata) is not None
     return known, mounts.read_table().siblings(path) if known else []
 
 
 def _clean_up(metadata: str, target: str) -> None:
-    """After the driver has let go of `target`. Never recursive, never through a mount."""
+    """After the driver has unmounted `target`. Never recursive, never through a mount."""
     if mounts.is_mount(target):
         raise UncertainProgressError(f"{target} is still a mount point")
-    # The target goes first: metadata without a target can be taken down again, the reverse cannot.
+    # The target first: metadata without a target can be unmounted again, a target without metadata cannot.
     remove_empty_directories(target)
     vol_data.remove(metadata)
     directory = os.path.dirname(metadata)

@@ -1,4 +1,4 @@
-"""Options of a node: the kubelet's flags under their Kubernetes names, and some for many nodes per machine."""
+"""Options of a node: kubelet flags under their Kubernetes names, and some for many nodes per machine."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from typing import assert_never
 
 from msgspec import Struct, field
 
-from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.core import AttachedVolume, Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.base import clock
 from volplane.loops.controller import Controller, Outcome, Stop
 from volplane.loops.events import EventRecorder
@@ -142,15 +142,14 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
 
     def keys_of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
         """Volumes that have entered or left volumesAttached."""
-        return _volumes_attached(old) ^ _volumes_attached(new) if new is not None else ()
+        return {volume.name for volume in _attached(old) ^ _attached(new)} if _lists_others(old, new) else ()
 
     def observe_node(self, old: Node | None, new: Node | None) -> None:
-        if new is None:  # somebody has deleted the Node; its volumes are still attached
-            return
-        attached = _volumes_attached(new)
-        lost, self.memory.volumes_attached = self.memory.volumes_attached - attached, attached
-        for name in lost:
-            self.apply(name, AttachmentLost())
+        if new is not None and _lists_others(old, new):
+            attached = frozenset(volume.name for volume in new.status.volumes_attached)
+            lost, self.memory.volumes_attached = self.memory.volumes_attached - attached, attached
+            for name in lost:
+                self.apply(name, AttachmentLost())
 
     def wake(self, names: Iterable[str]) -> None:
         """Plan these volumes again, as when the API server has acknowledged them in volumesInUse."""
@@ -465,8 +464,13 @@ def _is_attachable(state: NodeVolumeState | None) -> bool:
     return state is not None and state.attachable
 
 
-def _volumes_attached(node: Node | None) -> frozenset[str]:
-    return frozenset(v.name for v in node.status.volumes_attached) if node is not None else frozenset()
+def _lists_others(old: Node | None, new: Node | None) -> bool:
+    """Whether volumesAttached has changed. Volumes of a Node that was deleted are still attached."""
+    return new is not None and (old is None or old.status.volumes_attached != new.status.volumes_attached)
+
+
+def _attached(node: Node | None) -> frozenset[AttachedVolume]:
+    return frozenset(node.status.volumes_attached) if node is not None else frozenset()
 
 
 def _shown_fields(pod: Pod) -> tuple[object, object]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from volplane.api.codec import convert
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Volume
 from volplane.node.volume_manager.expansion import ExpansionOutcome, ExpansionTarget
+from volplane.node.volume_manager.manager import VolumeManagerMemory
 from volplane.node.volume_manager.plan import (
     ExpandInUseVolume,
     MountDevice,
@@ -259,3 +261,17 @@ def test_a_success_ends_the_backoff_of_all_operations_that_it_excludes() -> None
 def test_backoff_ends_when_its_cause_may_be_over() -> None:
     state = after(added("a"), ended(MountVolume("a"), FINAL), BackoffCleared())
     assert not state.failures
+
+
+# --- both worlds
+
+
+def test_desired_and_actual_state_of_world_can_be_printed_side_by_side() -> None:
+    memory = VolumeManagerMemory()
+    memory.volumes["v"] = after(PodRemoved("a"), added("b"), state=mounted("a"))
+    desired, actual = memory.desired_state_of_world, memory.actual_state_of_world
+    assert list(desired.volumes["v"].pods) == ["b"]
+    printed = msgspec.json.decode(msgspec.json.encode(actual))["volumes"]["v"]
+    assert printed["device"] == "Mounted"
+    assert printed["mounts"]["a"]["state"] == "Mounted"
+    assert msgspec.json.encode(desired)

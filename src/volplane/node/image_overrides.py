@@ -21,11 +21,11 @@ class ImageOverride(Struct, frozen=True):
     directory: str = ""
     paths: tuple[str, ...] = ()  # paths of this machine that the program needs
 
-    def command(self, asked: tuple[str, ...], variables: Mapping[str, str]) -> tuple[str, ...]:
-        """The command to run instead of `asked`, which is a path inside the image."""
-        if asked and posixpath.basename(asked[0]) in SHELLS:
-            return asked
-        return (*(expand(word, variables) for word in self.argv), *asked[1:])
+    def command(self, image_command: tuple[str, ...], variables: Mapping[str, str]) -> tuple[str, ...]:
+        """The command to run instead of `image_command`, whose program is a path inside the image."""
+        if image_command and posixpath.basename(image_command[0]) in SHELLS:
+            return image_command
+        return (*(expand(word, variables) for word in self.argv), *image_command[1:])
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         return {name: expand(value, variables) for name, value in self.env.items()}

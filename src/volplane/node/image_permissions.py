@@ -27,13 +27,13 @@ class ImagePermissions:
     async def find_denial_reason(self, namespace: str, account: str, image: str) -> str:
         """Why the account may not use the image, "" if it may."""
         user, groups = service_account_user(namespace, account)
-        about = ResourceAttributes(verb=VERB, group=GROUP, resource=RESOURCE, name=image)
-        asked = SubjectAccessReviewSpec(resource_attributes=about, user=user, groups=groups)
+        attributes = ResourceAttributes(verb=VERB, group=GROUP, resource=RESOURCE, name=image)
+        spec = SubjectAccessReviewSpec(resource_attributes=attributes, user=user, groups=groups)
         try:
-            answer = await self._client.create(SubjectAccessReview(spec=asked))
+            review = await self._client.create(SubjectAccessReview(spec=spec))
         except (APIError, TimeoutError) as error:
             return f'cannot check whether service account "{namespace}/{account}" may use "{image}": {error}'
-        if answer.status.allowed:
+        if review.status.allowed:
             return ""
         return (
             f'service account "{namespace}/{account}" may not use the built-in image "{image}": bind to '

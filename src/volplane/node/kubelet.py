@@ -484,26 +484,26 @@ async def run(
     node = Kubelet(
         settings, client, host, images, cover=cover, programs=programs, wait_registry=wait_registry
     )
-    life = asyncio.create_task(node.run(), name=f"{node.name}: life")
-    asked = asyncio.create_task((stop or asyncio.Event()).wait())
+    running = asyncio.create_task(node.run(), name=f"{node.name}: node")
+    stop_requested = asyncio.create_task((stop or asyncio.Event()).wait())
     try:
-        await asyncio.wait({life, asked}, return_when=asyncio.FIRST_COMPLETED)
-        if asked.done():
-            await _wait_until_adopted(node, life)
+        await asyncio.wait({running, stop_requested}, return_when=asyncio.FIRST_COMPLETED)
+        if stop_requested.done():
+            await _wait_until_adopted(node, running)
     finally:
-        drain = asked.done()
-        for task in (life, asked):
+        drain = stop_requested.done()
+        for task in (running, stop_requested):
             task.cancel()
-        await asyncio.wait({life, asked})
+        await asyncio.wait({running, stop_requested})
         await node.stop(drain=drain)
-    if not life.cancelled():
-        life.result()
+    if not running.cancelled():
+        running.result()
 
 
-async def _wait_until_adopted(node: Kubelet, life: asyncio.Task[None]) -> None:
+async def _wait_until_adopted(node: Kubelet, running: asyncio.Task[None]) -> None:
     """During a start: leftovers of an earlier run can be unmounted only once they have been adopted."""
     if not await node.has_leftovers():
         return
-    known = asyncio.create_task(node.pods_adopted.wait())
-    await asyncio.wait({life, known}, timeout=ADOPTION_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
-    known.cancel()
+    adopted = asyncio.create_task(node.pods_adopted.wait())
+    await asyncio.wait({running, adopted}, timeout=ADOPTION_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+    adopted.cancel()

@@ -17,7 +17,7 @@ async def pod_directories(host: Host, paths: NodePaths) -> list[str]:
 
 
 async def log_directories(host: Host, paths: NodePaths) -> dict[str, str]:
-    """Where each pod has its logs; the last thing that goes when a pod is removed."""
+    """The log directory of each pod by uid. It is removed last."""
     directory = paths.real(paths.logs)
     # <namespace>_<name>_<uid>: none of the three has an underscore.
     listed = await host.call(lambda: list(list_directories(directory)))
@@ -25,18 +25,18 @@ async def log_directories(host: Host, paths: NodePaths) -> dict[str, str]:
 
 
 async def remove_pod_directory(host: Host, paths: NodePaths, uid: str) -> str:
-    """Remove what a pod without mounts has left; says why something had to stay, or ""."""
+    """Remove the directory of a pod without mounts; why something had to stay, else ""."""
     return await host.call(_remove, paths.real(paths.pod(uid)), uid)
 
 
 def _remove(directory: str, uid: str) -> str:
     if not os.path.lexists(directory):
         return ""
-    with suppress(OSError):  # told below
+    with suppress(OSError):  # what is left is reported below
         remove_all_subpaths(directory)
     if below := mounts.read_table().under(directory):
         return f'orphaned pod "{uid}" found, but {below[0].target} is still mounted'
-    # Never recursive in here: a volume that was not unmounted after all would lose its files.
+    # Never recursive: a volume that is still mounted after all would lose its files.
     for parent in ("volumes", "volumeDevices"):
         for plugin in list_directories(f"{directory}/{parent}"):
             for name in list_directories(f"{directory}/{parent}/{plugin}"):

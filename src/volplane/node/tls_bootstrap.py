@@ -105,8 +105,8 @@ async def renew_client_certificate(client: Client, *, name: str, directory: str)
 def seconds_until_renewal(pair: str, share: float) -> float:
     """Seconds until that share of the certificate's lifetime has passed; negative: overdue."""
     held = x509.load_pem_x509_certificate(Path(pair).read_bytes())
-    begun, life = held.not_valid_before_utc, held.not_valid_after_utc - held.not_valid_before_utc
-    return (begun + life * share - datetime.now(UTC)).total_seconds()
+    start, lifetime = held.not_valid_before_utc, held.not_valid_after_utc - held.not_valid_before_utc
+    return (start + lifetime * share - datetime.now(UTC)).total_seconds()
 
 
 def _has_expired(pair: Path) -> bool:

@@ -48,20 +48,20 @@ class ServiceAccountTokens:
 
     def __init__(self, client: Client, max_age: float) -> None:
         self._client, self._max_age = client, max_age
-        self._held: dict[tuple[str, str, int], ServiceAccountToken] = {}  # pod, audience, life
+        self._held: dict[tuple[str, str, int], ServiceAccountToken] = {}  # pod, audience, lifetime
 
-    async def get(self, pod: Pod, audience: str, life: int) -> ServiceAccountToken:
-        key = (pod.uid, audience, life)
+    async def get(self, pod: Pod, audience: str, lifetime: int) -> ServiceAccountToken:
+        key = (pod.uid, audience, lifetime)
         held = self._held.get(key)
         if held is None or clock.now() >= held.renew_at:
-            held = self._held[key] = await self._ask(pod, audience, life)
+            held = self._held[key] = await self._request(pod, audience, lifetime)
         return held
 
-    async def _ask(self, pod: Pod, audience: str, life: int) -> ServiceAccountToken:
+    async def _request(self, pod: Pod, audience: str, lifetime: int) -> ServiceAccountToken:
         request = TokenRequest(
             spec=TokenRequestSpec(
                 audiences=(audience,) if audience else (),
-                expiration_seconds=life,
+                expiration_seconds=lifetime,
                 bound_object_ref=BoundObjectReference("Pod", "v1", pod.name, pod.uid),
             )
         )

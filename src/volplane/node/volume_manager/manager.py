@@ -142,7 +142,11 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
 
     def keys_of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
         """Volumes that have entered or left volumesAttached."""
-        return {volume.name for volume in _attached(old) ^ _attached(new)} if _lists_others(old, new) else ()
+        return (
+            {volume.name for volume in _attached_volumes(old) ^ _attached_volumes(new)}
+            if _lists_others(old, new)
+            else ()
+        )
 
     def observe_node(self, old: Node | None, new: Node | None) -> None:
         if new is not None and _lists_others(old, new):
@@ -448,7 +452,8 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
 
     def desired_specs(self) -> list[PodVolumeSpec]:
         """Every volume of every pod."""
-        return [spec for state in self.memory.volumes.values() for spec in state.desired.pods.values()]
+        desired = self.memory.desired_state_of_world.volumes.values()
+        return [spec for volume in desired for spec in volume.pods.values()]
 
     def mounted_specs(self) -> list[PodVolumeSpec]:
         """Every volume that a pod has mounted."""
@@ -469,7 +474,7 @@ def _lists_others(old: Node | None, new: Node | None) -> bool:
     return new is not None and (old is None or old.status.volumes_attached != new.status.volumes_attached)
 
 
-def _attached(node: Node | None) -> frozenset[AttachedVolume]:
+def _attached_volumes(node: Node | None) -> frozenset[AttachedVolume]:
     return frozenset(node.status.volumes_attached) if node is not None else frozenset()
 
 

@@ -1,7 +1,7 @@
 """Operations on a volume: one call to its plugin each, and what its outcome means.
 
 The manager decides what is tried when. An error that a plugin did not foresee counts as uncertain, because
-nobody knows how far the call got.
+it is not known how far the call got.
 """
 
 from __future__ import annotations

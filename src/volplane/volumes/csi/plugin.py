@@ -271,9 +271,9 @@ class CsiPlugin(VolumePlugin):
     async def _request_tokens(self, pod: Pod, about: CSIDriver) -> dict[str, str]:
         held = []
         for wanted in about.spec.token_requests:
-            life = wanted.expiration_seconds or DEFAULT_TOKEN_LIFETIME
+            lifetime = wanted.expiration_seconds or DEFAULT_TOKEN_LIFETIME
             try:
-                token = await self.tokens.get(pod, wanted.audience, life)
+                token = await self.tokens.get(pod, wanted.audience, lifetime)
             except APIError as error:
                 raise TransientOperationError(f"failed to fetch token: {error}") from error
             held.append((wanted.audience, token.text, token.expires))

@@ -34,6 +34,10 @@ class TransientOperationError(VolumeOperationError):
     """The operation was not started: nothing has changed."""
 
 
+class NotAttachedError(TransientOperationError):
+    """The volume is not attached to this node; reported as WaitForAttach."""
+
+
 class InfeasibleExpansionError(VolumeOperationError):
     """The volume cannot be expanded to this size."""
 
@@ -165,6 +169,10 @@ class VolumePlugin:
 
     def may_be_attached(self, unique_name: str) -> bool:
         """Whether a volume that was found on disk after a restart may be attached."""
+        return False
+
+    def may_use_driver(self, unique_name: str, driver: str) -> bool:
+        """Whether the volume may belong to a driver that has just been registered."""
         return False
 
     def needs_stage(self, spec: PodVolumeSpec) -> bool:

@@ -431,9 +431,8 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
 
     def driver_added(self, driver: str) -> None:
         """Volumes of the driver need not wait until the backoff of their last failure ends."""
-        for name in list(self.memory.volumes):
-            plugin, _, rest = name.partition("/csi/")
-            if plugin == "kubernetes.io" and ("^" not in rest or rest.startswith(f"{driver}^")):
+        for name, state in list(self.memory.volumes.items()):
+            if self.plugins[state.plugin].may_use_driver(name, driver):
                 self.apply(name, BackoffCleared())
                 self.queue.add(name)
 

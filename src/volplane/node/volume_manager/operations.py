@@ -39,6 +39,7 @@ from volplane.rules import topology
 from volplane.volumes.base import (
     EventWording,
     NodeContext,
+    NotAttachedError,
     PodVolumeSpec,
     StagedVolumeRef,
     TransientOperationError,
@@ -46,7 +47,6 @@ from volplane.volumes.base import (
     VolumeOperationError,
     VolumePlugin,
 )
-from volplane.volumes.csi.plugin import NotAttachedError
 
 log = logging.getLogger(__name__)
 

@@ -25,6 +25,7 @@ from volplane.host import files, mounts
 from volplane.rules import selinux
 from volplane.volumes.base import (
     NodeContext,
+    NotAttachedError,
     PodVolumeRef,
     PodVolumeSpec,
     StagedVolumeRef,
@@ -43,10 +44,6 @@ from volplane.volumes.projected import DEFAULT_TOKEN_LIFETIME, ServiceAccountTok
 ATTACHMENT_REUSE = (
     2.0  # seconds for which a VolumeAttachment read for staging also serves the publish after it
 )
-
-
-class NotAttachedError(TransientOperationError):
-    """The VolumeAttachment does not allow the mount; reported as WaitForAttach."""
 
 
 class CsiPlugin(VolumePlugin):
@@ -84,6 +81,10 @@ class CsiPlugin(VolumePlugin):
     def may_be_attached(self, unique_name: str) -> bool:
         driver, handle = split_unique_name(unique_name)
         return bool(handle) and self.is_attachable(driver)
+
+    def may_use_driver(self, unique_name: str, driver: str) -> bool:
+        own, handle = split_unique_name(unique_name)
+        return not handle or own == driver
 
     def is_attachable(self, driver: str) -> bool:
         """Without a CSIDriver object, attach is required."""

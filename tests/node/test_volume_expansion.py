@@ -1,4 +1,4 @@
-"""Volumes that have grown: expanded while pods use them or when they are mounted, and told in the claim."""
+"""Node expansion: while pods use the volume or when it is mounted, with the claim's status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from volplane.csi.outcome import CallError, Code
 from volplane.host import mounts
 from volplane.node.volume_manager.expansion import ExpansionTarget, find_expansion_target
 
-SOON = 0.05  # between two looks at a claim
+SOON = 0.05  # between two reads of a claim
 
 
 def claim_of(capacity: str, target: str = "", status: str = "", **meta: Any) -> PersistentVolumeClaim:
@@ -64,7 +64,7 @@ ANNOTATED = {"annotations": {"volume.kubernetes.io/node-expansion-not-required":
         pytest.param(
             claim_of("1Gi"), volume_of("2Gi"), GI, ExpansionTarget("2Gi", tracked=False), id="old resizer"
         ),
-        pytest.param(claim_of("2Gi", "2Gi"), volume_of("2Gi"), GI, None, id="told by us"),
+        pytest.param(claim_of("2Gi", "2Gi"), volume_of("2Gi"), GI, None, id="written by us"),
         pytest.param(
             claim_of("2Gi", "2Gi"),
             volume_of("2Gi", "ReadWriteMany"),
@@ -113,19 +113,19 @@ async def status(here: NodeEnv, body: dict[str, Any]) -> None:
     )
 
 
-async def grown(here: NodeEnv, size: str = "2Gi", *, request: str = "", tracked: bool = True) -> None:
-    """What the controller side does, in its order."""
-    asked = {"spec": {"resources": {"requests": {"storage": request or size}}}}
-    await here.client.patch(PersistentVolumeClaim, "data", "default", merge=asked)
+async def expand_disk(here: NodeEnv, size: str = "2Gi", *, request: str = "", tracked: bool = True) -> None:
+    """What the resizer does, in its order."""
+    resources = {"spec": {"resources": {"requests": {"storage": request or size}}}}
+    await here.client.patch(PersistentVolumeClaim, "data", "default", merge=resources)
     await here.client.patch(PersistentVolume, "pv-data", merge={"spec": {"capacity": {"storage": size}}})
     pending = {"type": "FileSystemResizePending", "status": "True"}
-    told: dict[str, Any] = {"conditions": [pending]}
+    status_fields: dict[str, Any] = {"conditions": [pending]}
     if tracked:
-        told |= {
+        status_fields |= {
             "allocatedResources": {"storage": size},
             "allocatedResourceStatuses": {"storage": "NodeResizePending"},
         }
-    await status(here, told)
+    await status(here, status_fields)
 
 
 async def claim(here: NodeEnv) -> PersistentVolumeClaim:
@@ -156,7 +156,7 @@ def refusing(here: NodeEnv, *errors: CallError) -> None:
 
 
 @pytest.mark.root
-async def test_a_mounted_volume_is_expanded_and_the_claim_is_told() -> None:
+async def test_a_mounted_volume_is_expanded_and_the_claims_status_is_written() -> None:
     async with node_env() as here:
         await ready(here)
         pod = await here.pod(claim="data")
@@ -167,7 +167,7 @@ async def test_a_mounted_volume_is_expanded_and_the_claim_is_told() -> None:
             seen.append((await claim(here)).status.allocated_resource_statuses["storage"])
 
         here.disks.hooks["expand"] = look
-        await grown(here)
+        await expand_disk(here)
         found = await until_capacity(here, "2Gi")
         assert seen == ["NodeResizeInProgress"]
         assert not found.status.conditions
@@ -191,10 +191,10 @@ async def test_a_mounted_volume_is_expanded_and_the_claim_is_told() -> None:
 
 
 @pytest.mark.root
-async def test_a_volume_that_grew_while_nobody_used_it_is_expanded_before_the_containers_start() -> None:
+async def test_a_volume_that_grew_while_no_pod_used_it_is_expanded_before_the_containers_start() -> None:
     async with node_env() as here:
         await ready(here)
-        await grown(here)
+        await expand_disk(here)
         refusing(here, CallError(Code.INTERNAL, "not now"))
         await here.pod(claim="data")
         await here.wait_for_event(
@@ -211,11 +211,11 @@ async def test_a_volume_that_grew_while_nobody_used_it_is_expanded_before_the_co
 
 
 @pytest.mark.root
-async def test_a_size_that_will_never_be_reached_is_given_up_and_keeps_nobody_from_mounting() -> None:
+async def test_a_size_that_will_never_be_reached_is_given_up_and_keeps_no_pod_from_mounting() -> None:
     async with node_env() as here:
         await ready(here)
         refusing(here, CallError(Code.OUT_OF_RANGE, "too much"), CallError(Code.OUT_OF_RANGE, "again"))
-        await grown(here)
+        await expand_disk(here)
         await here.pod(claim="data")
         await here.wait_until_ready()
         found = await claim(here)
@@ -232,7 +232,7 @@ async def test_a_refusal_is_final_once_the_user_asks_for_another_size() -> None:
         await here.pod(claim="data")
         await here.wait_until_ready()
         refusing(here, CallError(Code.INTERNAL, "no"))
-        await grown(here, "3Gi", request="2Gi")
+        await expand_disk(here, "3Gi", request="2Gi")
 
         async def infeasible() -> bool:
             statuses = (await claim(here)).status.allocated_resource_statuses
@@ -247,7 +247,7 @@ async def test_a_driver_that_cannot_expand_in_use_is_asked_once_and_blocks_no_mo
     async with node_env() as here:
         await ready(here)
         refusing(here, *[CallError(Code.FAILED_PRECONDITION, "in use")] * 9)
-        await grown(here)
+        await expand_disk(here)
         await here.pod(claim="data")
         await here.wait_until_ready()
         await wait_briefly(3 * SOON)
@@ -262,7 +262,7 @@ async def test_a_lost_answer_is_asked_for_again() -> None:
         await here.pod(claim="data")
         await here.wait_until_ready()
         refusing(here, CallError(Code.DEADLINE_EXCEEDED, "lost"))
-        await grown(here)
+        await expand_disk(here)
         await here.wait_for_event('NodeExpandVolume.NodeExpandVolume failed for volume "pv-data" : rpc error')
         assert (await claim(here)).status.allocated_resource_statuses == {"storage": "NodeResizeInProgress"}
         await until_capacity(here, "2Gi")
@@ -273,7 +273,7 @@ async def test_a_lost_answer_is_asked_for_again() -> None:
 async def test_a_read_only_pod_expands_nothing() -> None:
     async with node_env() as here:
         await ready(here)
-        await grown(here)
+        await expand_disk(here)
         await here.pod(claim="data", readonly=True)
         await here.wait_until_ready()
         await here.wait_for_event(
@@ -288,7 +288,7 @@ async def test_an_old_resizer_leaves_only_the_capacity_to_the_node() -> None:
         await ready(here)
         await here.pod(claim="data")
         await here.wait_until_ready()
-        await grown(here, tracked=False)
+        await expand_disk(here, tracked=False)
         found = await until_capacity(here, "2Gi")
         assert not found.status.conditions
         assert not found.status.allocated_resources
@@ -321,7 +321,7 @@ async def test_a_disk_that_grew_between_two_pods_is_expanded_although_its_device
         await here.delete("first")
         await here.wait_for_phase("gone", "first")
         disk[0] = "2Gi"
-        await grown(here)
+        await expand_disk(here)
         pod = await here.pod("second", claim="data")
 
         async def is_desired() -> bool:

@@ -1,4 +1,4 @@
-"""What a path of the host means on a machine that several nodes share."""
+"""hostPath on a machine that several nodes share."""
 
 from __future__ import annotations
 

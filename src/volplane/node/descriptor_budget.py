@@ -26,16 +26,45 @@ LEAST_RESERVE = 48
 SHARE = 16  # one in this many is reserved for running pods
 CRITICAL = 2_000_000_000  # from this priority on a pod may use half of the reserve
 
-_starting: dict[str, int] = {}  # descriptors that starting pods will open, by uid; all nodes share the limit
+
+class DescriptorReservations:
+    """Descriptors that starting pods will open, for all nodes of a process: they share its limit."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, int] = {}  # by uid
+
+    def add(self, uid: str, count: int) -> None:
+        self._pods[uid] = count
+
+    def remove(self, uid: str) -> None:
+        self._pods.pop(uid, None)
+
+    def count_used(self) -> int:
+        """Descriptors that are open or reserved."""
+        return descriptors.open_count() + sum(self._pods.values())
+
+    def count_free(self, *, critical: bool = False) -> int:
+        """Descriptors that are left for new pods."""
+        limit = descriptors.limit()
+        reserve = max(LEAST_RESERVE, limit // SHARE) // (2 if critical else 1)
+        return limit - reserve - self.count_used()
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count_used()} of {descriptors.limit()} file descriptors of this node's process are in use"
+        )
 
 
 class DescriptorBudget:
     """`is_builtin`: the container runs inside this process. `set_pressure` sets the Node's condition."""
 
     def __init__(
-        self, is_builtin: Callable[[Container], bool], set_pressure: Callable[[str, str, str], None]
+        self,
+        is_builtin: Callable[[Container], bool],
+        set_pressure: Callable[[str, str, str], None],
+        reservations: DescriptorReservations,
     ) -> None:
-        self._is_builtin, self._set_pressure = is_builtin, set_pressure
+        self._is_builtin, self._set_pressure, self._reservations = is_builtin, set_pressure, reservations
 
     def estimate(self, pod: Pod) -> int:
         """Descriptors that the pod needs in this process."""
@@ -46,39 +75,28 @@ class DescriptorBudget:
         """Reserve descriptors for the pod until it has started or ended, or reject it."""
         need = self.estimate(pod)
         critical = (pod.spec.priority or 0) >= CRITICAL
-        if need > count_free_descriptors(critical=critical):
+        if need > self._reservations.count_free(critical=critical):
             self.update_pressure()
             return Rejection(
                 REASON,
-                f"{_in_use()} file descriptors of this node's process are in use, the pod needs about {need}"
-                ", and the rest is reserved for running pods. Delete pods, or raise the limit of open files",
+                f"{self._reservations}, the pod needs about {need}, and the rest is reserved for running pods."
+                " Delete pods, or raise the limit of open files",
             )
-        _starting[pod.uid] = need
+        self._reservations.add(pod.uid, need)
         return None
 
     def pod_started(self, uid: str) -> None:
         """Its descriptors are open and counted."""
-        _starting.pop(uid, None)
+        self._reservations.remove(uid)
 
     def pod_ended(self, uid: str) -> None:
-        _starting.pop(uid, None)
+        self._reservations.remove(uid)
         self.update_pressure()
 
     def update_pressure(self) -> None:
         """Set or clear the Node's condition."""
-        if count_free_descriptors() < SMALL_POD:
-            text = f"{_in_use()} file descriptors of this node's process are in use: new pods are rejected"
+        if self._reservations.count_free() < SMALL_POD:
+            text = f"{self._reservations}: new pods are rejected"
             self._set_pressure(PRESSURE, PRESSURE_REASON, text)
         else:
             self._set_pressure(PRESSURE, "", "")
-
-
-def count_free_descriptors(*, critical: bool = False) -> int:
-    """Descriptors that are left for new pods."""
-    limit = descriptors.limit()
-    kept = max(LEAST_RESERVE, limit // SHARE) // (2 if critical else 1)
-    return limit - kept - descriptors.open_count() - sum(_starting.values())
-
-
-def _in_use() -> str:
-    return f"{descriptors.open_count() + sum(_starting.values())} of {descriptors.limit()}"

@@ -36,7 +36,7 @@ from volplane.node.containers.process import ProcessRuntime
 from volplane.node.containers.task import TaskImage, TaskRuntime
 from volplane.node.copied_directory import discard_original_state
 from volplane.node.csinode import CSINodeObject
-from volplane.node.descriptor_budget import DescriptorBudget
+from volplane.node.descriptor_budget import DescriptorBudget, DescriptorReservations
 from volplane.node.eviction.controller import EvictionManager
 from volplane.node.eviction.plan import check_disk_pressure
 from volplane.node.image_overrides import ImageOverrides
@@ -81,9 +81,11 @@ class Kubelet:
         cover: tuple[str, ...] = (),
         programs: ImageOverrides | None = None,
         wait_registry: WaitRegistry | None = None,
+        reservations: DescriptorReservations | None = None,
     ) -> None:
-        """`processes`: another runtime for what is no built-in image; `launcher`: one for several nodes;
-        `cover`: paths that no container may see; `programs`: those that stand for images.
+        """`processes`: another runtime for images that are not built in; `launcher`: one for several nodes;
+        `cover`: paths that no container may see; `programs`: those that replace images; `reservations`: of
+        all nodes in this process.
         """
         self.settings, self.client, self.host = settings, client, host
         self.wait_registry = wait_registry or WaitRegistry()
@@ -148,7 +150,11 @@ class Kubelet:
         )
         app_armor = NO_APP_ARMOR_SUPPORT if node_info.has_app_armor() else NO_APP_ARMOR
         allowed = sysctls.allow(settings.allowed_unsafe_sysctls)
-        budget = DescriptorBudget(self.runtimes.is_builtin, self.node_object.set_pressure)
+        budget = DescriptorBudget(
+            self.runtimes.is_builtin,
+            self.node_object.set_pressure,
+            reservations or DescriptorReservations(),
+        )
         self.node_object.on_heartbeat = budget.update_pressure
         shared.admission = PodAdmission(
             security=(partial(check_pod, allowed=allowed, app_armor=app_armor),),

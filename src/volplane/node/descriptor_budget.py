@@ -79,8 +79,8 @@ class DescriptorBudget:
             self.update_pressure()
             return Rejection(
                 REASON,
-                f"{self._reservations}, the pod needs about {need}, and the rest is reserved for running pods."
-                " Delete pods, or raise the limit of open files",
+                f"{self._reservations}, the pod needs about {need}, and the rest is reserved for running"
+                " pods. Delete pods, or raise the limit of open files",
             )
         self._reservations.add(pod.uid, need)
         return None

@@ -22,7 +22,7 @@ from msgspec import Struct, field
 
 from volplane.api.core import AttachedVolume, Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.base import clock
-from volplane.loops.controller import Controller, Outcome, Stop
+from volplane.loops.controller import Controller, Outcome, Replan, Stop
 from volplane.loops.events import EventRecorder
 from volplane.loops.queue import Backoff
 from volplane.node.configmap_secret_watch import ConfigMapSecretWatch
@@ -207,17 +207,25 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
             case ExpandInUseVolume(uid):
                 if uid in state.desired.pods:
                     await self.operations.run(key, step)
+                return None
             case UnmountVolume(uid):
-                if uid not in state.desired.pods and uid not in self.memory.running_pods:
-                    await self.operations.run(key, step, keep_pod_data=self.memory.keep_pod_data)
+                if uid in state.desired.pods or uid in self.memory.running_pods:
+                    return None
+                await self.operations.run(key, step, keep_pod_data=self.memory.keep_pod_data)
+                return self._replan(key)
             case UnmountDevice():
                 await self.operations.run(key, step)
+                return self._replan(key)
             case ForgetNodeVolume():
                 if not state.desired.pods and not state.actual.is_present:
                     self.apply(key, VolumeForgotten())
-            case _:
-                assert_never(step)
-        return None
+                return Stop()
+        assert_never(step)
+
+    def _replan(self, key: str) -> Outcome[NodeVolumeView]:
+        """After an unmount: go on with the device, or with a mount that waited, in the same task."""
+        view = self.view(key)
+        return Replan(view) if view is not None else Stop()
 
     # --- 5. what only this process knows
 

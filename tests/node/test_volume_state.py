@@ -212,6 +212,8 @@ def test_the_device_knows_the_expansion_that_was_pending_when_it_was_mounted() -
     state = after(added("b", GROWN), state=mounted("a"))
     assert state.actual.device_expansion is None
     assert after(ended(MountDevice("b")), state=state).actual.device_expansion == TARGET
+    # Or a driver whose answers are lost would be told to unstage and stage again without a pause.
+    assert after(ended(MountDevice("b"), LOST), state=state).actual.device_expansion == TARGET
 
 
 # --- backoff

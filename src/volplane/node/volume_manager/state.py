@@ -67,7 +67,7 @@ class ActualVolume(Struct, frozen=True):
 
     device: MountState = MountState.ABSENT
     device_reconstructed: bool = False  # found on disk after a restart
-    device_expansion: ExpansionTarget | None = None  # the expansion that was pending when it was mounted
+    device_expansion: ExpansionTarget | None = None  # the expansion that was pending at its last mount
     mounts: Mapping[str, PodMount] = {}  # by the pod's uid
     selinux_label: str = ""  # of the last mount
     size: int = 0  # bytes, as far as this node knows
@@ -392,11 +392,13 @@ def _end_operation(state: NodeVolumeState, event: OperationEnded) -> NodeVolumeS
 def _end_mount_device(state: NodeVolumeState, event: OperationEnded) -> NodeVolumeState:
     before = state.actual
     done = event.outcome is MountOutcome.DONE
+    # After a lost answer the device may be mounted with its new size: unmounting it again would not help.
+    tried = done or event.outcome is MountOutcome.UNCERTAIN
     actual = replace(
         before,
         device=after_mount(before.device, event.outcome, reconstructed=before.device_reconstructed),
         device_reconstructed=before.device_reconstructed and not done,
-        device_expansion=state.desired.expansion if done else before.device_expansion,
+        device_expansion=state.desired.expansion if tried else before.device_expansion,
         selinux_label=event.spec.selinux_label if event.spec is not None else before.selinux_label,
     )
     return replace(state, actual=actual)

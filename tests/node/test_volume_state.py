@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from volplane.api.codec import convert
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Volume
@@ -13,6 +15,7 @@ from volplane.node.volume_manager.expansion import ExpansionOutcome, ExpansionTa
 from volplane.node.volume_manager.manager import VolumeManagerMemory
 from volplane.node.volume_manager.plan import (
     ExpandInUseVolume,
+    ForgetNodeVolume,
     MountDevice,
     MountOutcome,
     MountState,
@@ -20,6 +23,7 @@ from volplane.node.volume_manager.plan import (
     Operation,
     UnmountDevice,
     UnmountVolume,
+    plan,
 )
 from volplane.node.volume_manager.state import (
     AttachmentLost,
@@ -41,7 +45,9 @@ from volplane.node.volume_manager.state import (
     VolumeOperation,
     find_failure,
     reduce,
+    view_volume,
 )
+from volplane.rules.steps import Wait
 from volplane.volumes.base import PodVolumeRef, PodVolumeSpec, StagedVolumeRef
 
 MAX = 122.0
@@ -277,3 +283,57 @@ def test_desired_and_actual_state_of_world_can_be_printed_side_by_side() -> None
     assert printed["device"] == "Mounted"
     assert printed["mounts"]["a"]["state"] == "Mounted"
     assert msgspec.json.encode(desired)
+
+
+# --- plan and reducer together
+
+SITUATIONS: dict[str, tuple[VolumeEvent, ...]] = {
+    "a pod is new": (added("a"),),
+    "two pods are new": (added("a"), added("b")),
+    "a pod has left": (PodRemoved("a"),),
+    "a pod has left and another came": (PodRemoved("a"), added("b")),
+    "the disk grew and another pod came": (PodRemoved("a"), added("b", GROWN)),
+    "the disk grew under its pod": (ClaimRead("a", *GROWN),),
+    "the pod needs a remount": (RemountRequired("a"),),
+}
+OPERATIONS = (MountDevice, MountVolume, UnmountVolume, UnmountDevice, ExpandInUseVolume)
+
+
+def rounds_to_rest(state: NodeVolumeState, outcomes: dict[type[Any], MountOutcome]) -> int:
+    """How often a volume is planned at one moment, if its operations always end that way."""
+    for count in range(20):
+        view = view_volume(
+            state,
+            reported_in_use=True,
+            attached=True,
+            controller_manages_attach=True,
+            ready_to_unmount=True,
+            running_pods=(),
+            now=100.0,
+        )
+        steps = [step for step in plan(view) if not isinstance(step, Wait)]
+        if not steps or isinstance(steps[0], ForgetNodeVolume):
+            return count
+        for step in steps:
+            assert not isinstance(step, ForgetNodeVolume)
+            outcome = outcomes[type(step)]
+            if isinstance(step, MountVolume):
+                state = after(MountStarted(spec(step.pod)), state=state)
+            if isinstance(step, ExpandInUseVolume) and outcome is DONE:
+                state = after(ExpansionEnded(TARGET, ExpansionOutcome.EXPANDED, step.pod), state=state)
+            state = after(ended(step, outcome), state=state)
+            if outcome is not DONE or isinstance(step, UnmountVolume | UnmountDevice):
+                break
+    raise AssertionError(f"no rest: {outcomes}")
+
+
+@pytest.mark.parametrize("situation", SITUATIONS.values(), ids=SITUATIONS)
+@pytest.mark.parametrize("device", [MountState.MOUNTED, MountState.UNCERTAIN])
+def test_whatever_the_driver_answers_no_operation_is_repeated_without_a_pause(
+    situation: tuple[VolumeEvent, ...], device: MountState
+) -> None:
+    start = mounted("a")
+    start = structs.replace(start, actual=structs.replace(start.actual, device=device))
+    start = after(*situation, state=start)
+    for chosen in itertools.product(MountOutcome, repeat=len(OPERATIONS)):
+        assert rounds_to_rest(start, dict(zip(OPERATIONS, chosen, strict=True))) <= 10

@@ -142,11 +142,9 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
 
     def keys_of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
         """Volumes that have entered or left volumesAttached."""
-        return (
-            {volume.name for volume in _attached_volumes(old) ^ _attached_volumes(new)}
-            if _lists_others(old, new)
-            else ()
-        )
+        if not _lists_others(old, new):
+            return ()
+        return {volume.name for volume in _attached_volumes(old) ^ _attached_volumes(new)}
 
     def observe_node(self, old: Node | None, new: Node | None) -> None:
         if new is not None and _lists_others(old, new):
@@ -212,7 +210,7 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
                 if uid in state.desired.pods or uid in self.memory.running_pods:
                     return None
                 await self.operations.run(key, step, keep_pod_data=self.memory.keep_pod_data)
-                return self._replan(key)
+                return self._replan(key) if len(view.mounts) == 1 else None
             case UnmountDevice():
                 await self.operations.run(key, step)
                 return self._replan(key)
@@ -223,7 +221,7 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
         assert_never(step)
 
     def _replan(self, key: str) -> Outcome[NodeVolumeView]:
-        """After an unmount: go on with the device, or with a mount that waited, in the same task."""
+        """After the last unmount: go on with the device, or with a mount that waited, in the same task."""
         view = self.view(key)
         return Replan(view) if view is not None else Stop()
 

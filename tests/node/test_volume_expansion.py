@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -18,13 +19,17 @@ from volplane.node.volume_manager.expansion import ExpansionTarget, find_expansi
 SOON = 0.05  # between two reads of a claim
 
 
-def claim_of(capacity: str, target: str = "", status: str = "", **meta: Any) -> PersistentVolumeClaim:
+def claim_of(
+    capacity: str, target: str = "", status: str = "", *, annotations: Mapping[str, str] | None = None
+) -> PersistentVolumeClaim:
     body: dict[str, Any] = {"capacity": {"storage": capacity}} if capacity else {}
     if target:
         body["allocatedResources"] = {"storage": target}
     if status:
         body["allocatedResourceStatuses"] = {"storage": status}
-    return convert(PersistentVolumeClaim, {"metadata": {"name": "c", **meta}, "status": body})
+    return convert(
+        PersistentVolumeClaim, {"metadata": {"name": "c", "annotations": annotations or {}}, "status": body}
+    )
 
 
 def volume_of(capacity: str, mode: str = "ReadWriteOnce") -> PersistentVolume:
@@ -33,7 +38,7 @@ def volume_of(capacity: str, mode: str = "ReadWriteOnce") -> PersistentVolume:
 
 
 GI = 1 << 30
-ANNOTATED = {"annotations": {"volume.kubernetes.io/node-expansion-not-required": "true"}}
+NOT_REQUIRED = {"volume.kubernetes.io/node-expansion-not-required": "true"}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +78,7 @@ ANNOTATED = {"annotations": {"volume.kubernetes.io/node-expansion-not-required":
             id="another node was first",
         ),
         pytest.param(
-            claim_of("2Gi", "2Gi", **ANNOTATED),
+            claim_of("2Gi", "2Gi", annotations=NOT_REQUIRED),
             volume_of("2Gi", "ReadWriteMany"),
             GI,
             None,

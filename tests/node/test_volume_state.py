@@ -25,7 +25,7 @@ from volplane.node.volume_manager.plan import (
     UnmountVolume,
     plan,
 )
-from volplane.node.volume_manager.state import (
+from volplane.node.volume_manager.reducer import (
     AttachmentLost,
     AttachmentVerified,
     BackoffCleared,
@@ -34,7 +34,6 @@ from volplane.node.volume_manager.state import (
     ExpansionEnded,
     MountFound,
     MountStarted,
-    NodeVolumeState,
     OperationEnded,
     PodAdded,
     PodChanged,
@@ -42,11 +41,9 @@ from volplane.node.volume_manager.state import (
     RemountRequired,
     VolumeEvent,
     VolumeForgotten,
-    VolumeOperation,
-    find_failure,
     reduce,
-    view_volume,
 )
+from volplane.node.volume_manager.state import NodeVolumeState, VolumeOperation, find_failure, view_volume
 from volplane.rules.steps import Wait
 from volplane.volumes.base import PodVolumeRef, PodVolumeSpec, StagedVolumeRef
 

@@ -39,14 +39,10 @@ from volplane.node.volume_manager.plan import (
     UnmountVolume,
     VolumeStep,
 )
-from volplane.node.volume_manager.resolve_volumes import resolve_volumes
-from volplane.node.volume_manager.state import (
-    ActualStateOfWorld,
+from volplane.node.volume_manager.reducer import (
     AttachmentLost,
     BackoffCleared,
     ClaimRead,
-    DesiredStateOfWorld,
-    NodeVolumeState,
     PodAdded,
     PodChanged,
     PodRemoved,
@@ -54,6 +50,12 @@ from volplane.node.volume_manager.state import (
     VolumeEvent,
     VolumeForgotten,
     reduce,
+)
+from volplane.node.volume_manager.resolve_volumes import resolve_volumes
+from volplane.node.volume_manager.state import (
+    ActualStateOfWorld,
+    DesiredStateOfWorld,
+    NodeVolumeState,
     view_volume,
 )
 from volplane.rules.steps import CommonStep, Wait

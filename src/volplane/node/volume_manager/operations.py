@@ -26,15 +26,14 @@ from volplane.node.volume_manager.plan import (
     UnmountDevice,
     UnmountVolume,
 )
-from volplane.node.volume_manager.state import (
+from volplane.node.volume_manager.reducer import (
     AttachmentVerified,
     ExpansionEnded,
     MountStarted,
-    NodeVolumeState,
     OperationEnded,
     VolumeEvent,
-    VolumeOperation,
 )
+from volplane.node.volume_manager.state import NodeVolumeState, VolumeOperation
 from volplane.rules import topology
 from volplane.volumes.base import (
     EventWording,

@@ -12,7 +12,7 @@ import logging
 from volplane.node.pod_directories import list_directories
 from volplane.node.subpaths import find_subpaths
 from volplane.node.volume_manager.manager import VolumeManager
-from volplane.node.volume_manager.state import AttachabilityRead, DeviceFound, MountFound
+from volplane.node.volume_manager.reducer import AttachabilityRead, DeviceFound, MountFound
 from volplane.volumes.base import VolumeOperationError
 
 log = logging.getLogger(__name__)

@@ -27,8 +27,6 @@ ALLOWED = {
     "volplane.base.metrics._declared": "a process exposes one set of Prometheus metrics",
     "volplane.base.failpoint._fail_points": "set by the environment of the process, which they kill",
     "volplane.api.kinds._BY_TYPE": "memo of a pure function: a type is listed when it is made",
-    "volplane.apiserver.apply.compare._COMPILED": "memo of a pure function over recursive types",
-    "volplane.apiserver.cpu_offload._allowance": "per thread; set and reset within one synchronous call",
     "volplane.apiserver.cpu_offload._worker": "one worker thread: Python runs one thread at a time anyway",
     "volplane.apiserver.audit._second": "formats its argument; does not read the clock",
     "volplane.host.devices._attach_lock": "loop devices belong to the machine",

@@ -81,7 +81,7 @@ class ServedResource:
 class Registry:
     def __init__(self, served: Iterable[Kind], strategy_of: StrategyFactory) -> None:
         self.version = 0
-        self.rendered: dict[str, Any] = {}  # discovery and OpenAPI documents of some `version`
+        self.rendered: dict[str, Any] = {}  # OpenAPI documents of some `version`
         self._strategy_of = strategy_of
         self._paths: dict[tuple[str, str, str], ServedResource] = {}
         self._types: dict[type[Resource], ServedResource] = {}

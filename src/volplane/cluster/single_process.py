@@ -147,7 +147,7 @@ class Cluster:
         self.members = self.layout.members(settings.nodes, settings.nodes_per_zone)
         self.nodes: dict[str, Kubelet] = {}
         self.wait_registry = WaitRegistry()
-        self._descriptors = DescriptorReservations()
+        self.descriptor_reservations = DescriptorReservations()
         self._stack = AsyncExitStack()
         self._roles = TaskSet(self._note_role_failure)
         self._started = self._complete = False
@@ -273,7 +273,7 @@ class Cluster:
             cover=cover,
             programs=self.programs,
             wait_registry=self.wait_registry,
-            descriptors=self._descriptors,
+            reservations=self.descriptor_reservations,
         )
         self.nodes[member.name] = node
         await node.start()

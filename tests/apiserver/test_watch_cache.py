@@ -13,7 +13,7 @@ from tests.loops.inprocess import world
 from volplane.api.core import ConfigMap
 from volplane.api.errors import AlreadyExists
 from volplane.api.meta import ObjectMeta
-from volplane.apiserver import discovery
+from volplane.apiserver import openapi
 from volplane.apiserver.in_process_server import InProcessServer
 from volplane.apiserver.watch_cache import CACHED
 from volplane.base import memory
@@ -112,5 +112,5 @@ async def test_two_servers_in_one_process_have_caches_of_their_own() -> None:
         await one.client.create(config(x="1"))
         assert await two.client.find(ConfigMap, "a", "default") is None
         first, second = (w.core.backend.registry for w in (one, two))
-        assert discovery.documents_of(first) is discovery.documents_of(first)
-        assert discovery.documents_of(first) is not discovery.documents_of(second)
+        assert openapi.documents_of(first) is openapi.documents_of(first)
+        assert openapi.documents_of(first) is not openapi.documents_of(second)

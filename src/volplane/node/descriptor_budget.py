@@ -29,7 +29,7 @@ CRITICAL = 2_000_000_000  # from this priority on a pod may use half of the rese
 
 
 class DescriptorReservations:
-    """Descriptors of starting pods and relayed connections of all nodes of a process, which share its limit."""
+    """Descriptors of starting pods and relayed connections, for all nodes of a process."""
 
     def __init__(self) -> None:
         self._pods: dict[str, int] = {}  # by uid

@@ -112,7 +112,7 @@ def test_nodes_that_expand_by_themselves_need_no_common_controller() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "kinds"),
+    ("discovered", "kinds"),
     [
         (facts("CREATE_DELETE_VOLUME"), (Deployment, DaemonSet)),
         (local("CREATE_DELETE_VOLUME"), (DaemonSet,)),
@@ -164,7 +164,7 @@ def test_a_capability_calls_for_its_sidecar(capabilities: tuple[str, ...], expec
 
 
 @pytest.mark.parametrize(
-    ("said", "told", "kind", "flags"),
+    ("said", "discovered", "kind", "flags"),
     [
         (None, facts("CREATE_DELETE_VOLUME"), Deployment, ["--timeout=60s"]),
         (True, facts("CREATE_DELETE_VOLUME"), Deployment, ["--timeout=60s"]),

@@ -1,7 +1,7 @@
 """The node's side of an attachment: packets to and from the shim that holds a container's streams.
 
 The shim outlives the node, so the way to it is a socket in the container's directory. What is said there, and
-who waits for whom, is in `launcher.visitors`.
+who waits for whom, is in `launcher.attach_server`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from volplane.base.sockets import short_path
 from volplane.host.processes import wait_readable, wait_writable
 from volplane.node.containers.base import AttachRefused, ContainerNotRunning
-from volplane.node.containers.launcher.packets import (
+from volplane.node.containers.launcher.attach_protocol import (
     ATTACHED,
     END_INPUT,
     MAX_PACKET,

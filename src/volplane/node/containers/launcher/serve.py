@@ -15,9 +15,9 @@ import socket
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import enter, kernel, root, seal, shim
-from .durable import SyncProcess
-from .root import RootLayout
+from . import exec_helper, import_guard, kernel, rootfs, shim
+from .rootfs import RootLayout
+from .sync_process import SyncProcess
 
 _MAX_REQUEST = 128 << 10
 _MAX_DESCRIPTORS = 4  # descriptors in one request: the reply, and the three standard streams
@@ -33,7 +33,7 @@ def main(descriptor: int, hidden: list[str], exposed: list[str]) -> None:
     kernel.set_title("volplane-launcher")
     layout, problem = _prepare(hidden, exposed)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for a shim, so the kernel buries them
-    seal.block_imports()
+    import_guard.block_imports()
     gc.disable()
     gc.freeze()  # forks share these pages as long as nobody writes to them
     requests = socket.socket(fileno=descriptor)
@@ -43,7 +43,7 @@ def main(descriptor: int, hidden: list[str], exposed: list[str]) -> None:
 
 def _prepare(hidden: list[str], exposed: list[str]) -> tuple[RootLayout, str]:
     try:
-        return root.prepare_layout(hidden, exposed), ""
+        return rootfs.prepare_layout(hidden, exposed), ""
     except OSError as error:
         return RootLayout(-1, None, None), f"cannot set up namespaces: {error}"
 
@@ -96,7 +96,7 @@ class LauncherServer:
         if request["op"] == "start":
             shim.run(request, descriptors, self.layout, self.writer)
         else:
-            enter.run(request, socket.socket(fileno=descriptors[0]), descriptors[1:])
+            exec_helper.run(request, socket.socket(fileno=descriptors[0]), descriptors[1:])
 
     def _fork(self, work: Work, reply: int = -1) -> None:
         if os.fork() == 0:
@@ -111,7 +111,7 @@ def _run_and_exit(work: Work, reply: int) -> NoReturn:
     try:
         work()
     except BaseException as error:
-        seal.log_error(error)
+        import_guard.log_error(error)
         if reply >= 0:
             shim.answer_error(socket.socket(fileno=reply), error)
     os._exit(0)

@@ -20,13 +20,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from . import failures, inside, kernel, root, streams, visitors
-from .durable import SyncProcess
+from . import attach_server, failures, kernel, pid1, rootfs, streams
+from .attach_server import AttachServer
 from .log import ContainerLog, format_now
-from .root import RootLayout
+from .rootfs import RootLayout
 from .spec import Spec
 from .streams import ContainerStreams
-from .visitors import AttachServer
+from .sync_process import SyncProcess
 
 _KILLED_IN_SETUP: dict[str, Any] = {
     "stage": "setup",
@@ -97,8 +97,8 @@ class Shim:
         self.report, reporting = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            inside.close_all_but((0, 1, 2, theirs.fileno(), reporting, layout.namespace))
-            inside.run(layout, theirs, reporting, plain=plain)
+            pid1.close_all_but((0, 1, 2, theirs.fileno(), reporting, layout.namespace))
+            pid1.run(layout, theirs, reporting, plain=plain)
         theirs.close()
         os.close(reporting)
         os.close(layout.namespace)
@@ -114,9 +114,9 @@ class Shim:
             self._give_up()
             return _remove_directory(directory)
         log = ContainerLog(spec["log_path"], spec["log_max_size"], spec["log_max_files"])
-        trees = [*_open_network(spec), *root.copy_sources(spec)]
+        trees = [*_open_network(spec), *rootfs.copy_sources(spec)]
         self._join_cgroups(spec["cgroups"])
-        door = visitors.open_attach_socket(directory) if spec["stdin"] or spec["tty"] else None
+        door = attach_server.open_attach_socket(directory) if spec["stdin"] or spec["tty"] else None
         ends = ContainerStreams(spec)
         self._send_spec(spec, ends, trees)
         state = {**self.description, "started_at": format_now()}
@@ -124,7 +124,7 @@ class Shim:
         if not self._wait_for(self.control, reply):
             self._give_up()
             return _remove_directory(directory)
-        if self._read_control() != inside.READY:  # closed: there is no container, and its report says why
+        if self._read_control() != pid1.READY:  # closed: there is no container, and its report says why
             failure = self._read_report(spec) or _KILLED_IN_SETUP
             os.waitpid(self.pid, 0)  # its volumes are free before anybody hears of it
             _remove_directory(directory)
@@ -168,7 +168,7 @@ class Shim:
     def _run_command(self, spec: Spec, reply: socket.socket) -> dict[str, Any]:
         """Give the go-ahead; empty as soon as the command runs, else what went wrong."""
         with suppress(OSError):  # it was killed; that is seen as its end
-            self.control.sendall(inside.GO)
+            self.control.sendall(pid1.GO)
         self.control.close()
         if self._wait_for(self.report, reply):
             return self._read_report(spec)
@@ -215,7 +215,7 @@ class Shim:
     def _send_spec(self, spec: Spec, ends: ContainerStreams, trees: list[int]) -> None:
         """Tell pid 1 what to make and what to run."""
         text = json.dumps(spec).encode()
-        text = inside.LENGTH.pack(len(text)) + text
+        text = pid1.LENGTH.pack(len(text)) + text
         with suppress(BrokenPipeError):  # it has failed already; its report says how
             sent = socket.send_fds(self.control, [text], [*ends.pid1_descriptors, *trees])
             self.control.sendall(text[sent:])
@@ -263,7 +263,7 @@ class Shim:
         if guests is not None:
             guests.close()
         log.flush()
-        return inside.exit_code(status)
+        return pid1.exit_code(status)
 
 
 def _open_network(spec: Spec) -> list[int]:

@@ -17,10 +17,10 @@ import struct
 from contextlib import suppress
 from typing import NoReturn
 
-from . import command, identity, kernel, paths, root, streams
+from . import command, identity, kernel, paths, rootfs, streams
 from .command import SIGNALS
 from .failures import FAILED, HOSTNAME, IDENTITY, NETWORK, ROOT, WORKDIR, SetupProgress
-from .root import MountHandles, RootLayout
+from .rootfs import MountHandles, RootLayout
 from .spec import Spec
 
 READY, GO = b"r", b"g"  # what pid 1 says before it waits for the go-ahead, and the go-ahead
@@ -49,7 +49,7 @@ def run(layout: RootLayout, control: socket.socket, reporting: int, *, plain: bo
         if made is None:
             made = _build_root(layout, spec, progress)
         elif spec["network"]:
-            root.remount_sys()
+            rootfs.remount_sys()
         _finish_setup(spec, trees, made, progress)
         progress.reach(IDENTITY)
         user = identity.drop_privileges(spec)
@@ -79,25 +79,25 @@ def _build_root(layout: RootLayout, spec: Spec | None, progress: SetupProgress) 
     os.close(layout.namespace)
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | (0 if shared_ipc else kernel.CLONE_NEWIPC))
     cover = layout.cover(secrets=spec is not None and not spec["cover_secrets"])
-    handles = MountHandles(root.build_root(cover, nodev=not privileged))
-    root.mount_kernel_filesystems(handles, privileged=privileged, masked=masked)
+    handles = MountHandles(rootfs.build_root(cover, nodev=not privileged))
+    rootfs.mount_kernel_filesystems(handles, privileged=privileged, masked=masked)
     return handles
 
 
 def _finish_setup(spec: Spec, trees: list[int], handles: MountHandles, progress: SetupProgress) -> None:
     """The last that takes the machine's power. Names of the container are looked up only by `paths`."""
-    root.set_sysctls(spec, progress)
+    rootfs.set_sysctls(spec, progress)
     makes_devices = not spec["privileged"] and bool(identity.capabilities(spec) & identity.MKNOD)
-    root.mount_volumes(spec, trees, handles, progress, private=makes_devices)
+    rootfs.mount_volumes(spec, trees, handles, progress, private=makes_devices)
     progress.reach(HOSTNAME)
     if spec["hostname"]:
         kernel.set_hostname(spec["hostname"])
     enter_workdir(spec, progress)
     progress.reach(ROOT)
     if spec["readonly_root"]:
-        root.make_readonly(handles)
+        rootfs.make_readonly(handles)
     if makes_devices:
-        root.make_dev_readonly(handles)
+        rootfs.make_dev_readonly(handles)
     handles.close()
 
 

@@ -15,7 +15,17 @@ import struct
 import termios
 from contextlib import suppress
 
-from .packets import ATTACHED, END_INPUT, MAX_PACKET, RESIZE, SIZE_FORMAT, SOCKET_NAME, STDERR, STDIN, STDOUT
+from .attach_protocol import (
+    ATTACHED,
+    END_INPUT,
+    MAX_PACKET,
+    RESIZE,
+    SIZE_FORMAT,
+    SOCKET_NAME,
+    STDERR,
+    STDIN,
+    STDOUT,
+)
 from .spec import Spec
 from .streams import ContainerStreams
 

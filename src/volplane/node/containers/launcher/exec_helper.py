@@ -21,7 +21,7 @@ import struct
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from . import command, failures, identity, inside, kernel
+from . import command, failures, identity, kernel, pid1
 from .failures import IDENTITY, SetupProgress
 from .shim import answer, kill_children
 from .spec import Spec, complete
@@ -86,13 +86,13 @@ def _enter(
     """Join the container and become it; from the first instruction on, nothing is said but over the pipe."""
     progress = SetupProgress()
     try:
-        inside.close_all_but((0, 1, 2, *spaces.values(), *stdio, reply.fileno(), reporting))
+        pid1.close_all_but((0, 1, 2, *spaces.values(), *stdio, reply.fileno(), reporting))
         kernel.make_undumpable()
         os.umask(0o022)
         for name, space in spaces.items():
             kernel.setns(space, _NAMESPACES[name])
             os.close(space)
-        inside.enter_workdir(spec, progress)
+        pid1.enter_workdir(spec, progress)
         progress.reach(IDENTITY)
         user = identity.drop_privileges(spec)
         child = command.start_command(spec, argv, user, stdio, None if stdio else reply, progress)
@@ -126,4 +126,4 @@ def _wait(child: int, reply: socket.socket) -> int:
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    return inside.exit_code(status)
+    return pid1.exit_code(status)

@@ -99,12 +99,12 @@ class ProcessRuntime:
         while True:
             try:
                 await _wait_for_exit(container.record.started)
-                record = await self._host.call(records.load, directory)
+                ending = await self._host.call(records.load_exit, directory)
                 break
             except OSError as error:  # it may still run
                 log.warning("cannot tell whether the container in %s runs: %s", directory, error)
                 await asyncio.sleep(RETRY_INTERVAL)
-        container.record = record or structs.replace(container.record, supervised=False)
+        container.record = structs.replace(container.record, ending=ending, supervised=False)
         container.state = container.record.state()
         container.done.set()
 
@@ -460,9 +460,8 @@ def signal_number(name: str) -> int:
 def _write_memfd(data: bytes) -> int:
     """A file in memory: a spec may be larger than a message."""
     descriptor = os.memfd_create("spec", os.MFD_CLOEXEC)
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(data)
-    os.lseek(descriptor, 0, os.SEEK_SET)
+    while data:
+        data = data[os.write(descriptor, data) :]
     return descriptor
 
 

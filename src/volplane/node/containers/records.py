@@ -180,12 +180,16 @@ def _load(directory: str) -> ProcessContainerRecord | None:
     # In this order: the shim's last deed is the exit file, so a dead one without it was killed.
     found = ProcessContainerRecord(directory, started)
     supervised = found.is_shim_alive or found.is_alive
+    return structs.replace(found, ending=load_exit(directory), supervised=supervised)
+
+
+def load_exit(directory: str) -> ExitRecord | None:
+    """How the container has ended; None if it runs, or if nobody could write that down."""
     try:
-        ending = _read(f"{directory}/exit.json", _exit_decoder)
+        return _read(f"{directory}/exit.json", _exit_decoder)
     except UnreadableContainerRecord as error:
         log.warning("%s", error)  # that it has ended is known all the same
-        ending = None
-    return structs.replace(found, ending=ending, supervised=supervised)
+        return None
 
 
 def load_all(base: str) -> list[ProcessContainerRecord]:

@@ -26,33 +26,48 @@ _TIOCSPTLCK, _TIOCGPTPEER = 0x40045431, 0x5441
 _MULTIPLEXER = os.makedev(5, 2)
 
 
-def start_command(
+class Command:
+    """A program that was found, and all that it is started with."""
+
+    def __init__(self, program: str, argv: list[str], env: dict[str, str], stdio: list[int]) -> None:
+        self._program, self._argv, self._env = program, argv, env
+        self._stdio = stdio  # three streams, or the end of a terminal
+
+    def start(self) -> int:
+        """Start it in a session of its own, and answer its pid."""
+        kernel.close_on_exec(3)  # what came over a socket may stay open otherwise
+        if len(self._stdio) == 1:
+            return _fork_on_terminal(self._program, self._argv, self._env, self._stdio[0])
+        return os.posix_spawn(
+            self._program,
+            self._argv,
+            self._env,
+            file_actions=[(os.POSIX_SPAWN_DUP2, stream, number) for number, stream in enumerate(self._stdio)],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=SIGNALS,
+        )
+
+
+def prepare(
     spec: Spec,
     argv: list[str],
     user: ContainerProcessUser,
     stdio: list[int],
     terminal_socket: socket.socket | None,
     progress: SetupProgress,
-) -> int:
-    """Start it in a session of its own with the streams `given`, or with a terminal, and answer its pid.
+) -> Command:
+    """Find the program, to be started with the streams `stdio` or with a terminal.
 
-    Without `way_out` there is no terminal; otherwise our end of it leaves there.
+    Without `terminal_socket` there is no terminal; otherwise our end of it leaves there.
     """
     env = build_environment(spec, user)
-    slave = -1
     if terminal_socket is not None:
         progress.reach(TERMINAL)
-        slave = _open_terminal(terminal_socket)
+        stdio = [_open_terminal(terminal_socket)]
         env = {"TERM": "xterm", **env}
     progress.reach(PROGRAM)
-    program = _find_program(argv[0], env["PATH"])
-    kernel.close_on_exec(3)  # what came over a socket may stay open otherwise
-    if slave >= 0:
-        return _fork_on_terminal(program, argv, env, slave)
-    actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate(stdio)]
-    return os.posix_spawn(
-        program, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=SIGNALS
-    )
+    return Command(_find_program(argv[0], env["PATH"]), argv, env, stdio)
 
 
 def build_environment(spec: Spec, user: ContainerProcessUser) -> dict[str, str]:

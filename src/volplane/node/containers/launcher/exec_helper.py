@@ -95,7 +95,7 @@ def _enter(
         pid1.enter_workdir(spec, progress)
         progress.reach(IDENTITY)
         user = identity.drop_privileges(spec)
-        child = command.start_command(spec, argv, user, stdio, None if stdio else reply, progress)
+        child = command.prepare(spec, argv, user, stdio, None if stdio else reply, progress).start()
         os.write(reporting, _STARTED.pack(child))
     except BaseException as error:
         with suppress(OSError):

@@ -28,6 +28,7 @@ _MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x04, 0x40
 _OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 428, 429, 430, 431, 432
 _CLOSE_RANGE, _OPENAT2, _MOUNT_SETATTR = 436, 437, 442
 _FSCONFIG_CMD_CREATE, _CLOSE_RANGE_CLOEXEC = 6, 4
+_STATX_TYPE_AND_MOUNT = 0x1 | 0x1000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -122,6 +123,15 @@ def filesystem_magic(descriptor: int) -> int:
     _check(_libc.fstatfs(descriptor, space))
     (magic,) = struct.unpack_from("@l", space)
     return int(magic)
+
+
+def inspect(descriptor: int) -> tuple[int, int]:
+    """Mode of an open file, and the id of the mount it lies on, as /proc/self/mountinfo has it."""
+    space = ctypes.create_string_buffer(256)
+    _check(_libc.statx(descriptor, b"", AT_EMPTY_PATH, _STATX_TYPE_AND_MOUNT, space))
+    (mode,) = struct.unpack_from("=H", space, 28)
+    (mount,) = struct.unpack_from("=Q", space, 144)
+    return int(mode), int(mount)
 
 
 def close_on_exec(first: int) -> None:

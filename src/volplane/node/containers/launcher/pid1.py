@@ -13,18 +13,17 @@ import json
 import os
 import signal
 import socket
-import struct
 from contextlib import suppress
 from typing import NoReturn
 
 from . import command, identity, kernel, paths, rootfs, streams
 from .command import SIGNALS
-from .failures import FAILED, HOSTNAME, IDENTITY, NETWORK, ROOT, WORKDIR, SetupProgress
+from .failures import FAILED, HOSTNAME, IDENTITY, NETWORK, ROOT, WORKDIR, SetupFailure, SetupProgress
 from .rootfs import MountHandles, RootLayout
-from .spec import Spec
+from .spec import SAMPLE, Spec
 
+SPEC = b"s"  # comes with the descriptors of the spec, the streams, the network and the volumes
 READY, GO = b"r", b"g"  # what pid 1 says before it waits for the go-ahead, and the go-ahead
-LENGTH = struct.Struct("=Q")  # of the order, before it
 
 
 def run(layout: RootLayout, control: socket.socket, reporting: int, *, plain: bool) -> NoReturn:
@@ -37,6 +36,8 @@ def run(layout: RootLayout, control: socket.socket, reporting: int, *, plain: bo
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         os.umask(0o022)
         made = _build_root(layout, None, progress) if plain else None
+        if made is not None:
+            _rehearse(made)
         spec, descriptors = _receive_spec(control)
         given, trees = (
             descriptors[: streams.count_descriptors(spec)],
@@ -48,19 +49,18 @@ def run(layout: RootLayout, control: socket.socket, reporting: int, *, plain: bo
             os.close(trees.pop(0))
         if made is None:
             made = _build_root(layout, spec, progress)
-        elif spec["network"]:
-            rootfs.remount_sys()
+        progress.reach(ROOT)
+        rootfs.mount_sys(privileged=spec["privileged"], masked=spec["proc_mount"] == "Default")
         _finish_setup(spec, trees, made, progress)
         progress.reach(IDENTITY)
         user = identity.drop_privileges(spec)
         kernel.die_with_parent()  # a change of user has taken that back; should it have died, no word comes
-        _wait_for_go_ahead(control)
+        control.sendall(READY)
         argv = [*spec["command"], *spec["args"]]
-        main = (
-            command.start_command(spec, argv, user, given, _terminal_socket(spec, given), progress)
-            if argv
-            else 0
-        )
+        if argv:  # the shim answers while the program is looked for
+            ready = command.prepare(spec, argv, user, given, _terminal_socket(spec, given), progress)
+        _wait_for_go_ahead(control)
+        main = ready.start() if argv else 0
         close_all_but(())
         code = _forward_to(main) if main else _pause()
     except BaseException as error:  # nothing may be said about it in here
@@ -80,8 +80,23 @@ def _build_root(layout: RootLayout, spec: Spec | None, progress: SetupProgress) 
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | (0 if shared_ipc else kernel.CLONE_NEWIPC))
     cover = layout.cover(secrets=spec is not None and not spec["cover_secrets"])
     handles = MountHandles(rootfs.build_root(cover, nodev=not privileged))
-    rootfs.mount_kernel_filesystems(handles, privileged=privileged, masked=masked)
+    rootfs.mount_proc_and_dev(handles, privileged=privileged, masked=masked)
     return handles
+
+
+def _rehearse(handles: MountHandles) -> None:
+    """Run the code of a start once, on nothing: see `Shim.rehearse`. No file of a container is here yet."""
+    spec: Spec = json.loads(json.dumps(SAMPLE).encode())
+    progress = SetupProgress()
+    with suppress(OSError):
+        rootfs.mount_volumes(spec, [-1], handles, progress)
+    rootfs.rehearse_mount(handles)
+    enter_workdir(spec, progress)
+    user = identity.find_user(spec)
+    identity.capabilities(spec)
+    kernel.capabilities()
+    with suppress(SetupFailure):
+        command.prepare(spec, spec["command"], user, [0, 0, 0], None, progress)
 
 
 def _finish_setup(spec: Spec, trees: list[int], handles: MountHandles, progress: SetupProgress) -> None:
@@ -110,24 +125,17 @@ def enter_workdir(spec: Spec, progress: SetupProgress) -> None:
 
 
 def _receive_spec(control: socket.socket) -> tuple[Spec, list[int]]:
-    text, descriptors, _, _ = socket.recv_fds(control, 64 << 10, 253, socket.MSG_CMSG_CLOEXEC)
-    if not text:
+    word, received, _, _ = socket.recv_fds(control, 1, 253, socket.MSG_CMSG_CLOEXEC)
+    if not word:
         os._exit(FAILED)  # the shim is gone
-    (length,) = LENGTH.unpack_from(text)
-    parts = [text[LENGTH.size :]]
-    length -= len(parts[0])
-    while length > 0:
-        chunk = control.recv(min(length, 64 << 10))
-        if not chunk:
-            os._exit(FAILED)
-        parts.append(chunk)
-        length -= len(chunk)
-    return json.loads(b"".join(parts)), descriptors
+    given, *descriptors = received
+    text = os.pread(given, os.fstat(given).st_size, 0)
+    os.close(given)
+    return json.loads(text), descriptors
 
 
 def _wait_for_go_ahead(control: socket.socket) -> None:
     """Whoever asked for the container may have given it up while it was made."""
-    control.sendall(READY)
     if control.recv(1) != GO:
         os._exit(FAILED)
     control.close()

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 
 from . import kernel, paths
 from .failures import (
@@ -272,17 +273,21 @@ class MountHandles:
                 os.close(descriptor)
 
 
-def mount_kernel_filesystems(handles: MountHandles, *, privileged: bool, masked: bool = True) -> None:
-    """What every container has. The caller is inside the container's pid namespace."""
+def mount_proc_and_dev(handles: MountHandles, *, privileged: bool, masked: bool = True) -> None:
+    """Mount what every container has but /sys. The caller is inside the container's pid namespace."""
     kernel.mount("proc", "/proc", "proc", _SAFE_MOUNT_FLAGS)
     handles.proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    kernel.mount("sysfs", "/sys", "sysfs", _SAFE_MOUNT_FLAGS | (0 if privileged else kernel.MS_RDONLY))
     if not privileged:  # those get the machine's /dev as a volume
         _make_dev()
         handles.dev = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         _guard_proc(masked=masked)
-        if masked:
-            _mask(_HIDDEN_SYS)
+
+
+def mount_sys(*, privileged: bool, masked: bool = True) -> None:
+    """The caller is inside the container's network namespace: its interfaces are those that /sys shows."""
+    kernel.mount("sysfs", "/sys", "sysfs", _SAFE_MOUNT_FLAGS | (0 if privileged else kernel.MS_RDONLY))
+    if masked and not privileged:
+        _mask(_HIDDEN_SYS)
 
 
 def make_readonly(handles: MountHandles) -> None:
@@ -294,13 +299,6 @@ def make_readonly(handles: MountHandles) -> None:
 def make_dev_readonly(handles: MountHandles) -> None:
     """No device node can be made where one could be used; those that are there can be used as before."""
     kernel.change_mount("", tree=handles.dev, readonly=True)
-
-
-def remount_sys() -> None:
-    """It shows the interfaces of the network in which it was mounted."""
-    kernel.umount("/sys")
-    kernel.mount("sysfs", "/sys", "sysfs", _SAFE_MOUNT_FLAGS | kernel.MS_RDONLY)
-    _mask(_HIDDEN_SYS)
 
 
 def set_sysctls(spec: Spec, progress: SetupProgress) -> None:
@@ -340,9 +338,15 @@ def mount_volumes(
     spec: Spec, trees: list[int], handles: MountHandles, progress: SetupProgress, *, private: bool = False
 ) -> None:
     """Mount them. `private`: none of them may follow the machine's mounts."""
-    for index, (mount, tree) in enumerate(zip(mounts_of(spec), trees, strict=True)):
+    mounts = mounts_of(spec)
+    numbers = []
+    for index, (mount, tree) in enumerate(zip(mounts, trees, strict=True)):
         progress.reach(MOUNT, index)
-        _mount_volume(mount, tree, handles.proc, nodev=not spec["privileged"], private=private)
+        numbers.append(_mount_volume(mount, tree, nodev=not spec["privileged"]))
+    table = _read_mount_table(handles.proc, set(numbers)) if mounts else _MountTable(set(), set())
+    for index, (mount, tree, number) in enumerate(zip(mounts, trees, numbers, strict=True)):
+        progress.reach(MOUNT, index)
+        _set_propagation(mount, tree, number, table, private=private)
         os.close(tree)
 
 
@@ -390,47 +394,70 @@ def _bind(source: str, target: str, *, readonly: bool = False) -> None:
     os.close(tree)
 
 
-def _mount_volume(mount: Spec, tree: int, proc: int, *, nodev: bool, private: bool) -> None:
-    propagation = mount.get("propagation", "private")
+def _mount_volume(mount: Spec, tree: int, *, nodev: bool) -> int:
+    """Mount one volume, for now as a follower of the machine's mounts; answer the mount's id."""
     if mount.get("readonly"):
         kernel.change_mount("", tree=tree, readonly=True, recursive=bool(mount.get("recursive")))
     kernel.change_mount(
         "",
         tree=tree,
         nodev=nodev and "device" not in mount,
-        propagation=0 if propagation == "rshared" else kernel.MS_SLAVE,
+        propagation=0 if mount.get("propagation") == "rshared" else kernel.MS_SLAVE,
         recursive=True,
     )
-    target = paths.open_or_create(mount["target"], directory=stat.S_ISDIR(os.fstat(tree).st_mode))
+    mode, number = kernel.inspect(tree)
+    target = paths.open_or_create(mount["target"], directory=stat.S_ISDIR(mode))
     try:
         if kernel.filesystem_magic(target) == kernel.PROC_MAGIC:
             raise SetupFailure(ON_PROC)
         kernel.attach_tree_at(tree, target)
     finally:
         os.close(target)
-    shared, alone = _inspect_mount(tree, proc)
-    if propagation == "rshared" and not shared:
+    return number
+
+
+def rehearse_mount(handles: MountHandles) -> None:
+    """All of `mount_volumes` but the mount."""
+    target = paths.open_or_create("/", directory=True)
+    kernel.inspect(target)
+    kernel.filesystem_magic(target)
+    os.close(target)
+    table = _read_mount_table(handles.proc, set())
+    with suppress(OSError):
+        _set_propagation({}, -1, -1, table, private=False)
+    with suppress(OSError):
+        kernel.attach_tree_at(-1, -1)
+
+
+class _MountTable:
+    """What our own mount table says of the volumes, by the ids of their mounts."""
+
+    def __init__(self, shared: set[int], parents: set[int]) -> None:
+        self.shared = shared
+        self.parents = parents  # those with mounts below them that are not volumes of the container
+
+
+def _read_mount_table(proc: int, volumes: set[int]) -> _MountTable:
+    table = _MountTable(set(), set())
+    for line in _read(proc, "self/mountinfo").splitlines():
+        mount, parent, rest = line.split(b" ", 2)
+        if int(mount) not in volumes:
+            table.parents.add(int(parent))
+        elif b" shared:" in rest.partition(b" - ")[0]:
+            table.shared.add(int(mount))
+    return table
+
+
+def _set_propagation(mount: Spec, tree: int, number: int, table: _MountTable, *, private: bool) -> None:
+    propagation = mount.get("propagation", "private")
+    if propagation == "rshared" and number not in table.shared:
         raise SetupFailure(NOT_SHARED)
     # A tree that brought other mounts along stays a follower of the machine's: were it private, it would keep
     # a volume mounted, and its disk busy, after the machine has unmounted it.
-    if propagation == "private" and alone:
+    if propagation == "private" and number not in table.parents:
         kernel.change_mount("", tree=tree, propagation=kernel.MS_PRIVATE)
     elif private:
         raise SetupFailure(NOT_PRIVATE)
-
-
-def _inspect_mount(tree: int, proc: int) -> tuple[bool, bool]:
-    """Whether a mount is shared, and whether nothing is mounted below it; as our own mount table has it."""
-    facts = dict(line.split(b":", 1) for line in _read(proc, f"self/fdinfo/{tree}").splitlines())
-    number = facts[b"mnt_id"].strip()
-    shared, alone = False, True
-    for line in _read(proc, "self/mountinfo").splitlines():
-        mount, parent = line.split(b" ", 2)[:2]
-        if mount == number:
-            shared = b" shared:" in line.partition(b" - ")[0]
-        elif parent == number:
-            alone = False
-    return shared, alone
 
 
 def _read(directory: int, path: str) -> bytes:

@@ -24,7 +24,7 @@ from . import attach_server, failures, kernel, pid1, rootfs, streams
 from .attach_server import AttachServer
 from .log import ContainerLog, format_now
 from .rootfs import RootLayout
-from .spec import Spec
+from .spec import SAMPLE, Spec
 from .streams import ContainerStreams
 from .sync_process import SyncProcess
 
@@ -41,9 +41,7 @@ def run_standby(orders: socket.socket, layout: RootLayout, writer: SyncProcess) 
     """Make a container ready, and wait for the request that needs it. Runs in a fork of the launcher."""
     shim = Shim(layout, writer, host_pid=False)
     kernel.set_title("volplane-shim ready")
-    json.loads(
-        json.dumps({**shim.description, "started_at": format_now()})
-    )  # a rehearsal: makes our own copy of the pages
+    shim.rehearse()
     text, descriptors, _, _ = socket.recv_fds(orders, 128 << 10, 2, socket.MSG_CMSG_CLOEXEC)
     orders.close()
     if text:  # otherwise the launcher has ended
@@ -58,10 +56,8 @@ def run(request: dict[str, Any], descriptors: list[int], layout: RootLayout, wri
 
 def _serve(shim: Shim, request: dict[str, Any], descriptors: list[int]) -> None:
     reply = socket.socket(fileno=descriptors[0])
-    with open(descriptors[1], "rb") as file:
-        spec = json.loads(file.read())
     try:
-        shim.serve(request["directory"], spec, reply)
+        shim.serve(request["directory"], descriptors[1], reply)
     except Exception as error:
         shim.kill_all()  # its volumes are free before anybody hears of it
         answer_error(reply, error)
@@ -104,10 +100,37 @@ class Shim:
         os.close(layout.namespace)
         self.description = self.describe()
 
-    def serve(self, directory: str, spec: Spec, reply: socket.socket) -> None:
+    def rehearse(self) -> None:
+        """Run the code of a start once, on nothing.
+
+        A fork copies a page of memory when it is first written to, and Python writes to all that it looks at.
+        Here nobody waits for that.
+        """
+        spec: Spec = json.loads(encode(SAMPLE))
+        nowhere = "/dev/null/directory"
+        kernel.set_title("volplane-shim ready")
+        for step in (
+            lambda: _lock_directory(nowhere),
+            lambda: write_atomically(
+                f"{nowhere}/start.json", encode({**self.description, "at": format_now()})
+            ),
+            lambda: rootfs.copy_sources(spec),
+        ):
+            with suppress(OSError):
+                step()
+        ContainerLog(spec["log_path"], spec["log_max_size"], spec["log_max_files"])
+        ends = ContainerStreams(spec)
+        ends.close_pid1_descriptors()
+        for descriptor in ends.outputs.values():
+            os.close(descriptor)
+
+    def serve(self, directory: str, given: int, reply: socket.socket) -> None:
+        """`given`: a file with the spec of the container."""
+        text = read_whole(given)
+        spec: Spec = json.loads(text)
         kernel.set_title(f"volplane-shim {spec['id']}")
         _lock_directory(directory)
-        write_atomically(f"{directory}/start.json", self.description)
+        write_atomically(f"{directory}/start.json", encode(self.description))
         if _has_hung_up(
             reply
         ):  # whoever gives up after this finds the file, and ends us whatever holds us up
@@ -118,9 +141,9 @@ class Shim:
         self._join_cgroups(spec["cgroups"])
         door = attach_server.open_attach_socket(directory) if spec["stdin"] or spec["tty"] else None
         ends = ContainerStreams(spec)
-        self._send_spec(spec, ends, trees)
+        self._send_spec(given, ends, trees)
         state = {**self.description, "started_at": format_now()}
-        write_draft(f"{directory}/container.json", {**state, "spec": spec})
+        write_draft(f"{directory}/container.json", b'%b, "spec": %b}' % (encode(state)[:-1], text))
         if not self._wait_for(self.control, reply):
             self._give_up()
             return _remove_directory(directory)
@@ -144,7 +167,7 @@ class Shim:
             "message": failure.get("message", ""),
             "finished_at": format_now(),
         }
-        write_atomically(f"{directory}/exit.json", result)
+        write_atomically(f"{directory}/exit.json", encode(result))
         keep()
 
     def _wait_for(self, source: int | socket.socket, reply: socket.socket) -> bool:
@@ -212,14 +235,11 @@ class Shim:
             "boot": kernel.BOOT,
         }
 
-    def _send_spec(self, spec: Spec, ends: ContainerStreams, trees: list[int]) -> None:
+    def _send_spec(self, given: int, ends: ContainerStreams, trees: list[int]) -> None:
         """Tell pid 1 what to make and what to run."""
-        text = json.dumps(spec).encode()
-        text = pid1.LENGTH.pack(len(text)) + text
         with suppress(BrokenPipeError):  # it has failed already; its report says how
-            sent = socket.send_fds(self.control, [text], [*ends.pid1_descriptors, *trees])
-            self.control.sendall(text[sent:])
-        for descriptor in trees:
+            socket.send_fds(self.control, [pid1.SPEC], [given, *ends.pid1_descriptors, *trees])
+        for descriptor in (given, *trees):
             os.close(descriptor)
         ends.close_pid1_descriptors()
 
@@ -318,17 +338,27 @@ def kill_children() -> None:
             os.waitpid(-1, 0)
 
 
-def write_atomically(path: str, content: dict[str, Any]) -> None:
+def encode(content: dict[str, Any]) -> bytes:
+    return json.dumps(content).encode()
+
+
+def write_atomically(path: str, content: bytes) -> None:
     """So that readers see all of it or nothing; a power cut may lose it until the writer has had it."""
     write_draft(path, content)
     os.rename(f"{path}.tmp", path)
 
 
-def write_draft(path: str, content: dict[str, Any]) -> None:
+def write_draft(path: str, content: bytes) -> None:
     """Write it beside its place."""
-    with open(f"{path}.tmp", "wb", opener=_open_private) as file:
-        file.write(json.dumps(content).encode())
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    file = os.open(f"{path}.tmp", flags, 0o600)  # a spec holds the environment, and that holds secrets
+    try:
+        while content:
+            content = content[os.write(file, content) :]
+    finally:
+        os.close(file)
 
 
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)  # a spec holds the environment, and that holds secrets
+def read_whole(file: int) -> bytes:
+    """A file that nobody writes to any more."""
+    return os.pread(file, os.fstat(file).st_size, 0)

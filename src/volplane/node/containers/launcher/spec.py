@@ -17,6 +17,33 @@ _ADDED: Spec = {  # since the first version; a container that runs may have been
 }
 
 
+# Of no container: for code that is run once before it is needed. Nothing can be opened below /dev/null.
+SAMPLE: Spec = {
+    **_ADDED,
+    "id": "sample",
+    "command": ["sh", "-c", "true"],
+    "args": [],
+    "env": {"NAME": "value"},
+    "workdir": "",
+    "hostname": "sample",
+    "mounts": [{"source": "/dev/null/source", "target": "/", "readonly": False, "propagation": "private"}],
+    "devices": [],
+    "user": None,
+    "group": None,
+    "groups": [],
+    "privileged": False,
+    "log_path": "/dev/null/log/0.log",
+    "log_max_size": 1,
+    "log_max_files": 1,
+    "host_ipc": False,
+    "network": "",
+    "cgroups": [],
+    "stdin": False,
+    "stdin_once": False,
+    "tty": False,
+}
+
+
 def complete(spec: Spec) -> Spec:
     return {**_ADDED, **spec}
 

@@ -133,9 +133,11 @@ def state_of(pid: int) -> str:
 
 async def is_quiet(room: Room, start: records.StartRecord) -> None:
     assert start.pid not in start.live_pids
-    async with asyncio.timeout(20):  # the shim removes its directory before it exits
-        while start.live_pids:
-            await asyncio.sleep(0.01)
+
+    async def is_gone() -> bool:
+        return not start.live_pids
+
+    await until(is_gone)  # the shim removes its directory before it exits
     assert [p.name for p in room.containers.iterdir() if p.name != "launcher.log"] == []
     assert "ran" not in room.output()
 

@@ -12,6 +12,7 @@ service accounts that may use it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import posixpath
 import stat
@@ -81,6 +82,18 @@ class TaskContext(Struct, frozen=True):
     def open_directory(self, container_path: str) -> Iterator[str]:
         """A path of the directory that stays the same one, whatever the pod puts in its place meanwhile."""
         with self._open(container_path) as descriptor:
+            yield f"/proc/self/fd/{descriptor}"
+
+    @contextmanager
+    def open_socket(self, container_path: str) -> Iterator[str]:
+        """A path of the socket that stays the same one, whatever the pod puts in its place meanwhile.
+
+        Raises OSError if there is none, also if its path has come to lead out of the volume.
+        """
+        root, below = self._find_mount(container_path)
+        with files.open_below(root, below) as descriptor:
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                raise OSError(errno.ENOTSOCK, os.strerror(errno.ENOTSOCK), container_path)
             yield f"/proc/self/fd/{descriptor}"
 
     def read(self, container_path: str) -> bytes:

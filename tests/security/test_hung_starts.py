@@ -195,7 +195,7 @@ async def test_a_container_starts_anew_once_the_start_that_was_given_up_is_gone(
             await runtime.start(hanging(room, disk, other))
         monkeypatch.setattr(process, "START_TIMEOUT", 60.0)
         monkeypatch.setattr(process, "TIMEOUT", 0.2)
-        with pytest.raises(StartFailed, match="its processes have not ended"):
+        with pytest.raises(StartFailed, match="its processes have not exited"):
             await runtime.start(hanging(room, disk, other))
         monkeypatch.setattr(process, "TIMEOUT", 60.0)
         again = asyncio.create_task(runtime.start(hanging(room, disk, other)))

@@ -1,7 +1,7 @@
-"""A container's command: its environment, its terminal, and its first instruction.
+"""A container's command: its environment, its terminal, and how it is started.
 
-All of it happens after `identity.become`, in the container's root, and looks at the container's files with
-the container's own power.
+All of it runs after `identity.drop_privileges`, in the container's root, and reads the container's files
+with the container's own privileges.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Command:
 
     def __init__(self, program: str, argv: list[str], env: dict[str, str], stdio: list[int]) -> None:
         self._program, self._argv, self._env = program, argv, env
-        self._stdio = stdio  # three streams, or the end of a terminal
+        self._stdio = stdio  # three streams, or one terminal
 
     def start(self) -> int:
-        """Start it in a session of its own, and answer its pid."""
-        kernel.close_on_exec(3)  # what came over a socket may stay open otherwise
+        """Start it in a session of its own and return its pid."""
+        kernel.close_on_exec(3)  # not every descriptor that came over a socket has the flag
         if len(self._stdio) == 1:
             return _fork_on_terminal(self._program, self._argv, self._env, self._stdio[0])
         return os.posix_spawn(
@@ -57,9 +57,9 @@ def prepare(
     terminal_socket: socket.socket | None,
     progress: SetupProgress,
 ) -> Command:
-    """Find the program, to be started with the streams `stdio` or with a terminal.
+    """Find the program and its environment. It will get the streams `stdio`, or a terminal.
 
-    Without `terminal_socket` there is no terminal; otherwise our end of it leaves there.
+    With `terminal_socket`, a terminal is opened and its master end is sent over that socket.
     """
     env = build_environment(spec, user)
     if terminal_socket is not None:
@@ -91,10 +91,10 @@ def _find_program(program: str, path: str) -> str:
 
 
 def _open_terminal(terminal_socket: socket.socket) -> int:
-    """A terminal of the container's own; our end goes to who asked for it, theirs is the answer."""
+    """Open a terminal of the container's devpts. Send the master end away and return the slave."""
     master = _open_multiplexer()
     fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
-    # The other end of this very terminal, not what a name in /dev/pts leads to.
+    # By descriptor: a name in /dev/pts could lead to another terminal.
     slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     socket.send_fds(terminal_socket, [b'{"terminal": true}\n'], [master])
     os.close(master)
@@ -102,8 +102,8 @@ def _open_terminal(terminal_socket: socket.socket) -> int:
 
 
 def _open_multiplexer() -> int:
-    """The machine's own /dev, which privileged containers have, keeps a usable one beside /dev/pts only."""
-    flags = os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK  # a pipe in its place must not hold us up
+    """Privileged containers have the machine's /dev, whose /dev/ptmx belongs to another devpts instance."""
+    flags = os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK  # opening a FIFO in its place must not block
     for path in ("/dev/pts/ptmx", "/dev/ptmx"):
         with suppress(OSError):
             place = paths.open_path(path, links=False)
@@ -124,8 +124,8 @@ def _is_multiplexer(descriptor: int) -> bool:
 
 
 def _fork_on_terminal(program: str, argv: list[str], env: dict[str, str], slave: int) -> int:
-    """As posix_spawn, which knows no way to make a terminal that is already open the controlling one."""
-    report, reporting = os.pipe()  # closed by the exec
+    """Like posix_spawn, which cannot make an open terminal the controlling one."""
+    report, reporting = os.pipe()  # exec closes the writing end
     child = os.fork()
     if child == 0:
         try:

@@ -1,10 +1,10 @@
-"""The container from within: pid 1, which forwards signals and reaps, and the command it runs.
+"""Pid 1 of a container: sets it up, starts the command, forwards signals and reaps processes.
 
-Pid 1 makes the container with the machine's power, and gives that up before it looks at what the container
-holds: from `identity.become` on it can do what the container can, and nothing else. It then asks whether the
-container is still wanted, and only with that word runs the command.
+Pid 1 sets the container up with the machine's privileges, and drops them before it reads the container's
+files: from `identity.drop_privileges` on it can do what the container can, and nothing else. It then asks
+the shim for the go-ahead, and only with it starts the command.
 
-What fails is reported over a pipe, as numbers; the pipe is closed without a word once the command runs.
+A failure is reported over a pipe, as numbers; when the command runs, the pipe is closed without a report.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .rootfs import MountHandles, RootLayout
 from .spec import SAMPLE, Spec
 
 SPEC = b"s"  # comes with the descriptors of the spec, the streams, the network and the volumes
-READY, GO = b"r", b"g"  # what pid 1 says before it waits for the go-ahead, and the go-ahead
+READY, GO = b"r", b"g"  # pid 1 has set up the container; the shim's go-ahead
 
 
 def run(layout: RootLayout, control: socket.socket, reporting: int, *, plain: bool) -> NoReturn:
-    """Become pid 1, in a fork of the shim: in the new pid namespace, and still in the machine's others."""
+    """Run as pid 1, in a fork of the shim: in a new pid namespace, and in the machine's other namespaces."""
     code, progress = FAILED, SetupProgress()
     try:
         kernel.die_with_parent()
@@ -54,7 +54,7 @@ def run(layout: RootLayout, control: socket.socket, reporting: int, *, plain: bo
         _finish_setup(spec, trees, made, progress)
         progress.reach(IDENTITY)
         user = identity.drop_privileges(spec)
-        kernel.die_with_parent()  # a change of user has taken that back; should it have died, no word comes
+        kernel.die_with_parent()  # again: changing the user resets it; a dead shim gives no go-ahead
         control.sendall(READY)
         argv = [*spec["command"], *spec["args"]]
         if argv:  # the shim answers while the program is looked for
@@ -63,14 +63,14 @@ def run(layout: RootLayout, control: socket.socket, reporting: int, *, plain: bo
         main = ready.start() if argv else 0
         close_all_but(())
         code = _forward_to(main) if main else _pause()
-    except BaseException as error:  # nothing may be said about it in here
+    except BaseException as error:  # formatted outside: see `failures`
         with suppress(OSError):
             os.write(reporting, progress.pack(error))
     os._exit(code)
 
 
 def _build_root(layout: RootLayout, spec: Spec | None, progress: SetupProgress) -> MountHandles:
-    """Namespaces and the root, for this container or, without a spec, for any plain one."""
+    """Make the namespaces and the root, for this container or, without a spec, for any plain one."""
     progress.reach(ROOT)
     privileged = spec is not None and spec["privileged"]
     shared_ipc = spec is not None and spec["host_ipc"]
@@ -100,7 +100,10 @@ def _rehearse(handles: MountHandles) -> None:
 
 
 def _finish_setup(spec: Spec, trees: list[int], handles: MountHandles, progress: SetupProgress) -> None:
-    """The last that takes the machine's power. Names of the container are looked up only by `paths`."""
+    """The last steps that need the machine's privileges.
+
+    Paths of the container are opened by `paths` only.
+    """
     rootfs.set_sysctls(spec, progress)
     makes_devices = not spec["privileged"] and bool(identity.capabilities(spec) & identity.MKNOD)
     rootfs.mount_volumes(spec, trees, handles, progress, private=makes_devices)
@@ -117,11 +120,11 @@ def _finish_setup(spec: Spec, trees: list[int], handles: MountHandles, progress:
 
 
 def enter_workdir(spec: Spec, progress: SetupProgress) -> None:
-    """Make it if need be: as root, because the command's user may have no right to."""
+    """Change to the working directory; create it if it is missing, as root."""
     progress.reach(WORKDIR)
-    place = paths.open_or_create(spec["workdir"] or "/", directory=True)
-    os.fchdir(place)
-    os.close(place)
+    directory = paths.open_or_create(spec["workdir"] or "/", directory=True)
+    os.fchdir(directory)
+    os.close(directory)
 
 
 def _receive_spec(control: socket.socket) -> tuple[Spec, list[int]]:
@@ -135,7 +138,7 @@ def _receive_spec(control: socket.socket) -> tuple[Spec, list[int]]:
 
 
 def _wait_for_go_ahead(control: socket.socket) -> None:
-    """Whoever asked for the container may have given it up while it was made."""
+    """Exit if the start was given up while the container was set up."""
     if control.recv(1) != GO:
         os._exit(FAILED)
     control.close()
@@ -146,7 +149,7 @@ def _terminal_socket(spec: Spec, given: list[int]) -> socket.socket | None:
 
 
 def close_all_but(kept: tuple[int, ...]) -> None:
-    """Close all descriptors but these."""
+    """Close all other descriptors."""
     low = 0
     for descriptor in sorted(kept):
         if low < descriptor:  # an empty range would close everything
@@ -165,7 +168,7 @@ def _forward_to(main: int) -> int:
     while True:
         number = signal.sigwait(SIGNALS)
         if number != signal.SIGCHLD:
-            with suppress(OSError):  # it has become somebody whom the container's user may not signal
+            with suppress(OSError):  # it may have changed to a user that we may not signal
                 os.kill(main, number)
             continue
         while True:

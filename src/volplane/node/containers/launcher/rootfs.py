@@ -1,17 +1,17 @@
-"""The file system a container sees: the machine's own root below a layer of its own, and its volumes in it.
+"""The root file system of a container: an overlay over the machine's root, with the container's volumes.
 
-Two rules keep other people's volumes free. The container's mount namespace is a copy of an almost empty one,
-made once when the launcher starts, so it never holds a mount of another container, not even for a moment. And
-the volumes come in as copies taken in the machine's namespace: a copy stays a peer of its source, so that a
-driver's mounts below a `rshared` directory appear on the machine.
+Two rules keep volumes of other pods free. The container's mount namespace is a copy of an almost empty one,
+made once when the launcher starts, so it never holds a mount of another container, not even for a moment.
+And volumes are copies of mounts taken in the machine's namespace: a copy stays in the peer group of its
+source, so that a driver's mounts below a `rshared` directory appear on the machine.
 
-Between the machine's root and the container's own layer lies a third one, made once as well: the cover, which
-hides the data directory, what is temporary, and the machine's secrets.
+Between the machine's root and the container's writable layer is a third layer, also made once: the cover,
+which hides the data directory, temporary files, and the machine's secrets.
 
-There is not always a device cgroup, so it is the mounts that keep a container from the machine's disks: its
-root and its volumes have no devices (`nodev`), and only /dev has, where a container that may make device
-nodes cannot write. Mounts that reach a volume later come as the machine has them, with devices; so one that
-may make device nodes has no volume that follows the machine's mounts.
+Not every machine has a device cgroup, so mount flags keep a container from the machine's disks: its root and
+its volumes are `nodev`. Only /dev has devices, and it is read-only for a container with CAP_MKNOD. Mounts
+that propagate into a volume later have the machine's flags, which allow devices; so a container with
+CAP_MKNOD gets no volume with mount propagation.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from .failures import (
 )
 from .spec import Spec, mounts_of
 
-# Both exist in every root, and nothing is mounted on them in the empty namespace.
+# Directories of the empty namespace to mount on: both exist in every root, and nothing is mounted on them
+# there.
 WORK, COVER = "/proc", "/sys"
-# Parts of the system that some machines keep on file systems of their own. Only these: any other mount may be
-# a volume of somebody's, and holding it here would keep its disk busy.
+# System directories that may be mounts of their own. Only these are taken over: any other mount may be a
+# volume, and holding it here would keep its disk busy.
 SYSTEM = (
     "/bin", "/sbin", "/lib", "/lib64", "/usr", "/usr/local", "/opt", "/etc", "/etc/hosts", "/etc/resolv.conf",
     "/home", "/root", "/var", "/nix", "/nix/store",
 )  # fmt: skip
 _EMPTY_IN_CONTAINER = {"/tmp": 0o1777, "/var/tmp": 0o1777, "/run": 0o755}
-# Keys, passwords and other people's files: of these a container sees an empty file or directory, or nothing.
+# Keys, passwords and users' files: a container sees an empty file or directory instead, or nothing.
 SECRETS = (
     "/root", "/home",
     "/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/security/opasswd",
@@ -68,7 +69,7 @@ _IPC_SYSCTLS = tuple(
     f"kernel/{name}"
     for name in ("msgmax", "msgmnb", "msgmni", "sem", "shmall", "shmmax", "shmmni", "shm_rmid_forced")
 )
-# What containerd hides as well.
+# The same as containerd hides.
 _HIDDEN_PROC = (
     "/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
     "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
@@ -77,16 +78,16 @@ _HIDDEN_SYS = ("/sys/devices/virtual/powercap", "/sys/firmware")
 
 
 class Cover:
-    """A layer between the machine's root and a container's: what it hides, it hides from every container."""
+    """A layer between the machine's root and a container's writable layer; it hides files of the machine."""
 
     def __init__(self, directory: str, layers: list[str], exposed: list[str]) -> None:
         self.directory = directory  # a subdirectory for each layer, by number
-        self.layers = layers  # what of the system gets an overlay of its own: "/", and parts of SYSTEM
-        self.exposed = exposed  # directories inside hidden ones that are seen nevertheless, read-only
+        self.layers = layers  # directories with an overlay of their own: "/", and mounts of SYSTEM
+        self.exposed = exposed  # directories inside hidden ones that containers see nevertheless, read-only
 
 
 class RootLayout:
-    """What `prepare` made: the namespace to copy, and the covers with and without the machine's secrets."""
+    """The namespace to copy, and the covers with and without the machine's secrets."""
 
     def __init__(self, namespace: int, with_secrets: Cover | None, without: Cover | None) -> None:
         self.namespace = namespace
@@ -94,16 +95,16 @@ class RootLayout:
 
     def cover(self, *, secrets: bool) -> Cover:
         cover = self._with_secrets if secrets else self._without
-        assert cover is not None  # who could not prepare a layout starts no container
+        assert cover is not None  # without a layout, no container is started
         return cover
 
 
 def prepare_layout(hidden: Sequence[str], exposed: Sequence[str]) -> RootLayout:
-    """Make the almost empty namespace, and come back to the machine's.
+    """Make the almost empty namespace, and return to the machine's.
 
-    `hidden` is seen by no container; `exposed` is seen although it may lie where the machine's secrets do.
+    No container sees `hidden`; all see `exposed`, even inside a directory that is covered.
     """
-    me = os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)  # /proc is out of reach in between
+    me = os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)  # /proc cannot be reached in between
     home = os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me)
     system = [path for path in SYSTEM if os.path.ismount(path)]
     trees = {path: kernel.copy_tree(path, recursive=False) for path in ["/", *system]}
@@ -150,7 +151,7 @@ def _make_cover(
 
 
 def _outermost(paths: dict[str, int | None]) -> list[str]:
-    """Without those that lie inside another one."""
+    """The paths that are not inside another one."""
     chosen: list[str] = []
     for path in sorted(paths):
         if not _is_inside(path, chosen):
@@ -163,13 +164,13 @@ def _is_inside(path: str, others: Sequence[str]) -> bool:
 
 
 def _path_in_cover(cover: Cover, path: str) -> str:
-    """Where in the cover the path lies."""
+    """Where the path is in the cover."""
     layer = max((p for p in cover.layers if p == "/" or path.startswith(p + "/")), key=len)
     return f"{cover.directory}/{cover.layers.index(layer)}{path.removeprefix(layer.rstrip('/'))}"
 
 
 def _make_parents(cover: Cover, path: str) -> None:
-    """The directories around it, as the machine has them."""
+    """Create the parent directories in the cover, with the machine's modes."""
     outer = os.path.dirname(path)
     place = _path_in_cover(cover, outer) if outer not in cover.layers else ""
     if place and not os.path.isdir(place):
@@ -185,11 +186,11 @@ def _copy_mode(source: str, target: str) -> None:
 
 
 def _hide(cover: Cover, path: str, mode: int | None) -> None:
-    """Let something empty take the place of the machine's; what is not there yet stays away if it comes."""
+    """Cover a path by something empty; a path that does not exist yet stays hidden when it is created."""
     if os.path.realpath(path) != path:
         return  # only a link to somewhere else
     while not os.path.isdir(os.path.dirname(path)):
-        path = os.path.dirname(path)  # if that comes, all of it stays away
+        path = os.path.dirname(path)  # if the parent is created later, all of it stays hidden
     _make_parents(cover, path)
     place = _path_in_cover(cover, path)
     if os.path.lexists(place):
@@ -202,14 +203,14 @@ def _hide(cover: Cover, path: str, mode: int | None) -> None:
         os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         _copy_mode(path, place)
     else:
-        os.mknod(place, stat.S_IFCHR, 0)  # what overlays take for "not there"
+        os.mknod(place, stat.S_IFCHR, 0)  # a whiteout: in an overlay the file does not exist
         return
     if mode is not None:
         os.chmod(place, mode)
 
 
 def copy_sources(spec: Spec) -> list[int]:
-    """Copies of all that will be mounted, in the order of `mounts_of`; taken in the machine's namespace."""
+    """Copies of all mount sources, in the order of `mounts_of`. Call it in the machine's namespace."""
     return [_copy_source(mount) for mount in mounts_of(spec)]
 
 
@@ -222,9 +223,9 @@ def _copy_source(mount: Spec) -> int:
 
 
 def build_root(cover: Cover, *, nodev: bool) -> list[int]:
-    """Go from the empty namespace's copy into a root of our own: nothing of the old one remains.
+    """Build the container's root in the copy of the empty namespace and pivot into it.
 
-    Answers descriptors of its mounts, by which they can be changed whatever is mounted over them.
+    Return descriptors of its mounts: by them they can be changed whatever is mounted over them.
     """
     kernel.mount("tmpfs", WORK, "tmpfs", data="mode=755")
     root = f"{WORK}/root"
@@ -256,13 +257,13 @@ def _expose(path: str, target: str) -> None:
 
 def _pivot_into(root: str) -> None:
     os.chdir(root)
-    kernel.pivot_root(".", ".")  # the old root now lies on top of the new one
+    kernel.pivot_root(".", ".")  # now the old root is mounted on top of the new one
     kernel.umount(".")
     os.chdir("/")
 
 
 class MountHandles:
-    """Descriptors of mounts that every container has, taken before a volume can cover them."""
+    """Descriptors of mounts that every container has, opened before a volume can cover them."""
 
     def __init__(self, layers: list[int]) -> None:
         self.layers, self.proc, self.dev = layers, -1, -1
@@ -274,37 +275,40 @@ class MountHandles:
 
 
 def mount_proc_and_dev(handles: MountHandles, *, privileged: bool, masked: bool = True) -> None:
-    """Mount what every container has but /sys. The caller is inside the container's pid namespace."""
+    """Mount /proc and /dev. The caller is in the container's pid namespace."""
     kernel.mount("proc", "/proc", "proc", _SAFE_MOUNT_FLAGS)
     handles.proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    if not privileged:  # those get the machine's /dev as a volume
+    if not privileged:  # privileged containers get the machine's /dev as a volume
         _make_dev()
         handles.dev = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         _guard_proc(masked=masked)
 
 
 def mount_sys(*, privileged: bool, masked: bool = True) -> None:
-    """The caller is inside the container's network namespace: its interfaces are those that /sys shows."""
+    """Mount /sys. The caller is in the container's network namespace, whose interfaces /sys shows."""
     kernel.mount("sysfs", "/sys", "sysfs", _SAFE_MOUNT_FLAGS | (0 if privileged else kernel.MS_RDONLY))
     if masked and not privileged:
         _mask(_HIDDEN_SYS)
 
 
 def make_readonly(handles: MountHandles) -> None:
-    """The root, but not the volumes in it."""
+    """Make the root read-only, but not the volumes in it."""
     for layer in handles.layers:
         kernel.change_mount("", tree=layer, readonly=True)
 
 
 def make_dev_readonly(handles: MountHandles) -> None:
-    """No device node can be made where one could be used; those that are there can be used as before."""
+    """Keep the container from creating device nodes in /dev, where they would work.
+
+    Existing nodes still do.
+    """
     kernel.change_mount("", tree=handles.dev, readonly=True)
 
 
 def set_sysctls(spec: Spec, progress: SetupProgress) -> None:
-    """Only those of the container's own namespaces: any other one would change the machine.
+    """Set sysctls of the container's own namespaces; any other one would change the machine and is refused.
 
-    /proc/sys may be read-only by now, but not when it is mounted once more.
+    /proc/sys is read-only in the container, so a second, detached proc is used.
     """
     if not spec["sysctls"]:
         return
@@ -337,7 +341,7 @@ def _is_namespaced(spec: Spec, place: str) -> bool:
 def mount_volumes(
     spec: Spec, trees: list[int], handles: MountHandles, progress: SetupProgress, *, private: bool = False
 ) -> None:
-    """Mount them. `private`: none of them may follow the machine's mounts."""
+    """Mount all volumes. `private`: refuse volumes that follow the machine's mounts."""
     mounts = mounts_of(spec)
     numbers = []
     for index, (mount, tree) in enumerate(zip(mounts, trees, strict=True)):
@@ -354,7 +358,7 @@ def _make_dev() -> None:
     kernel.mount("tmpfs", "/dev", "tmpfs", kernel.MS_NOSUID | kernel.MS_NOEXEC, "mode=755,size=64k")
     for name, (major, minor) in _NODES.items():
         os.mknod(f"/dev/{name}", stat.S_IFCHR, os.makedev(major, minor))
-        os.chmod(f"/dev/{name}", 0o666)  # for every user of the container, whatever our umask
+        os.chmod(f"/dev/{name}", 0o666)  # mknod applies our umask
     for name, target in _LINKS.items():
         os.symlink(target, f"/dev/{name}")
     os.mkdir("/dev/pts")
@@ -365,10 +369,10 @@ def _make_dev() -> None:
 
 
 def _guard_proc(*, masked: bool) -> None:
-    """Settings of the whole machine are not a container's to change.
+    """Make the machine's settings in /proc read-only, and hide some files.
 
-    Not even one's whose /proc is not masked: without a user namespace its root is the machine's, and could
-    name the program that the kernel runs for a crash.
+    They are read-only even with procMount Unmasked: without a user namespace the container's root is the
+    machine's, and could set the program that the kernel runs for a crash (core_pattern).
     """
     for path in _READONLY_PROC:
         _bind(path, path, readonly=True)
@@ -395,7 +399,7 @@ def _bind(source: str, target: str, *, readonly: bool = False) -> None:
 
 
 def _mount_volume(mount: Spec, tree: int, *, nodev: bool) -> int:
-    """Mount one volume, for now as a follower of the machine's mounts; answer the mount's id."""
+    """Mount one volume, for now as a slave of the machine's mount, and return the mount's id."""
     if mount.get("readonly"):
         kernel.change_mount("", tree=tree, readonly=True, recursive=bool(mount.get("recursive")))
     kernel.change_mount(
@@ -417,7 +421,7 @@ def _mount_volume(mount: Spec, tree: int, *, nodev: bool) -> int:
 
 
 def rehearse_mount(handles: MountHandles) -> None:
-    """All of `mount_volumes` but the mount."""
+    """Run the code of `mount_volumes` without mounting anything."""
     target = paths.open_or_create("/", directory=True)
     kernel.inspect(target)
     kernel.filesystem_magic(target)
@@ -430,11 +434,11 @@ def rehearse_mount(handles: MountHandles) -> None:
 
 
 class _MountTable:
-    """What our own mount table says of the volumes, by the ids of their mounts."""
+    """Which volumes are shared, and which mounts have others below them, by mount id."""
 
     def __init__(self, shared: set[int], parents: set[int]) -> None:
         self.shared = shared
-        self.parents = parents  # those with mounts below them that are not volumes of the container
+        self.parents = parents  # mounts below which others are that are not volumes of the container
 
 
 def _read_mount_table(proc: int, volumes: set[int]) -> _MountTable:
@@ -452,8 +456,8 @@ def _set_propagation(mount: Spec, tree: int, number: int, table: _MountTable, *,
     propagation = mount.get("propagation", "private")
     if propagation == "rshared" and number not in table.shared:
         raise SetupFailure(NOT_SHARED)
-    # A tree that brought other mounts along stays a follower of the machine's: were it private, it would keep
-    # a volume mounted, and its disk busy, after the machine has unmounted it.
+    # A volume that contains other mounts stays a slave of the machine's: if it were private, it would keep
+    # them mounted, and their disks busy, after the machine has unmounted them.
     if propagation == "private" and number not in table.parents:
         kernel.change_mount("", tree=tree, propagation=kernel.MS_PRIVATE)
     elif private:

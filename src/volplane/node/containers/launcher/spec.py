@@ -1,4 +1,4 @@
-"""What a container is to be, as the node wrote it; `containers.base.ContainerSpec` as it is read here."""
+"""The spec of a container as the launcher reads it: `containers.base.ContainerSpec` in JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 Spec = dict[str, Any]
 
-_ADDED: Spec = {  # since the first version; a container that runs may have been started by that one
+_ADDED: Spec = {  # fields added since the first version: running containers may have been started by it
     "capabilities": None,
     "no_new_privs": False,
     "readonly_root": False,
@@ -17,7 +17,7 @@ _ADDED: Spec = {  # since the first version; a container that runs may have been
 }
 
 
-# Of no container: for code that is run once before it is needed. Nothing can be opened below /dev/null.
+# For rehearsals (see `Shim.rehearse`). Nothing can be opened below /dev/null.
 SAMPLE: Spec = {
     **_ADDED,
     "id": "sample",

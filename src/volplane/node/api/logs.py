@@ -1,7 +1,7 @@
-"""A container's log as `kubectl logs` wants it: a part of it, and what still comes.
+"""A container's log for `kubectl logs`: a part of it, and with follow what comes later.
 
-Its files are written by others, one whole line per write, in the format time, stream, F or P, text. Following
-them means being told by the kernel, and ends when the container has ended and its last line has been sent.
+Its files are written by the shim, whole lines in the format time, stream, F or P, text. Following uses
+inotify and ends when the container has exited and its last line has been sent.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 ContainerEnd = Coroutine[None, None, None]  # ends with the container
 
 CHUNK = 256 << 10
-LONG_AGO = 10 * 365 * 24 * 3600  # seconds; no log is older, and no date can be
-LONGEST = 1 << 20  # bytes of a line; writers split theirs long before, so a longer one is no log line
-DIGITS = 12  # of a number that somebody asks with
+LONG_AGO = 10 * 365 * 24 * 3600  # seconds; limits sinceSeconds to a valid date
+LONGEST = 1 << 20  # bytes of a line; writers split lines long before, so a longer one is damaged
+DIGITS = 12  # of a number in a request
 BLOCK = 64 << 10  # read backwards in these steps for the last lines
 
 
@@ -88,7 +88,7 @@ async def read_log(
 def _attempt(asked: LogRequest, target: ContainerTarget) -> ContainerAttempt:
     pod, record = target.worker.pod, target.record
     if asked.previous:
-        # While the next attempt is held back, the one that ended is still the current one.
+        # During a back-off the attempt that has exited is still the current one.
         found = record.current if record.waiting is not None else record.previous
         if found is None or found.running:
             raise KubeletApiError(
@@ -104,7 +104,7 @@ def _attempt(asked: LogRequest, target: ContainerTarget) -> ContainerAttempt:
 
 
 async def _wait_for_end(target: ContainerTarget, attempt: ContainerAttempt) -> None:
-    """Until this attempt no longer writes."""
+    """Wait until this attempt has exited."""
     if not attempt.running:
         return
     try:
@@ -119,11 +119,11 @@ class _LogReader:
     def __init__(self, asked: LogRequest, path: str, host: Host) -> None:
         self._asked, self._path, self._host = asked, path, host
         self._left = asked.limit
-        self._rest = b""  # a line that is not complete yet
-        self._fresh = True  # the next text begins a line
+        self._rest = b""  # an incomplete line
+        self._fresh = True  # the next text starts a line
 
     async def read(self, end: ContainerEnd | None) -> AsyncGenerator[bytes, None]:
-        """With an `end`, the log is followed until then."""
+        """Read the log; with `end`, follow it until then."""
         files = LogFiles(self._path, follow=end is not None)
         await self._host.call(files.open, self._asked.tail, self._asked.since)
         try:
@@ -131,7 +131,7 @@ class _LogReader:
                 yield piece
         finally:
             if end is not None:
-                end.close()  # in case nobody ever came to await it
+                end.close()  # it may never have been awaited
             files.close()
 
     async def _read_available(self, files: LogFiles) -> AsyncGenerator[bytes, None]:
@@ -147,7 +147,7 @@ class _LogReader:
             watch.add(os.path.dirname(self._path), inotify.MODIFY | inotify.CREATE)
             try:
                 while True:
-                    over = ending.done()  # seen before the last look, so that nothing is missed after it
+                    over = ending.done()  # checked before the last read, so that no line is missed
                     async for piece in self._read_available(files):
                         yield piece
                     if over or self._left == 0:
@@ -165,7 +165,7 @@ class _LogReader:
     def _format(self, data: bytes) -> bytes:
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
-        if len(self._rest) > LONGEST:  # shown as it is, or it would fill the memory
+        if len(self._rest) > LONGEST:  # sent as it is, to limit memory
             lines.append(self._rest)
             self._rest = b""
         piece = b"".join(self._texts(lines))

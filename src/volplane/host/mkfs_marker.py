@@ -65,7 +65,7 @@ def _marker_bytes(size: int) -> bytes:
 
 @contextmanager
 def _open_synchronous(device: str, flags: int = 0) -> Iterator[tuple[int, int]]:
-    """Open with O_DSYNC: the marker must be on the disk before mkfs starts, and gone before user data comes."""
+    """Open with O_DSYNC: the marker must be on disk before mkfs starts, and gone before user data comes."""
     descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC | os.O_DSYNC | flags)
     try:
         yield descriptor, os.lseek(descriptor, 0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""A container's environment: from config maps, secrets, the pod, and values that refer to each other."""
+"""A container's environment: from ConfigMaps, Secrets, the pod, and values that refer to each other."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ T = TypeVar("T", ConfigMap, Secret)
 
 
 class ContainerConfigError(Exception):
-    """The container cannot be made as it is described; the text is for the user."""
+    """The container's description is not valid; the text is shown to the user."""
 
-    reason = "CreateContainerConfigError"  # why the container waits
+    reason = "CreateContainerConfigError"  # of the waiting container
 
 
 class ContainerCreateError(ContainerConfigError):
-    """What is described is clear, but this node cannot do it."""
+    """The description is valid, but this node cannot create the container."""
 
     reason = "CreateContainerError"
 
 
 class Environment:
-    """Reads each config map and secret once per container."""
+    """Reads each ConfigMap and Secret once per container."""
 
     def __init__(
         self, client: Client, pod: Pod, container: Container, allocatable: Mapping[str, str]
@@ -38,7 +38,10 @@ class Environment:
         self._secrets: dict[str, Secret | None] = {}
 
     async def build(self, cluster: Mapping[str, str]) -> dict[str, str]:
-        """`cluster`: where the API server is. What the container says itself comes last and wins."""
+        """All variables.
+
+        `cluster`: the API server's address. The container's own variables take precedence.
+        """
         made = dict(cluster)
         try:
             made |= await self._from_sources()

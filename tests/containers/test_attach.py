@@ -22,7 +22,7 @@ class Ear:
     def __init__(self, attached: Any) -> None:
         self.attached = attached
         self.text = {"stdout": b"", "stderr": b""}
-        self._heard = attached.listen()
+        self._heard = attached.read_output()
 
     async def until(self, wanted: bytes, stream: str = "stdout") -> None:
         async with asyncio.timeout(PATIENCE):

@@ -131,7 +131,7 @@ async def test_a_start_that_is_given_up_without_descriptors_keeps_its_id(
             await asyncio.wait({cancelling}, timeout=0.2)
         with pytest.raises(StartFailed, match="was cancelled"):
             await starting
-        assert await runtime.starts() == ["one"]
+        assert await runtime.unfinished_starts() == ["one"]
         assert not cancelling.done()
         disk.thaw()
         async with asyncio.timeout(20):
@@ -186,7 +186,7 @@ async def test_a_container_whose_record_is_damaged_keeps_its_id_until_it_is_gone
     os.truncate(directory / "container.json", 20)
     async with room.emptied() as runtime:
         assert await runtime.states() == []
-        assert await runtime.starts() == ["one"]
+        assert await runtime.unfinished_starts() == ["one"]
         assert start_time(waiting)  # its volume is not free
         removing = asyncio.create_task(runtime.remove("one"))
         await asyncio.wait({removing}, timeout=0.2)
@@ -283,7 +283,7 @@ async def test_a_start_whose_record_cannot_be_written_is_over_only_when_its_proc
         os.close(os.open(record, os.O_RDONLY | os.O_NONBLOCK))
         await asyncio.wait({starting}, timeout=0.3)
         assert not starting.done()  # its volumes are not free
-        assert await runtime.starts() == ["one"]
+        assert await runtime.unfinished_starts() == ["one"]
         disk.thaw()
         async with asyncio.timeout(20):
             with pytest.raises(StartFailed, match="Broken pipe"):
@@ -305,7 +305,7 @@ async def test_a_copy_beside_a_container_does_not_replace_it_and_is_left_alone(r
     async with room.emptied() as runtime:
         (state,) = await runtime.states()
         assert (state.id, state.running, state.pid) == ("one", True, pid)
-        assert await runtime.starts() == []
+        assert await runtime.unfinished_starts() == []
         stopped = await runtime.stop("one", 0)
         assert stopped.exit_code == 137
     assert not start_time(pid)

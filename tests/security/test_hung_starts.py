@@ -153,7 +153,7 @@ async def test_a_start_that_is_given_up_never_runs(
         start = await stuck(room)
         with pytest.raises(StartFailed, match=r"did not start within 0\.5 s"):
             await starting
-        assert await runtime.starts() == ["one"]
+        assert await runtime.unfinished_starts() == ["one"]
         removing = asyncio.create_task(runtime.remove("one"))
         await asyncio.wait({removing}, timeout=0.2)
         assert not removing.done()  # its volumes are not free
@@ -161,7 +161,7 @@ async def test_a_start_that_is_given_up_never_runs(
         disk.thaw()
         async with asyncio.timeout(20):
             await removing
-        assert await runtime.starts() == []
+        assert await runtime.unfinished_starts() == []
         await is_quiet(room, start)
     assert not disk.holds("ran")
 
@@ -219,7 +219,7 @@ async def test_a_restarted_node_ends_a_start_that_hangs(
         await starting
     async with room.emptied() as runtime:
         assert await runtime.states() == []  # it neither runs nor keeps the node from starting
-        assert await runtime.starts() == ["one"]
+        assert await runtime.unfinished_starts() == ["one"]
         disk.thaw()
         async with asyncio.timeout(20):
             await runtime.cancel_start("one")

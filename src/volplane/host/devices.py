@@ -177,7 +177,7 @@ def loops_below(directory: str) -> dict[str, str]:
     directory = os.path.realpath(directory)
     bound = {device: file.removesuffix(DELETED) for device, file in loops().items()}
     found = {device: file for device, file in bound.items() if file.startswith(f"{directory}/")}
-    # Open only devices that may be ours: while one is open, nobody can detach it.
+    # Open only devices that may be ours: while one is open, it cannot be detached.
     others = {device: os.path.basename(file) for device, file in bound.items() if device not in found}
     if not others:
         return found

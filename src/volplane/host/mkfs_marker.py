@@ -1,6 +1,6 @@
 """A marker on a device while a file system is being made there.
 
-An interrupted mkfs leaves data that cannot be told from user data, and such a disk would never be formatted
+An interrupted mkfs leaves data that looks like user data, and such a disk would never be formatted
 again. So a marker is written first, where no mkfs writes, and removed before the file system can be mounted.
 Where the marker is, data that is not a file system may be overwritten. Every mkfs writes its superblock
 last, so a file system that is recognised counts, with or without the marker.

@@ -215,7 +215,7 @@ async def _run_attach(channels: Channels, attached: AttachSession, *, once: bool
 
 
 async def _send_output(channels: Channels, attached: AttachSession) -> None:
-    async for stream, data in attached.listen():
+    async for stream, data in attached.read_output():
         await (channels.stdout(data) if stream == "stdout" else channels.stderr(data))
 
 

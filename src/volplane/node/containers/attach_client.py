@@ -55,7 +55,7 @@ class AttachConnection:
             raise
         return connection
 
-    async def listen(self) -> AsyncIterator[tuple[str, bytes]]:
+    async def read_output(self) -> AsyncIterator[tuple[str, bytes]]:
         while message := await self._receive():
             yield _STREAMS[message[0]], message[1:]
 
@@ -85,7 +85,7 @@ class AttachConnection:
                 self._socket.send(message)
             except BlockingIOError:
                 await wait_writable(self._socket.fileno())
-            except ConnectionError:  # the container has exited; `listen` ends, too
+            except ConnectionError:  # the container has exited; `read_output` ends, too
                 return
             else:
                 return

@@ -155,7 +155,7 @@ class ExecSession(Protocol):
 class AttachSession(Protocol):
     """An attached client: receives a container's output from now on and may write to its input."""
 
-    def listen(self) -> AsyncIterator[tuple[str, bytes]]:
+    def read_output(self) -> AsyncIterator[tuple[str, bytes]]:
         """("stdout" or "stderr", data), until the container has ended."""
         ...
 
@@ -173,7 +173,7 @@ class Runtime(Protocol):
         """Start a container; one with this id that exists already is left as it is. Raises StartFailed."""
         ...
 
-    async def starts(self) -> list[str]:
+    async def unfinished_starts(self) -> list[str]:
         """The ids of containers whose start is unfinished, including starts that were given up."""
         ...
 

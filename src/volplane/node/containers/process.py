@@ -240,7 +240,7 @@ class ProcessRuntime:
             await asyncio.sleep(LOCK_POLL_INTERVAL)  # locked by a shim that has not written start.json yet
         return left
 
-    async def starts(self) -> list[str]:
+    async def unfinished_starts(self) -> list[str]:
         await self._adopt()
         under_way = {**self._starting, **self._ending}
         return [id for id, task in under_way.items() if not task.done()]

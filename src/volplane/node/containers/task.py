@@ -207,7 +207,7 @@ class TaskRuntime:
         self._containers[spec.id] = container
         return container.state
 
-    async def starts(self) -> list[str]:
+    async def unfinished_starts(self) -> list[str]:
         return []  # a task starts at once
 
     async def cancel_start(self, id: str) -> None:

@@ -332,7 +332,7 @@ class ContainerLoop:
             probing = asyncio.create_task(probes, name=f"probes of {self.id}")
         try:
             state = await self.deps.runtimes.wait(self.id)
-        except ContainerError:  # its files were removed by somebody else
+        except ContainerError:  # its files were removed from outside
             state = None
         finally:
             if probing is not None:

@@ -94,7 +94,7 @@ class PodManager:
 
     async def _find_orphans(self) -> None:
         runtimes, site = self.deps.containers.runtimes, self.deps.volumes.context
-        ids = [*(state.id for state in await runtimes.states()), *await runtimes.starts()]
+        ids = [*(state.id for state in await runtimes.states()), *await runtimes.unfinished_starts()]
         running = {parse_container_id(id)[0] for id in ids}
         directories = await pod_directories(site.host, site.paths)
         logs = await log_directories(site.host, site.paths)

@@ -63,12 +63,12 @@ class Runtimes:
         runtime: Runtime = self._tasks if self.is_builtin(spec) else self._processes
         return await runtime.start(spec)
 
-    async def starts(self) -> list[str]:
-        return [*await self._tasks.starts(), *await self._processes.starts()]
+    async def unfinished_starts(self) -> list[str]:
+        return [*await self._tasks.unfinished_starts(), *await self._processes.unfinished_starts()]
 
     async def cancel_starts(self, pod: str) -> None:
         """Cancel all unfinished starts of this pod; afterwards none of them can run a command."""
-        for id in await self.starts():
+        for id in await self.unfinished_starts():
             if id.startswith(f"{pod}_"):
                 await self._processes.cancel_start(id)
 

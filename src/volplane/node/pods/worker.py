@@ -3,7 +3,7 @@
 A worker lives as long as its pod is known here. Other components rely on the order of the stop: the
 containers exit, the status is written, the volumes are unmounted, and only when nothing is mounted any more
 is the pod removed from the API. When the node itself stops (`suspend`), containers and mounts go but the API
-is not told, so that the next start finds the pod as it was and runs it again.
+is not changed, so that the next start finds the pod as it was and runs it again.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _TIOCSPTLCK, _TIOCGPTPEER = 0x40045431, 0x5441
 _MULTIPLEXER = os.makedev(5, 2)
 
 
-class Command:
+class PreparedCommand:
     """A program that was found, and all that it is started with."""
 
     def __init__(self, program: str, argv: list[str], env: dict[str, str], stdio: list[int]) -> None:
@@ -56,7 +56,7 @@ def prepare(
     stdio: list[int],
     terminal_socket: socket.socket | None,
     progress: SetupProgress,
-) -> Command:
+) -> PreparedCommand:
     """Find the program and its environment. It will get the streams `stdio`, or a terminal.
 
     With `terminal_socket`, a terminal is opened and its master end is sent over that socket.
@@ -67,7 +67,7 @@ def prepare(
         stdio = [_open_terminal(terminal_socket)]
         env = {"TERM": "xterm", **env}
     progress.reach(PROGRAM)
-    return Command(_find_program(argv[0], env["PATH"]), argv, env, stdio)
+    return PreparedCommand(_find_program(argv[0], env["PATH"]), argv, env, stdio)
 
 
 def build_environment(spec: Spec, user: ContainerProcessUser) -> dict[str, str]:

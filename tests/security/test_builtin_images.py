@@ -323,7 +323,7 @@ async def test_a_sidecar_whose_account_loses_a_right_is_asked_to_end(right: str)
             assert (client.cache(Secret) is w.caches.get(Secret)) is (resource == "secrets")
             role = await admin.get(ClusterRole, "r")
             await admin.update(structs.replace(role, rules=(rule,)))  # the one that it does not need
-            await until(lambda: lost(may("get", "configmaps")))
+            await until(lambda: is_lost(may("get", "configmaps")))
             await asyncio.sleep(0)
             assert not at.stop.is_set()
             await admin.delete(ClusterRoleBinding, "r")
@@ -332,7 +332,7 @@ async def test_a_sidecar_whose_account_loses_a_right_is_asked_to_end(right: str)
         assert not w.core.rbac.on_change
 
 
-async def lost(right: Awaitable[bool]) -> bool:
+async def is_lost(right: Awaitable[bool]) -> bool:
     return not await right
 
 

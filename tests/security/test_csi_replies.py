@@ -90,7 +90,7 @@ async def raw_driver(
         await server.stop(0)
 
 
-async def called(channel: CsiChannel, method: str) -> None:
+async def call_method(channel: CsiChannel, method: str) -> None:
     if not METHODS[method].streams:
         await channel.call(method, METHODS[method].request())
         return
@@ -104,7 +104,7 @@ async def test_a_reply_that_cannot_be_decoded_is_an_error_of_every_call(tmp_path
         raw.reply = UNDECODABLE[name]
         for method in METHODS:
             with pytest.raises(BadReply, match=f"{method}: the reply") as failed:
-                await called(channel, method)
+                await call_method(channel, method)
             assert failed.value.code is Code.INTERNAL
 
 
@@ -155,14 +155,14 @@ def _number(value: int) -> bytes:
 # --- types
 
 
-def _mistyped(message: type[Message]) -> Iterator[tuple[str, bytes]]:
+def _list_mistyped(message: type[Message]) -> Iterator[tuple[str, bytes]]:
     for field in message.DESCRIPTOR.fields:
         is_number = field.type in (field.TYPE_INT32, field.TYPE_INT64, field.TYPE_BOOL, field.TYPE_ENUM)
         wrong = 1 if is_number else 5  # eight bytes, four bytes: no field of these messages is that
         yield field.name, _number(field.number << 3 | wrong) + bytes(8 if wrong == 1 else 4)
 
 
-MISTYPED = [(name, *case) for name in UNARY for case in _mistyped(METHODS[name].reply)]
+MISTYPED = [(name, *case) for name in UNARY for case in _list_mistyped(METHODS[name].reply)]
 
 
 @pytest.mark.parametrize(("method", "field", "data"), MISTYPED, ids=lambda value: str(value)[:40])

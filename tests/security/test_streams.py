@@ -74,7 +74,7 @@ def test_a_data_frame_is_handed_on_as_it_comes() -> None:
 
 
 @asynccontextmanager
-async def upgraded(handler: Any) -> AsyncIterator[tuple[Stream, HttpServer]]:
+async def open_upgraded(handler: Any) -> AsyncIterator[tuple[Stream, HttpServer]]:
     """The client's end of a connection that `handler` takes over."""
     server = await serve(handler)
     http = HttpClient(f"http://127.0.0.1:{server.port}")
@@ -99,7 +99,7 @@ async def test_streams_that_are_opened_and_reset_do_not_pile_up() -> None:
         return Upgraded()
 
     encoder = frames.Encoder()
-    async with asyncio.timeout(30), upgraded(handler) as (stream, _):
+    async with asyncio.timeout(30), open_upgraded(handler) as (stream, _):
         for id in range(1, 2 * 3000, 2):
             stream.write_nowait(encoder.open(id, {"streamtype": "data"}) + frames.reset(id, frames.CANCEL))
         stream.write_nowait(frames.ping(1))
@@ -120,7 +120,7 @@ async def test_a_port_forward_keeps_few_streams_without_their_other_half() -> No
         await portforward._serve(await request.upgrade({"Upgrade": "SPDY/3.1"}), dial)
         return Upgraded()
 
-    async with asyncio.timeout(30), upgraded(handler) as (stream, _), session.client(stream) as made:
+    async with asyncio.timeout(30), open_upgraded(handler) as (stream, _), session.client(stream) as made:
         channels = [
             await made.open({"streamtype": "data", "port": "80", "requestid": str(number)})
             for number in range(portforward.MAX_UNPAIRED + 10)
@@ -148,7 +148,7 @@ async def test_what_a_peer_does_not_read_is_not_gathered() -> None:
             written += 65536
         return Upgraded()
 
-    async with asyncio.timeout(30), upgraded(handler):
+    async with asyncio.timeout(30), open_upgraded(handler):
         await blocked.wait()
     assert written < 64 << 20  # what the kernel holds, and a little of ours
 

@@ -1,4 +1,4 @@
-"""Built-in images lend nobody their power: the cloud account, mounts of the machine, the API server."""
+"""Built-in images do not lend their privileges: the cloud account, the machine's mounts, the API server."""
 
 from __future__ import annotations
 

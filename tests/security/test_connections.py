@@ -1,4 +1,4 @@
-"""Connections: those of nobody make room for others, and no client may keep the server waiting."""
+"""Connections: unauthenticated ones are dropped first, and no client can block the server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KNOWN = b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer x\r\n\r\n"
 
 
 class Handler:
-    """Knows whoever shows a token; answers with what it was asked."""
+    """Authenticates clients with a token, and echoes the request."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -114,7 +114,7 @@ async def test_connections_of_nobody_are_dropped_oldest_first() -> None:
         wires(server, MOST // 4) as first,
     ):
         assert await ask(first[0], KNOWN) == 200
-        assert await ask(first[1], GET) == 200  # who has only asked is still nobody
+        assert await ask(first[1], GET) == 200  # a request without a token does not authenticate
         async with wires(server, MOST // 2) as later:
             assert await ask(later[-1], GET) == 200
             async with asyncio.timeout(10):
@@ -279,7 +279,7 @@ async def test_a_line_without_end_is_refused_before_it_fills_the_memory(endless:
     async with serving(Handler(), ServerLimits()) as server, wires(server, 1) as (wire,):
         wire[1].write(endless)
         sent = 0
-        with suppress(ConnectionError):  # whoever goes on sending may not hear why
+        with suppress(ConnectionError):  # a client that goes on sending may not get the response
             while sent < 20_000_000 and not wire[0].at_eof():
                 wire[1].write(b"a" * 50_000)
                 sent += 50_000

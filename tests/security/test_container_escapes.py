@@ -1,4 +1,4 @@
-"""Traps in a container's root: whoever springs one has no more power than the container itself.
+"""Traps in a container's root: a process that triggers one has only the container's privileges.
 
 Each trap lies where something that makes or enters the container might look: a library that the C library
 loads for a user's name, a codec for a traceback, a pipe in the place of a device. It comes as a volume, so
@@ -97,7 +97,7 @@ class Trapped:
         return self.room.spec(*command, mounts=tuple(self.mounts), **more)
 
     def sprung(self) -> list[int]:
-        """The capabilities of everybody who has sprung a trap; -1 for one whom /proc does not show."""
+        """The capabilities of the processes that triggered a trap; -1 if /proc does not show them."""
         path = self.mark / "sprung"
         lines = path.read_text().splitlines() if path.exists() else []
         return [int(line.split()[1], 16) if line.startswith("CapEff") else -1 for line in lines]
@@ -226,7 +226,7 @@ def plant_gconv(trapped: Trapped, library: bytes) -> None:
 
 
 def plant_locale(trapped: Trapped, library: bytes) -> None:
-    """A reader of these would be held up for ever."""
+    """Reading these would block for ever."""
     for path in ("/usr/lib/locale/locale-archive", "/usr/lib/locale/C.utf8/LC_MESSAGES/SYS_LC_MESSAGES"):
         trapped.special(path, os.mkfifo)
     trapped.special("/usr/share/locale/locale.alias", os.mkfifo)

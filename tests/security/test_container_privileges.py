@@ -1,4 +1,4 @@
-"""What a container's spec says about its privileges is what its command has, no more and no less."""
+"""A container's command has exactly the privileges of its spec."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def status_of(text: str) -> dict[str, str]:
 
 
 async def run(room: RuntimeEnv, script: str, **more: Any) -> list[str]:
-    """What a script says, in a container and in one that is entered; both have to say the same."""
+    """The output of a script as the container's command and by exec; both must be equal."""
     async with room.temporary_runtime() as runtime:
         await runtime.start(room.shell(f"({script}) 2>&1", **more))
         await runtime.wait("one")

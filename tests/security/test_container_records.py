@@ -56,7 +56,7 @@ def disk(room: RuntimeEnv) -> Iterator[Disk]:
 
 @contextmanager
 def no_descriptors() -> Iterator[None]:
-    """Nothing can be opened; what is open stays so."""
+    """Leave this process no descriptors: nothing more can be opened."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:

@@ -60,7 +60,7 @@ NAMESPACE = "default"
 
 
 class Acknowledged(Struct, frozen=True):
-    """What somebody was told to be done, before a moment."""
+    """Writes that were acknowledged before a moment."""
 
     counters: dict[str, int]  # by name: the highest number that was written
     deleted: frozenset[str]
@@ -73,7 +73,7 @@ class Crash(Struct, frozen=True):
 
 
 class Load:
-    """People who write objects, and pods that come and go with their disks."""
+    """Clients that write objects, and pods with disks that are created and deleted."""
 
     def __init__(self, client: Client, outside: Path) -> None:
         self._client, self._outside = client, outside

@@ -109,7 +109,7 @@ async def test_a_reply_that_cannot_be_decoded_is_an_error_of_every_call(tmp_path
 
 
 def test_what_a_driver_did_that_sends_such_a_reply_is_not_known() -> None:
-    """It said OK: a volume may exist. A driver's own INTERNAL would mean that there is none."""
+    """The call returned OK, so a volume may exist. INTERNAL from the driver would mean that there is none."""
     assert classify(BadReply("x")) is CallOutcome.UNCERTAIN
     assert classify_provisioning(BadReply("x")) is ProvisioningOutcome.BACKGROUND
     assert classify(CallError(Code.INTERNAL, "x")) is CallOutcome.FINAL
@@ -122,7 +122,7 @@ def test_what_a_driver_did_that_sends_such_a_reply_is_not_known() -> None:
 async def test_a_reply_that_is_too_large_is_an_error(tmp_path: Path, method: str) -> None:
     async with raw_driver(tmp_path) as (raw, path), CsiChannel(path) as channel:
         for size in (LARGEST_REPLY + 1, LARGEST_LIST + 1):
-            raw.reply = b"\xfa\x07" + _number(size) + bytes(size)  # a field that nobody knows
+            raw.reply = b"\xfa\x07" + _number(size) + bytes(size)  # an unknown field
             with pytest.raises(BadReply) as failed:
                 await channel.call(method, METHODS[method].request())
             assert classify_provisioning(failed.value) is ProvisioningOutcome.BACKGROUND

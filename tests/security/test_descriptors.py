@@ -124,7 +124,7 @@ def test_pods_are_refused_before_descriptors_run_out_and_taken_again_when_there_
         assert "OutOfFileDescriptors" in up.kubectl("get", "pod", refused[0])
         up.describe("pod", refused[0], "OutOfFileDescriptors", f"of {limit} file descriptors")
 
-        # What runs goes on, and can still be spoken to.
+        # Running pods go on, and exec and logs work.
         inside = up.kubectl("exec", running[0], "--", "sh", "-c", "ulimit -Sn")
         assert int(inside) == LOW  # what `up` itself was started with
         assert up.kubectl("logs", running[0]) == ""

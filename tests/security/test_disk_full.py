@@ -1,4 +1,4 @@
-"""A full disk ends nothing: writes fail in words, deletes work, and all goes on when there is space."""
+"""A full disk: writes fail with a clear error, deletes work, and everything continues when there is space."""
 
 from __future__ import annotations
 

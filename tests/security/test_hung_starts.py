@@ -29,7 +29,7 @@ LOOKS = 20
 
 
 class Disk:
-    """A file system that can be frozen: whoever writes to it waits in the kernel until it is thawed."""
+    """A file system that can be frozen: writers block in the kernel until it is thawed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -74,7 +74,7 @@ def made_disk(directory: Path) -> Iterator[Disk]:
 
 
 def let_go(device: str, file: str) -> None:
-    """Whoever makes a mount namespace at this moment holds every disk of the machine for an instant."""
+    """Retry: a process that creates a mount namespace holds all disks of the machine for a moment."""
     for _ in range(500):
         with suppress(devices.DeviceBusy):
             devices.loop_detach(device, file)
@@ -113,7 +113,7 @@ async def wait_until_stuck(room: RuntimeEnv, id: str = "one") -> records.StartRe
 
 
 async def wait_until_stuck_in(directory: str) -> records.StartRecord:
-    looks = 0  # at which it waited: everybody does so for a moment now and then
+    looks = 0  # consecutive checks at which it was blocked: every process is for a moment
     async with asyncio.timeout(30):
         while True:
             found = records.find_unfinished(directory)
@@ -275,7 +275,7 @@ async def test_a_container_that_hangs_in_its_start_is_not_running_and_its_pod_ca
                 return not role.runtimes._processes._starting  # type: ignore[attr-defined]
 
             await until(is_start_cancelled)
-            assert await here.phase() == "Pending"  # nobody says that its volumes are free
+            assert await here.phase() == "Pending"  # its volumes are not reported as free
             assert start_time(pid)
             disk.thaw()
             await here.wait_for_phase("gone")

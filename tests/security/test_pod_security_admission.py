@@ -1,4 +1,4 @@
-"""Pod Security admission: every check of the standard, the labels of a namespace, and what a user is told."""
+"""Pod Security admission: every check of the standards, the labels of a namespace, and the messages."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ BASELINE = {
         'hostProcess (pod and container "c" must not set securityContext.windowsOptions.hostProcess=true)',
     ),
 }
-# What the restricted level says in other words than the baseline level, as (spec, baseline, restricted).
+# Checks with different messages in the restricted and the baseline level, as (spec, baseline, restricted).
 BOTH = {
     "capabilities": (
         pod(containers=[safe(capabilities={"add": ["NET_ADMIN", "CAP_CHOWN"], "drop": ["ALL"]})]),

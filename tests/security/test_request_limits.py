@@ -1,4 +1,4 @@
-"""One request takes neither the memory nor the time of all others: each here is hostile, at the limits.
+"""Hostile requests at the documented limits: none takes much memory, and none blocks the event loop.
 
 Every case is sent to a real server on SQLite whose loop is measured. What counts is the CPU time that the
 loop's thread spends in one callback (see `tests.support.event_loop_probe`).
@@ -235,7 +235,7 @@ def test_a_question_stalls_nobody(server: MeasuredServer, query: str) -> None:
 
 
 def test_many_unknown_fields_are_told_in_few_warnings(server: MeasuredServer) -> None:
-    """A header each: more than a hundred, and Python's own client refuses the answer."""
+    """Each warning is a header, and Python's own HTTP client refuses more than a hundred."""
     got = request_measured(server, "POST", f"{MAPS}?dryRun=All", {**with_name("n"), **many(1000)})
     assert got.status == 201
 
@@ -247,7 +247,7 @@ def test_a_long_list_is_made_in_turns(server: MeasuredServer, form: str) -> None
     assert request_measured(server, "GET", f"{NAMESPACE}limitranges", accept=form).status == 200
 
 
-# Kinds of somebody's own
+# Custom resources
 
 
 def definition(plural: str, spec: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Security contexts: what is accepted, what a container gets, what a node refuses, what the kernel does."""
+"""Security contexts: validation, what a container gets, what a node refuses, and what the kernel enforces."""
 
 from __future__ import annotations
 
@@ -466,7 +466,7 @@ async def test_built_in_images_run_whatever_limits_their_manifests_ask_for() -> 
         await here.wait_until_ready()
 
 
-# --- what the kernel says of a running container
+# --- what the kernel reports of a running container
 
 STATUS = "grep -E '^(Uid|Groups|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status"
 

@@ -60,7 +60,7 @@ def test_headers_that_unpack_into_much_end_the_session(block: bytes) -> None:
 
 
 def test_a_data_frame_is_handed_on_as_it_comes() -> None:
-    """It may announce 16 MiB, of which nobody waits for the last."""
+    """A frame may announce 16 MiB; its data is passed on before all of it has arrived."""
     decoder = frames.Decoder()
     announced = struct.pack("!II", 1, frames.FIN << 24 | 0xFFFFFF)
     assert list(decoder.feed(announced + b"abc")) == [frames.Data(1, b"abc")]
@@ -94,7 +94,7 @@ async def test_streams_that_are_opened_and_reset_do_not_pile_up() -> None:
     async def handler(request: Request) -> Upgraded:
         below: ByteStream = await request.upgrade({"Upgrade": "SPDY/3.1"})
         made = session.SpdySession(below, first_id=2)
-        await made._run()  # nobody takes what comes
+        await made._run()  # no reader
         waiting.append(made._incoming.qsize())
         return Upgraded()
 
@@ -255,7 +255,7 @@ async def test_a_port_forward_refuses_ports_that_cannot_be(query: str) -> None:
 
 
 async def test_a_host_port_hands_on_a_bounded_number_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each takes two descriptors of the node's process, and whoever connects is known to nobody."""
+    """Each takes two descriptors of the node's process, and the clients are not authenticated."""
     monkeypatch.setattr(relay, "DESCRIPTOR_SHARE", 1 << 30)
     behind = await asyncio.start_server(_echo, "127.0.0.1", 0)
     port = behind.sockets[0].getsockname()[1]

@@ -1,4 +1,4 @@
-"""A Node that somebody has written nonsense into says the truth again: at once, or when its node starts."""
+"""A Node object with wrong status fields is corrected, at once or when its node starts."""
 
 from __future__ import annotations
 

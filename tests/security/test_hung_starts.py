@@ -261,7 +261,7 @@ async def test_a_container_that_hangs_in_its_start_is_not_running_and_its_pod_ca
             }
             volume = {"name": "disk", "hostPath": {"path": str(disk.path)}}
             await here.pod(containers=[shell], volumes=[volume])
-            (id,) = await until(role.runtimes.starts)
+            (id,) = await until(role.runtimes.unfinished_starts)
             pid = (await wait_until_stuck_in(here.paths.real(f"{here.paths.containers}/{id}"))).pid
             pod = await here.client.get(Pod, "app", "default")
             assert pod.status.phase == "Pending"

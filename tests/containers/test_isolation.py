@@ -186,6 +186,20 @@ async def test_later_mounts_of_the_machine_appear_inside_as_asked(
         mounts.unmount(inner)
 
 
+async def test_a_volume_with_another_volume_in_it_does_not_follow_the_machine(room: Any) -> None:
+    outer, inner = directory(room.path, "outer"), directory(room.path, "inner")
+    mounts.make_shared(outer)
+    later = directory(outer, "later")
+    volumes = (Mount(inner, "/host/nested"), Mount(outer, "/host"))
+    async with room.temporary_runtime() as runtime:
+        await runtime.start(room.spec("sleep", "1000", mounts=volumes))
+        mounts.mount("none", later, "tmpfs", [])
+        table = (await room.run_in(runtime, "one", "cat", "/proc/mounts"))[1]
+        assert "/host/nested" in table
+        assert "/host/later" not in table
+        mounts.unmount(later)
+
+
 @pytest.mark.parametrize(("propagation", "seen"), [("rslave", False), ("rshared", True)])
 async def test_mounts_made_inside_appear_on_the_machine_as_asked(
     room: Any, propagation: Any, seen: bool

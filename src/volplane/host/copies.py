@@ -60,33 +60,33 @@ def reflink(old: int, new: int) -> bool:
 def _copy_data(old: int, new: int, report: ProgressCallback) -> None:
     total, done = max(1, os.fstat(old).st_blocks * 512), 0
     for start, end in extents(old):
-        for place in range(start, end, _CHUNK):
-            done += _copy_range(old, new, place, min(_CHUNK, end - place))
+        for offset in range(start, end, _CHUNK):
+            done += _copy_range(old, new, offset, min(_CHUNK, end - offset))
             report(min(99, done * 100 // total))
 
 
-def _copy_range(old: int, new: int, place: int, length: int) -> int:
+def _copy_range(old: int, new: int, offset: int, length: int) -> int:
     left = length
     while left:
-        copied = os.copy_file_range(old, new, left, place, place)
+        copied = os.copy_file_range(old, new, left, offset, offset)
         if not copied:  # the source ends here
             break
-        place, left = place + copied, left - copied
+        offset, left = offset + copied, left - copied
     return length - left
 
 
 def extents(file: int) -> Iterator[tuple[int, int]]:
     """(start, end) of each part with data; everything else reads as zeros."""
-    place = 0
+    offset = 0
     while True:
         try:
-            start = os.lseek(file, place, os.SEEK_DATA)
+            start = os.lseek(file, offset, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return
             raise
-        place = os.lseek(file, start, os.SEEK_HOLE)
-        yield start, place
+        offset = os.lseek(file, start, os.SEEK_HOLE)
+        yield start, offset
 
 
 def count_allocated_bytes(path: str) -> int:

@@ -134,16 +134,16 @@ class MountTable:
 
     def siblings(self, path: str) -> list[str]:
         """Other mount points of the directory mounted at `path`, or of one inside it."""
-        mine = self.at(path)
-        if mine is None:
+        own = self.at(path)
+        if own is None:
             return []
-        inside = mine.root.rstrip("/") + "/"
+        inside = own.root.rstrip("/") + "/"
         return [
             e.target
-            for e in self.filter_lines(f" {mine.device} ")
-            if e.device == mine.device
-            and e.target != mine.target
-            and (e.root == mine.root or e.root.startswith(inside))
+            for e in self.filter_lines(f" {own.device} ")
+            if e.device == own.device
+            and e.target != own.target
+            and (e.root == own.root or e.root.startswith(inside))
         ]
 
 

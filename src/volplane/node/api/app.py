@@ -102,8 +102,8 @@ class KubeletApi:
         return ContainerTarget(self._worker(namespace, pod), container)
 
     async def _logs(self, request: Request, target: ContainerTarget) -> Response:
-        asked = LogRequest.from_query(request.query)
-        body = await read_log(asked, target, self.host, self.paths)
+        options = LogRequest.from_query(request.query)
+        body = await read_log(options, target, self.host, self.paths)
         return Response(200, _TEXT, body)
 
     def _pod_list(self) -> bytes:

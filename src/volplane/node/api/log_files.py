@@ -53,8 +53,8 @@ class LogFiles:
 
     def _skip_to_last(self, lines: int) -> None:
         for number in range(len(self._files) - 1, -1, -1):
-            place, found = _start_of_last(self._files[number], lines)
-            self._files[number].seek(place)
+            offset, found = _start_of_last(self._files[number], lines)
+            self._files[number].seek(offset)
             lines -= found
             if lines <= 0:
                 for old in self._files[:number]:
@@ -119,18 +119,18 @@ def _written_at(file: BinaryIO) -> float:
 
 def _start_of_last(file: BinaryIO, lines: int) -> tuple[int, int]:
     """The offset of the last `lines` lines, and how many there are."""
-    place = end = file.seek(0, os.SEEK_END)
+    offset = end = file.seek(0, os.SEEK_END)
     if lines == 0 or end == 0:
         return end, 0
     found = 0
-    while place > 0:
-        step = min(BLOCK, place)
-        place -= step
-        file.seek(place)
+    while offset > 0:
+        step = min(BLOCK, offset)
+        offset -= step
+        file.seek(offset)
         block = file.read(step)
-        cut = len(block) - 1 if place + step == end and block.endswith(b"\n") else len(block)
+        cut = len(block) - 1 if offset + step == end and block.endswith(b"\n") else len(block)
         while (cut := block.rfind(b"\n", 0, cut)) >= 0:
             found += 1
             if found == lines:
-                return place + cut + 1, found
+                return offset + cut + 1, found
     return 0, found + 1

@@ -77,17 +77,17 @@ def _number(query: Query, name: str) -> int | None:
 
 
 async def read_log(
-    asked: LogRequest, target: ContainerTarget, host: Host, paths: NodePaths
+    options: LogRequest, target: ContainerTarget, host: Host, paths: NodePaths
 ) -> AsyncGenerator[bytes, None]:
-    attempt = _attempt(asked, target)
+    attempt = _attempt(options, target)
     pod = target.worker.pod
     path = paths.real(paths.log_file(pod.namespace, pod.name, pod.uid, target.name, attempt.number))
-    return _LogReader(asked, path, host).read(_wait_for_end(target, attempt) if asked.follow else None)
+    return _LogReader(options, path, host).read(_wait_for_end(target, attempt) if options.follow else None)
 
 
-def _attempt(asked: LogRequest, target: ContainerTarget) -> ContainerAttempt:
+def _attempt(options: LogRequest, target: ContainerTarget) -> ContainerAttempt:
     pod, record = target.worker.pod, target.record
-    if asked.previous:
+    if options.previous:
         # During a back-off the attempt that has exited is still the current one.
         found = record.current if record.waiting is not None else record.previous
         if found is None or found.running:
@@ -116,16 +116,16 @@ async def _wait_for_end(target: ContainerTarget, attempt: ContainerAttempt) -> N
 
 
 class _LogReader:
-    def __init__(self, asked: LogRequest, path: str, host: Host) -> None:
-        self._asked, self._path, self._host = asked, path, host
-        self._left = asked.limit
+    def __init__(self, options: LogRequest, path: str, host: Host) -> None:
+        self._options, self._path, self._host = options, path, host
+        self._left = options.limit
         self._rest = b""  # an incomplete line
         self._fresh = True  # the next text starts a line
 
     async def read(self, end: ContainerEnd | None) -> AsyncGenerator[bytes, None]:
         """Read the log; with `end`, follow it until then."""
         files = LogFiles(self._path, follow=end is not None)
-        await self._host.call(files.open, self._asked.tail, self._asked.since)
+        await self._host.call(files.open, self._options.tail, self._options.since)
         try:
             async for piece in self._read_available(files) if end is None else self._follow(files, end):
                 yield piece
@@ -179,17 +179,17 @@ class _LogReader:
             stamp, stream, mark, text = (*line.split(b" ", 3), b"", b"", b"")[:4]
             if not self._matches(stamp, stream):
                 continue
-            if self._fresh and self._asked.timestamps:
+            if self._fresh and self._options.timestamps:
                 yield stamp + b" "
             self._fresh = mark != b"P"
             yield text + (b"\n" if self._fresh else b"")
 
     def _matches(self, stamp: bytes, stream: bytes) -> bool:
-        if self._asked.stream != "All" and stream.decode().capitalize() != self._asked.stream:
+        if self._options.stream != "All" and stream.decode().capitalize() != self._options.stream:
             return False
-        if self._asked.since is None:
+        if self._options.since is None:
             return True
         try:
-            return clock.parse(stamp.decode()) >= self._asked.since
+            return clock.parse(stamp.decode()) >= self._options.since
         except ValueError:
             return False

@@ -131,7 +131,7 @@ async def _serve_plain(socket: WebSocket, dial: Dial, ports: list[int]) -> None:
 
 
 async def _connect_plain(
-    socket: WebSocket, dial: Dial, index: int, port: int, given: asyncio.Queue[bytes]
+    socket: WebSocket, dial: Dial, index: int, port: int, incoming: asyncio.Queue[bytes]
 ) -> None:
     try:
         async with asyncio.timeout(DIAL_TIMEOUT):
@@ -144,7 +144,7 @@ async def _connect_plain(
     async def write(data: bytes) -> None:
         await socket.send(bytes([2 * index]) + data)
 
-    await _relay(reader, writer, given.get, write, _do_nothing)
+    await _relay(reader, writer, incoming.get, write, _do_nothing)
 
 
 async def _do_nothing() -> None:

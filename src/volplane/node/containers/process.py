@@ -419,24 +419,24 @@ def _kill(start: UnfinishedStart) -> None:
     A command without a pid namespace outlives pid 1, and only its shim kills it, when pid 1 has died.
     `container.json` exists before a command runs, and no command runs after pid 1 was killed.
     """
-    begun = start.processes
-    if begun is None:
+    processes = start.processes
+    if processes is None:
         return
-    _kill_process(start, begun.pid)
+    _kill_process(start, processes.pid)
     try:
         os.lstat(f"{start.directory}/container.json")
     except FileNotFoundError:
-        _kill_process(start, begun.shim)
+        _kill_process(start, processes.shim)
 
 
 def _kill_process(start: UnfinishedStart, pid: int) -> None:
-    begun = start.processes
-    if begun is None or pid not in begun.live_pids_in(start.directory):
+    processes = start.processes
+    if processes is None or pid not in processes.live_pids_in(start.directory):
         return
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
-            if pid in begun.live_pids_in(start.directory):  # checked while the pidfd is open
+            if pid in processes.live_pids_in(start.directory):  # checked while the pidfd is open
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         finally:
             os.close(descriptor)

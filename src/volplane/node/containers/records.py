@@ -264,10 +264,10 @@ def _wait_for_start(directory: str, end: float) -> ProcessContainerRecord | Unfi
 
 def find_unfinished(directory: str, lock: int = -1) -> UnfinishedStart | None:
     """An unfinished start; None if no process of it is left. `lock`: the directory, if it is open already."""
-    begun = _read_start_record(directory)
+    processes = _read_start_record(directory)
     # Pid 1 may outlive its shim while it is blocked in the kernel.
-    if begun is not None and begun.live_pids_in(directory):
-        return UnfinishedStart(directory, begun)
+    if processes is not None and processes.live_pids_in(directory):
+        return UnfinishedStart(directory, processes)
     try:
         descriptor = lock if lock >= 0 else os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:

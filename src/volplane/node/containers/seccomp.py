@@ -87,15 +87,17 @@ class SeccompCondition(Struct, frozen=True, rename="camel", forbid_unknown_field
 
     def holds(self, capabilities: Iterable[str], *, all_of: bool) -> bool:
         """Whether all conditions hold (`all_of`), or any of them."""
-        given = []
+        results = []
         if self.caps:
-            held = set(capabilities)
-            given.append(all(cap in held for cap in self.caps) if all_of else bool(held & set(self.caps)))
+            granted = set(capabilities)
+            results.append(
+                all(cap in granted for cap in self.caps) if all_of else bool(granted & set(self.caps))
+            )
         if self.arches:
-            given.append(node_info.architecture() in self.arches)
+            results.append(node_info.architecture() in self.arches)
         if self.min_kernel:
-            given.append(_kernel() >= _numbers(self.min_kernel))
-        return all(given) if all_of else any(given)
+            results.append(_kernel() >= _numbers(self.min_kernel))
+        return all(results) if all_of else any(results)
 
 
 class SeccompRule(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -286,8 +288,8 @@ def _arguments(arguments: Sequence[SeccompArgument]) -> ctypes.Array[_Compare]:
         numbers = (argument.value, argument.value_two)
         if not 0 <= argument.index <= 5 or not all(0 <= number < 1 << 64 for number in numbers):
             raise SeccompCompileError(f"condition of a seccomp rule is out of range: {argument}")
-    made = [_Compare(a.index, _OPERATORS[a.op], a.value, a.value_two) for a in arguments]
-    return (_Compare * len(made))(*made)
+    compares = [_Compare(a.index, _OPERATORS[a.op], a.value, a.value_two) for a in arguments]
+    return (_Compare * len(compares))(*compares)
 
 
 def _export(library: ctypes.CDLL, context: Any) -> bytes:

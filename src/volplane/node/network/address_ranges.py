@@ -29,8 +29,8 @@ def candidates(prefix: int, seed: str) -> Iterator[IPv4Network]:
     chosen = random.Random(seed)
     first, stride = chosen.randrange(count), chosen.randrange(count) | 1  # an odd stride visits all
     for number in range(count):
-        place = (first + number * stride) % count
-        found = IPv4Network((int(SPACE.network_address) + place * step, prefix))
+        index = (first + number * stride) % count
+        found = IPv4Network((int(SPACE.network_address) + index * step, prefix))
         if not any(found.overlaps(other) for other in AVOIDED):
             yield found
 

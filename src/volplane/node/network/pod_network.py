@@ -120,10 +120,10 @@ class PodNetwork:
 
         A pod of built-in images only has no network of its own; an ephemeral container may be added to it.
         """
-        wanted = (
+        needs_network = (
             self._settings.pod_network == BRIDGE and not self.unavailable_reason and not pod.spec.host_network
         )
-        return wanted and pod.uid not in self._in_host_network and self._is_all_builtin(pod)
+        return needs_network and pod.uid not in self._in_host_network and self._is_all_builtin(pod)
 
     def _is_all_builtin(self, pod: Pod) -> bool:
         return all(self._is_builtin(c) for c in (*pod.spec.init_containers, *pod.spec.containers))
@@ -262,10 +262,10 @@ class PodNetwork:
             self._node_range = IPv4Network(settings.pod_cidr)
             whole = IPv4Network(settings.cluster_cidr or settings.pod_cidr)
             return await self._ensure_bridge(Bridge(name, whole, self._paths.root))
-        kept = next(iter(self._addresses.values()), None)  # an address of pods that may still run
+        known = next(iter(self._addresses.values()), None)  # an address of pods that may still run
         used = await self._host.call(network.list_used_ranges, name)
         for whole in address_ranges.candidates(address_ranges.prefix_for(1), self._paths.root):
-            if (kept is None or kept in whole) and network.first_free([whole], used):
+            if (known is None or known in whole) and network.first_free([whole], used):
                 with suppress(RangeInUse):  # used since we checked
                     bridge = await self._ensure_bridge(Bridge(name, whole, self._paths.root))
                     self._node_range = address_ranges.node_range(whole, 1)
@@ -298,12 +298,12 @@ class PodNetwork:
         if (port.protocol or "TCP") != "TCP":
             raise PodNetworkError(f"hostPort {port.host_port}: only TCP is supported, not {port.protocol}")
         anywhere = port.host_ip in ("", "0.0.0.0")
-        where = (self._settings.node_ip if anywhere else port.host_ip, port.host_port)
+        endpoint = (self._settings.node_ip if anywhere else port.host_ip, port.host_port)
         try:
-            listening = await self._host.call(socket.create_server, where)
+            listening = await self._host.call(socket.create_server, endpoint)
         except OSError as error:
             raise PodNetworkError(
-                f"hostPort {port.host_port} of {where[0]}: {error.strerror or error}"
+                f"hostPort {port.host_port} of {endpoint[0]}: {error.strerror or error}"
             ) from error
         inside = port.container_port
         await self._relay(held, listening, lambda: asyncio.open_connection(str(held.address), inside))

@@ -74,12 +74,12 @@ class ContainerLoop:
         record: ContainerRecord,
         changed: Callable[[str, ContainerRecord], None],
         volumes: Callable[[], Awaitable[dict[str, MountedVolume]]],
-        place: Callable[[], Awaitable[NetworkAttachment]],
+        attachment: Callable[[], Awaitable[NetworkAttachment]],
     ) -> None:
         self.deps, self.container, self.policy = kit, container, policy
         self.record = record
         self.started = asyncio.Event()
-        self._pod, self._changed, self._volumes, self._place = pod, changed, volumes, place
+        self._pod, self._changed, self._volumes, self._attachment = pod, changed, volumes, attachment
         self._backoff = CrashLoopBackoff(0.0, kit.longest_backoff)
         self._pre_stop_ran = False  # the preStop hook has been run
         self._unhealthy = False  # a failed probe stops it
@@ -127,11 +127,11 @@ class ContainerLoop:
 
     async def _start(self, number: int) -> bool:
         builtin = self.deps.runtimes.is_builtin(self.container)
-        place = await self._place()
+        attachment = await self._attachment()
         pod = self._pod()
         try:
             await self.deps.builder.write_container_files(
-                pod, self.container, place=place, attempt=number, builtin=builtin
+                pod, self.container, attachment=attachment, attempt=number, builtin=builtin
             )
         except OSError as error:  # for example a full disk: retried
             return self._report_start_failure("CreateContainerError", "Failed", f"Error: {error}", str(error))
@@ -140,7 +140,7 @@ class ContainerLoop:
         subject = f"pod/{pod.namespace}/{pod.name}"
         try:
             with trace.span("kubelet", "StartContainer", subject, container=self.container.name):
-                await self._launch(pod, volumes, place, number, builtin=builtin)
+                await self._launch(pod, volumes, attachment, number, builtin=builtin)
         except ContainerConfigError as error:
             return self._report_start_failure(error.reason, "Failed", f"Error: {error}", str(error))
         except ImageNotAllowed as error:
@@ -155,7 +155,7 @@ class ContainerLoop:
         self,
         pod: Pod,
         volumes: dict[str, MountedVolume],
-        place: NetworkAttachment,
+        attachment: NetworkAttachment,
         number: int,
         *,
         builtin: bool,
@@ -171,7 +171,7 @@ class ContainerLoop:
             pod,
             self.container,
             volumes,
-            place,
+            attachment,
             id=container_id(pod.uid, name, number),
             attempt=number,
             builtin=builtin,
@@ -286,8 +286,8 @@ class ContainerLoop:
 
     @property
     def _grace(self) -> float:
-        asked = self._pod().spec.termination_grace_period_seconds
-        return DEFAULT_GRACE if asked is None else float(asked)
+        seconds = self._pod().spec.termination_grace_period_seconds
+        return DEFAULT_GRACE if seconds is None else float(seconds)
 
     @property
     def _address(self) -> str:
@@ -327,7 +327,7 @@ class ContainerLoop:
     async def _watch(self) -> None:
         probing = None
         if has_probes(self.container):
-            await self._place()  # after a restart of the node its network must be joined again first
+            await self._attachment()  # after a restart of the node its network must be joined again first
             probes = self._prober().run(already_started=self.record.started)
             probing = asyncio.create_task(probes, name=f"probes of {self.id}")
         try:

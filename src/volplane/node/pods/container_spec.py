@@ -67,7 +67,7 @@ class ContainerSpecBuilder(Struct, frozen=True):
         pod: Pod,
         container: Container,
         volumes: Mapping[str, MountedVolume],
-        place: NetworkAttachment,
+        attachment: NetworkAttachment,
         *,
         id: str,
         attempt: int,
@@ -76,7 +76,7 @@ class ContainerSpecBuilder(Struct, frozen=True):
         """Raises ConfigError."""
         site = self.site
         environment = Environment(
-            site.client, self._with_addresses(pod, place), container, site.allocatable()
+            site.client, self._with_addresses(pod, attachment), container, site.allocatable()
         )
         variables = await environment.build(self.cluster)
         if builtin:  # it connects from the node's network, so the pod must not choose the address
@@ -128,7 +128,7 @@ class ContainerSpecBuilder(Struct, frozen=True):
             stdin=container.stdin,
             stdin_once=container.stdin_once,
             tty=container.tty,
-            network="" if builtin else place.namespace,
+            network="" if builtin else attachment.namespace,
             stop_signal=stop_signal(container) or "SIGTERM",
         )
         # Built-in images are coroutines of this process: limits of a process do not apply.
@@ -170,12 +170,12 @@ class ContainerSpecBuilder(Struct, frozen=True):
         except seccomp.SeccompCompileError as error:
             raise ContainerCreateError(str(error)) from error
 
-    def _with_addresses(self, pod: Pod, place: NetworkAttachment) -> Pod:
+    def _with_addresses(self, pod: Pod, attachment: NetworkAttachment) -> Pod:
         """The pod with its addresses in its status, for fieldRefs of its first container."""
         here = structs.replace(
             pod.status,
-            pod_ip=place.address,
-            pod_ips=(PodIP(place.address),),
+            pod_ip=attachment.address,
+            pod_ips=(PodIP(attachment.address),),
             host_ip=self.host_ip,
             host_ips=(HostIP(self.host_ip),),
         )
@@ -221,23 +221,23 @@ class ContainerSpecBuilder(Struct, frozen=True):
         return Mount(source, mount.mount_path, readonly, propagation, recursive)
 
     async def write_container_files(
-        self, pod: Pod, container: Container, *, place: NetworkAttachment, attempt: int, builtin: bool
+        self, pod: Pod, container: Container, *, attachment: NetworkAttachment, attempt: int, builtin: bool
     ) -> None:
         """Create the container's own files. They need no volume, so this runs while volumes are mounted."""
         if not builtin:
             files = self._own_files(pod, container, attempt)
-            await self.site.host.call(_make_files, files, pod, place.address)
+            await self.site.host.call(_make_files, files, pod, attachment.address)
 
     def _own_files(self, pod: Pod, container: Container, attempt: int) -> list[Mount]:
         """The hosts file and the termination message file."""
-        paths, made = self.site.paths, []
+        paths, mounts = self.site.paths, []
         taken = {mount.mount_path for mount in container.volume_mounts}
         if not pod.spec.host_network and HOSTS not in taken:
-            made.append(Mount(paths.real(paths.hosts_file(pod.uid)), HOSTS))
+            mounts.append(Mount(paths.real(paths.hosts_file(pod.uid)), HOSTS))
         last_words = container.termination_message_path
         if last_words and last_words not in taken:
-            made.append(Mount(self.termination_message_file(pod.uid, container.name, attempt), last_words))
-        return made
+            mounts.append(Mount(self.termination_message_file(pod.uid, container.name, attempt), last_words))
+        return mounts
 
     def termination_message_file(self, pod: str, container: str, attempt: int) -> str:
         return self.site.paths.real(f"{self.site.paths.container(pod, container)}/{attempt}")

@@ -60,8 +60,8 @@ class Handlers:
             await asyncio.sleep(action.sleep.seconds)
             return HandlerOutcome(True)
         if isinstance(action, Probe) and action.grpc is not None:
-            asked = action.grpc
-            return await _health(f"{address}:{asked.port}", asked.service or "", timeout or 1)
+            probe = action.grpc
+            return await _health(f"{address}:{probe.port}", probe.service or "", timeout or 1)
         raise HandlerError("unknown handler: this node supports exec, httpGet, tcpSocket, grpc and sleep")
 
     async def _exec(self, id: str, command: tuple[str, ...], timeout: float | None) -> HandlerOutcome:
@@ -135,14 +135,14 @@ def _describe_error(error: BaseException, host: str, port: int) -> str:
 
 async def _output(running: ExecSession) -> str:
     """Both outputs, mixed as they come; what exceeds the limit is read and dropped."""
-    kept = bytearray()
+    output = bytearray()
 
     async def read(end: ExecOutput) -> None:
         while piece := await end.read():
-            kept.extend(piece[: LONGEST_OUTPUT - len(kept)])
+            output.extend(piece[: LONGEST_OUTPUT - len(output)])
 
     await asyncio.gather(*(read(end) for end in (running.stdout, running.stderr) if end is not None))
-    return kept.decode(errors="replace")
+    return output.decode(errors="replace")
 
 
 def port_of(port: int | str, container: Container) -> int:

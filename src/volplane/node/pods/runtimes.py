@@ -49,15 +49,15 @@ class Runtimes:
     def __init__(self, tasks: TaskRuntime, processes: Runtime) -> None:
         self._tasks, self._processes = tasks, processes
 
-    def is_builtin(self, asked: ImageAndCommand) -> bool:
-        return not asked.command and self._tasks.has_image(asked.image)
+    def is_builtin(self, container: ImageAndCommand) -> bool:
+        return not container.command and self._tasks.has_image(container.image)
 
     def port(self, id: str, port: int) -> int:
         """The port that a task in the container's pod listens on instead of `port`."""
         return self._tasks.port(parse_container_id(id)[0], port)
 
-    def scheme(self, asked: ImageAndCommand) -> str:
-        return TASK if self.is_builtin(asked) else PROCESS
+    def scheme(self, container: ImageAndCommand) -> str:
+        return TASK if self.is_builtin(container) else PROCESS
 
     async def start(self, spec: ContainerSpec) -> ContainerRunState:
         runtime: Runtime = self._tasks if self.is_builtin(spec) else self._processes

@@ -152,19 +152,19 @@ def _groups(shared: PodSecurityContext) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*shared.supplemental_groups, *fs_group)))
 
 
-def resolve_capabilities(asked: Capabilities | None) -> tuple[str, ...] | None:
+def resolve_capabilities(requested: Capabilities | None) -> tuple[str, ...] | None:
     """The resulting capabilities, in the kernel's order; None if nothing is requested.
 
     Raises ContainerCreateError.
     """
-    if asked is None or not (asked.add or asked.drop):
+    if requested is None or not (requested.add or requested.drop):
         return None
-    add, drop = _names(asked.add, "add"), _names(asked.drop, "drop")
-    held = set(CAPABILITIES) if "CAP_ALL" in add else set(DEFAULT_CAPABILITIES)
+    add, drop = _names(requested.add, "add"), _names(requested.drop, "drop")
+    result = set(CAPABILITIES) if "CAP_ALL" in add else set(DEFAULT_CAPABILITIES)
     if "CAP_ALL" in drop:
-        held = set()
-    held = (held | add) - drop
-    return tuple(name for name in CAPABILITIES if name in held)
+        result = set()
+    result = (result | add) - drop
+    return tuple(name for name in CAPABILITIES if name in result)
 
 
 def _names(given: Iterable[str], where: str) -> set[str]:
@@ -193,8 +193,8 @@ def _seccomp(own: SecurityContext, shared: PodSecurityContext, *, seccomp_defaul
     return profile
 
 
-def _proc_mount(asked: str | None) -> ProcMount:
-    match asked:
+def _proc_mount(requested: str | None) -> ProcMount:
+    match requested:
         case None | "Default":
             return "Default"
         case "Unmasked":

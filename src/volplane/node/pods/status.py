@@ -194,7 +194,7 @@ def _conditions(
     pod: Pod, facts: PodStatusInputs, phase: str, now: str, before: Sequence[PodCondition]
 ) -> tuple[PodCondition, ...]:
     ready = _containers_ready(pod, facts.records, phase)
-    made = [
+    conditions = [
         PodCondition("PodReadyToStartContainers", status=_truth(_is_ready_to_start(facts))),
         _initialized_condition(pod, facts.records, phase),
         _ready_condition(pod, ready),
@@ -203,10 +203,10 @@ def _conditions(
     ]
     if facts.evicted:
         why = facts.message
-        made.append(
+        conditions.append(
             PodCondition("DisruptionTarget", status="True", reason="TerminationByKubelet", message=why)
         )
-    return tuple(_with_transition_time(c, pod.metadata.generation, before, now) for c in made)
+    return tuple(_with_transition_time(c, pod.metadata.generation, before, now) for c in conditions)
 
 
 def _is_ready_to_start(facts: PodStatusInputs) -> bool:
@@ -243,8 +243,8 @@ def _ready_condition(pod: Pod, containers: PodCondition) -> PodCondition:
     ready = msgspec.structs.replace(containers, type="Ready")
     if containers.status != "True":
         return ready
-    held = {c.type for c in pod.status.conditions if c.status == "True"}
-    closed = [g.condition_type for g in pod.spec.readiness_gates if g.condition_type not in held]
+    true_types = {c.type for c in pod.status.conditions if c.status == "True"}
+    closed = [g.condition_type for g in pod.spec.readiness_gates if g.condition_type not in true_types]
     if not closed:
         return ready
     message = ", ".join(f'the status of pod readiness gate "{name}" is not "True"' for name in closed)

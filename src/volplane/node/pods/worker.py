@@ -176,10 +176,10 @@ class PodWorker:
             return EVICTED_GRACE
         if self._forced:
             return FORCED_GRACE
-        asked = self.pod.metadata.deletion_grace_period_seconds
-        if asked is None:
-            asked = self.pod.spec.termination_grace_period_seconds
-        return DEFAULT_GRACE if asked is None else float(asked)
+        seconds = self.pod.metadata.deletion_grace_period_seconds
+        if seconds is None:
+            seconds = self.pod.spec.termination_grace_period_seconds
+        return DEFAULT_GRACE if seconds is None else float(seconds)
 
     # --- running
 
@@ -264,7 +264,7 @@ class PodWorker:
             record=self.records.get(container.name, NO_RECORD),
             changed=self._record_changed,
             volumes=self._await_volumes,
-            place=self._await_network,
+            attachment=self._await_network,
         )
 
     async def _run_until_deadline(self) -> None:
@@ -289,36 +289,36 @@ class PodWorker:
         async with asyncio.TaskGroup() as tasks:
             joining = tasks.create_task(self._join_network(), name=f"network of pod {self.pod.key}")
             mounting = tasks.create_task(self._mount(), name=f"volumes of pod {self.pod.key}")
-            beside: list[asyncio.Task[bool]] = []
-            self._ephemeral_tasks = (tasks, beside)
+            others: list[asyncio.Task[bool]] = []
+            self._ephemeral_tasks = (tasks, others)
             self._start_ephemeral_containers()
             try:
-                if await self._initialize(tasks, beside):
+                if await self._initialize(tasks, others):
                     mains = [self._loops[c.name] for c in self.pod.spec.containers]
                     await asyncio.gather(*(tasks.create_task(loop.run()) for loop in mains))
             finally:
                 self._ephemeral_tasks = None
-                for task in (joining, mounting, *beside):
+                for task in (joining, mounting, *others):
                     task.cancel()
 
     def _start_ephemeral_containers(self) -> None:
         """Start ephemeral containers that were added to the pod; the pod does not wait for their exit."""
         if self._ephemeral_tasks is None:
             return
-        tasks, beside = self._ephemeral_tasks
+        tasks, others = self._ephemeral_tasks
         for container in ephemeral_containers(self.pod):
             if container.name not in self._ephemeral_started:
                 self._ephemeral_started.add(container.name)
                 loop = self._loops.setdefault(container.name, self._loop(container, init=False))
-                beside.append(tasks.create_task(loop.run(), name=f"debugger {container.name}"))
+                others.append(tasks.create_task(loop.run(), name=f"debugger {container.name}"))
 
-    async def _initialize(self, tasks: asyncio.TaskGroup, beside: list[asyncio.Task[bool]]) -> bool:
+    async def _initialize(self, tasks: asyncio.TaskGroup, others: list[asyncio.Task[bool]]) -> bool:
         """Run the init containers in order; False if one has failed for good."""
         begun = any(self.records.get(c.name, NO_RECORD).current for c in self.pod.spec.containers)
         for container in self.pod.spec.init_containers:
             loop = self._loops[container.name]
             if is_sidecar(container):
-                beside.append(tasks.create_task(loop.run(), name=f"sidecar {container.name}"))
+                others.append(tasks.create_task(loop.run(), name=f"sidecar {container.name}"))
                 await loop.started.wait()
             elif not begun and not await loop.run():
                 return False
@@ -381,8 +381,8 @@ class PodWorker:
     async def _stop_containers(self, grace: float) -> None:
         """Stop sidecars after the other containers, in reverse order, because they serve the others."""
         self._deadline = deadline = clock.now() + grace
-        beside = [self._loops[c.name] for c in ephemeral_containers(self.pod) if c.name in self._loops]
-        mains = [*(self._loops[c.name] for c in self.pod.spec.containers), *beside]
+        others = [self._loops[c.name] for c in ephemeral_containers(self.pod) if c.name in self._loops]
+        mains = [*(self._loops[c.name] for c in self.pod.spec.containers), *others]
         init = [self._loops[c.name] for c in self.pod.spec.init_containers]
         await asyncio.gather(*(loop.stop(grace) for loop in mains))
         for loop in reversed(init):

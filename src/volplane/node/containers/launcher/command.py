@@ -106,9 +106,9 @@ def _open_multiplexer() -> int:
     flags = os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK  # opening a FIFO in its place must not block
     for path in ("/dev/pts/ptmx", "/dev/ptmx"):
         with suppress(OSError):
-            place = paths.open_path(path, links=False)
-            is_one = _is_multiplexer(place)
-            os.close(place)
+            found = paths.open_path(path, links=False)
+            is_one = _is_multiplexer(found)
+            os.close(found)
             if is_one:
                 master = paths.open_path(path, flags=flags, links=False)
                 if _is_multiplexer(master):

@@ -47,19 +47,19 @@ def drop_privileges(spec: dict[str, Any]) -> ContainerProcessUser:
 
     Call it in the container's root, after everything that needs the machine's privileges.
     """
-    kept = capabilities(spec)
+    allowed = capabilities(spec)
     early, late = _filters(spec)
     for number in range(64):  # before the filter is installed, because a filter can fake results
-        if not kept >> number & 1 and not kernel.drop_capability(number):
+        if not allowed >> number & 1 and not kernel.drop_capability(number):
             break  # the kernel has no more capabilities
     if early:  # without no_new_privs, installing a filter needs CAP_SYS_ADMIN
         kernel.filter_calls(early)
-    kernel.set_capabilities((kept | _USER_SWITCH_CAPABILITIES) & kernel.capabilities())
+    kernel.set_capabilities((allowed | _USER_SWITCH_CAPABILITIES) & kernel.capabilities())
     user = find_user(spec)
     os.setgroups(user.groups)
     os.setresgid(user.gid, user.gid, user.gid)
     os.setresuid(user.uid, user.uid, user.uid)  # from root to another user this clears all capabilities
-    kernel.set_capabilities(kept & kernel.capabilities())
+    kernel.set_capabilities(allowed & kernel.capabilities())
     kernel.make_undumpable()  # again: changing the user has reset it to /proc/sys/fs/suid_dumpable
     if spec["no_new_privs"]:
         kernel.forbid_new_privileges()
@@ -108,10 +108,10 @@ def find_passwd_entry(passwd: bytes, uid: int) -> tuple[int, str] | None:
 
     Parsed here, because the C library would read /etc/nsswitch.conf and load a library from the container.
     """
-    wanted = str(uid).encode()
+    uid_text = str(uid).encode()
     for line in passwd.split(b"\n"):
         fields = line.split(b":") if len(line) <= _LONGEST_LINE else []
-        if len(fields) == _FIELDS and fields[2] == wanted and fields[3].isdigit():
+        if len(fields) == _FIELDS and fields[2] == uid_text and fields[3].isdigit():
             gid, home = int(fields[3][:20]), fields[5]
             if gid <= _LARGEST_ID and home.startswith(b"/") and b"\0" not in home:
                 return gid, os.fsdecode(home)

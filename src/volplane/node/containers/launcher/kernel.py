@@ -49,12 +49,12 @@ def mount(source: str, target: str, fstype: str, flags: int = 0, data: str = "")
 
 def mount_detached(fstype: str) -> int:
     """Create a file system of that type that is mounted nowhere, so that no path leads to it."""
-    made = _check(_libc.syscall(_FSOPEN, fstype.encode(), ctypes.c_uint(1)), fstype)
+    context = _check(_libc.syscall(_FSOPEN, fstype.encode(), ctypes.c_uint(1)), fstype)
     try:
-        _check(_libc.syscall(_FSCONFIG, made, ctypes.c_uint(_FSCONFIG_CMD_CREATE), None, None, 0), fstype)
-        return _check(_libc.syscall(_FSMOUNT, made, ctypes.c_uint(1), ctypes.c_uint(0)), fstype)
+        _check(_libc.syscall(_FSCONFIG, context, ctypes.c_uint(_FSCONFIG_CMD_CREATE), None, None, 0), fstype)
+        return _check(_libc.syscall(_FSMOUNT, context, ctypes.c_uint(1), ctypes.c_uint(0)), fstype)
     finally:
-        os.close(made)
+        os.close(context)
 
 
 def umount(target: str) -> None:
@@ -101,9 +101,9 @@ def change_mount(
 ) -> None:
     flags = ctypes.c_uint((0 if path else AT_EMPTY_PATH) | (AT_RECURSIVE if recursive else 0))
     attributes = (MOUNT_ATTR_RDONLY if readonly else 0) | (MOUNT_ATTR_NODEV if nodev else 0)
-    wanted = struct.pack("=4Q", attributes, 0, propagation, 0)
-    size = ctypes.c_size_t(len(wanted))
-    _check(_libc.syscall(_MOUNT_SETATTR, tree, os.fsencode(path), flags, wanted, size), path)
+    attr = struct.pack("=4Q", attributes, 0, propagation, 0)
+    size = ctypes.c_size_t(len(attr))
+    _check(_libc.syscall(_MOUNT_SETATTR, tree, os.fsencode(path), flags, attr, size), path)
 
 
 def open_at(directory: int, path: str, flags: int, resolve: int, mode: int = 0) -> int:

@@ -35,11 +35,11 @@ def run(layout: RootLayout, control: socket.socket, reporting: int, *, plain: bo
         kernel.set_title("init")
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         os.umask(0o022)
-        made = _build_root(layout, None, progress) if plain else None
-        if made is not None:
-            _rehearse(made)
+        handles = _build_root(layout, None, progress) if plain else None
+        if handles is not None:
+            _rehearse(handles)
         spec, descriptors = _receive_spec(control)
-        given, trees = (
+        stdio, trees = (
             descriptors[: streams.count_descriptors(spec)],
             descriptors[streams.count_descriptors(spec) :],
         )
@@ -47,18 +47,18 @@ def run(layout: RootLayout, control: socket.socket, reporting: int, *, plain: bo
             progress.reach(NETWORK)
             kernel.setns(trees[0], kernel.CLONE_NEWNET)
             os.close(trees.pop(0))
-        if made is None:
-            made = _build_root(layout, spec, progress)
+        if handles is None:
+            handles = _build_root(layout, spec, progress)
         progress.reach(ROOT)
         rootfs.mount_sys(privileged=spec["privileged"], masked=spec["proc_mount"] == "Default")
-        _finish_setup(spec, trees, made, progress)
+        _finish_setup(spec, trees, handles, progress)
         progress.reach(IDENTITY)
         user = identity.drop_privileges(spec)
         kernel.die_with_parent()  # again: changing the user resets it; a dead shim gives no go-ahead
         control.sendall(READY)
         argv = [*spec["command"], *spec["args"]]
         if argv:  # the shim answers while the program is looked for
-            ready = command.prepare(spec, argv, user, given, _terminal_socket(spec, given), progress)
+            ready = command.prepare(spec, argv, user, stdio, _terminal_socket(spec, stdio), progress)
         _wait_for_go_ahead(control)
         main = ready.start() if argv else 0
         close_all_but(())
@@ -131,9 +131,9 @@ def _receive_spec(control: socket.socket) -> tuple[Spec, list[int]]:
     word, received, _, _ = socket.recv_fds(control, 1, 253, socket.MSG_CMSG_CLOEXEC)
     if not word:
         os._exit(FAILED)  # the shim is gone
-    given, *descriptors = received
-    text = os.pread(given, os.fstat(given).st_size, 0)
-    os.close(given)
+    stdio, *descriptors = received
+    text = os.pread(stdio, os.fstat(stdio).st_size, 0)
+    os.close(stdio)
     return json.loads(text), descriptors
 
 
@@ -144,14 +144,14 @@ def _wait_for_go_ahead(control: socket.socket) -> None:
     control.close()
 
 
-def _terminal_socket(spec: Spec, given: list[int]) -> socket.socket | None:
-    return socket.socket(fileno=given[0]) if spec["tty"] else None
+def _terminal_socket(spec: Spec, stdio: list[int]) -> socket.socket | None:
+    return socket.socket(fileno=stdio[0]) if spec["tty"] else None
 
 
-def close_all_but(kept: tuple[int, ...]) -> None:
+def close_all_but(kept_descriptors: tuple[int, ...]) -> None:
     """Close all other descriptors."""
     low = 0
-    for descriptor in sorted(kept):
+    for descriptor in sorted(kept_descriptors):
         if low < descriptor:  # an empty range would close everything
             os.closerange(low, descriptor)
         low = descriptor + 1

@@ -172,11 +172,11 @@ def _path_in_cover(cover: Cover, path: str) -> str:
 def _make_parents(cover: Cover, path: str) -> None:
     """Create the parent directories in the cover, with the machine's modes."""
     outer = os.path.dirname(path)
-    place = _path_in_cover(cover, outer) if outer not in cover.layers else ""
-    if place and not os.path.isdir(place):
+    target = _path_in_cover(cover, outer) if outer not in cover.layers else ""
+    if target and not os.path.isdir(target):
         _make_parents(cover, outer)
-        os.mkdir(place)
-        _copy_mode(outer, place)
+        os.mkdir(target)
+        _copy_mode(outer, target)
 
 
 def _copy_mode(source: str, target: str) -> None:
@@ -192,21 +192,21 @@ def _hide(cover: Cover, path: str, mode: int | None) -> None:
     while not os.path.isdir(os.path.dirname(path)):
         path = os.path.dirname(path)  # if the parent is created later, all of it stays hidden
     _make_parents(cover, path)
-    place = _path_in_cover(cover, path)
-    if os.path.lexists(place):
+    target = _path_in_cover(cover, path)
+    if os.path.lexists(target):
         return
     if os.path.isdir(path):
-        os.mkdir(place)
-        _copy_mode(path, place)
-        os.setxattr(place, "trusted.overlay.opaque", b"y")
+        os.mkdir(target)
+        _copy_mode(path, target)
+        os.setxattr(target, "trusted.overlay.opaque", b"y")
     elif os.path.exists(path):
-        os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        _copy_mode(path, place)
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        _copy_mode(path, target)
     else:
-        os.mknod(place, stat.S_IFCHR, 0)  # a whiteout: in an overlay the file does not exist
+        os.mknod(target, stat.S_IFCHR, 0)  # a whiteout: in an overlay the file does not exist
         return
     if mode is not None:
-        os.chmod(place, mode)
+        os.chmod(target, mode)
 
 
 def copy_sources(spec: Spec) -> list[int]:
@@ -317,11 +317,11 @@ def set_sysctls(spec: Spec, progress: SetupProgress) -> None:
     try:
         for index, (name, value) in enumerate(spec["sysctls"].items()):
             progress.reach(SYSCTL, index)
-            place = name if "/" in name else name.replace(".", "/")
-            if not _is_namespaced(spec, place):
+            path = name if "/" in name else name.replace(".", "/")
+            if not _is_namespaced(spec, path):
                 raise SetupFailure(NOT_NAMESPACED)
             resolve = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS
-            file = kernel.open_at(own, f"sys/{place}", os.O_WRONLY | os.O_NONBLOCK, resolve)
+            file = kernel.open_at(own, f"sys/{path}", os.O_WRONLY | os.O_NONBLOCK, resolve)
             try:
                 os.write(file, value.encode())
             finally:
@@ -330,12 +330,12 @@ def set_sysctls(spec: Spec, progress: SetupProgress) -> None:
         os.close(own)
 
 
-def _is_namespaced(spec: Spec, place: str) -> bool:
-    if not set(place.split("/")).isdisjoint(("", ".", "..")):
+def _is_namespaced(spec: Spec, path: str) -> bool:
+    if not set(path.split("/")).isdisjoint(("", ".", "..")):
         return False
-    if place.startswith("net/"):
+    if path.startswith("net/"):
         return bool(spec["network"])
-    return not spec["host_ipc"] and (place in _IPC_SYSCTLS or place.startswith("fs/mqueue/"))
+    return not spec["host_ipc"] and (path in _IPC_SYSCTLS or path.startswith("fs/mqueue/"))
 
 
 def mount_volumes(

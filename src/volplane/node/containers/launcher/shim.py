@@ -124,9 +124,9 @@ class Shim:
         for descriptor in ends.outputs.values():
             os.close(descriptor)
 
-    def serve(self, directory: str, given: int, reply: socket.socket) -> None:
+    def serve(self, directory: str, spec_file: int, reply: socket.socket) -> None:
         """`given`: a file with the spec of the container."""
-        text = read_whole(given)
+        text = read_whole(spec_file)
         spec: Spec = json.loads(text)
         kernel.set_title(f"volplane-shim {spec['id']}")
         _lock_directory(directory)
@@ -140,7 +140,7 @@ class Shim:
         self._join_cgroups(spec["cgroups"])
         listener = attach_server.open_attach_socket(directory) if spec["stdin"] or spec["tty"] else None
         ends = ContainerStreams(spec)
-        self._send_spec(given, ends, trees)
+        self._send_spec(spec_file, ends, trees)
         state = {**self.description, "started_at": format_now()}
         write_draft(f"{directory}/container.json", b'%b, "spec": %b}' % (encode(state)[:-1], text))
         if not self._wait_for(self.control, reply):
@@ -236,11 +236,11 @@ class Shim:
             "boot": kernel.BOOT,
         }
 
-    def _send_spec(self, given: int, ends: ContainerStreams, trees: list[int]) -> None:
+    def _send_spec(self, spec_file: int, ends: ContainerStreams, trees: list[int]) -> None:
         """Send pid 1 the spec and all descriptors it needs."""
         with suppress(BrokenPipeError):  # pid 1 has failed already and reports why
-            socket.send_fds(self.control, [pid1.SPEC], [given, *ends.pid1_descriptors, *trees])
-        for descriptor in (given, *trees):
+            socket.send_fds(self.control, [pid1.SPEC], [spec_file, *ends.pid1_descriptors, *trees])
+        for descriptor in (spec_file, *trees):
             os.close(descriptor)
         ends.close_pid1_descriptors()
 

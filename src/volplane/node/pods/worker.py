@@ -230,17 +230,17 @@ class PodWorker:
         log.warning("rejected pod %s: %s", self.pod.key, rejection.message)
         return True
 
-    async def _run_until_stopped(self, life: Coroutine[None, None, None]) -> None:
+    async def _run_until_stopped(self, work: Coroutine[None, None, None]) -> None:
         """Run until the containers have finished, or until the pod is stopped or rejected."""
-        living = asyncio.create_task(life, name=f"life of pod {self.pod.key}")
+        running = asyncio.create_task(work, name=f"pod {self.pod.key}")
         ends = [asyncio.create_task(event.wait()) for event in (self._stop_requested, self._rejected)]
         try:
-            await asyncio.wait({living, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({running, *ends}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (living, *ends):
+            for task in (running, *ends):
                 task.cancel()
-            await asyncio.wait({living, *ends})
-        if not living.cancelled() and (error := living.exception()) is not None:
+            await asyncio.wait({running, *ends})
+        if not running.cancelled() and (error := running.exception()) is not None:
             raise error
 
     async def _adopt(self) -> None:
@@ -444,9 +444,8 @@ class PodWorker:
         if self._has_begun():
             self.deps.admission.pod_started(self.uid)
         if self._stop_reason is not StopReason.SUSPENDED:
-            self._status_writer.request_write(
-                urgent=self._stop_reason is StopReason.NO
-            )  # a pod that leaves has its last word to come
+            # The final status of a pod that stops follows soon.
+            self._status_writer.request_write(urgent=self._stop_reason is StopReason.NO)
 
     def _has_begun(self) -> bool:
         return all(self.records.get(c.name, NO_RECORD).current for c in self.pod.spec.containers)

@@ -125,7 +125,7 @@ class Shim:
             os.close(descriptor)
 
     def serve(self, directory: str, spec_file: int, reply: socket.socket) -> None:
-        """`given`: a file with the spec of the container."""
+        """Run a container. `spec_file`: an open file with its spec."""
         text = read_whole(spec_file)
         spec: Spec = json.loads(text)
         kernel.set_title(f"volplane-shim {spec['id']}")

@@ -118,11 +118,13 @@ class Shim:
         ):
             with suppress(OSError):
                 step()
-        ContainerLog(spec["log_path"], spec["log_max_size"], spec["log_max_files"])
+        log = ContainerLog(spec["log_path"], spec["log_max_size"], spec["log_max_files"])
         ends = ContainerStreams(spec)
         ends.close_pid1_descriptors()
-        for descriptor in ends.outputs.values():
+        for name, descriptor in ends.outputs.items():
+            _drain(partial(log.write, name), descriptor)
             os.close(descriptor)
+        log.flush()
 
     def serve(self, directory: str, spec_file: int, reply: socket.socket) -> None:
         """Run a container. `spec_file`: an open file with its spec."""

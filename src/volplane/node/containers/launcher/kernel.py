@@ -79,6 +79,12 @@ def copy_tree(path: str, *, recursive: bool) -> int:
     return _check(_libc.syscall(_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags), path)
 
 
+def copy_mount(descriptor: int) -> int:
+    """A copy of the mount that `descriptor` is open on, mounted nowhere."""
+    flags = ctypes.c_uint(1 | os.O_CLOEXEC | AT_EMPTY_PATH)
+    return _check(_libc.syscall(_OPEN_TREE, descriptor, b"", flags))
+
+
 def attach_tree(tree: int, target: str) -> None:
     flags = ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH)
     _check(_libc.syscall(_MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(target), flags), target)

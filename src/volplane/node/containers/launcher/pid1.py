@@ -50,7 +50,7 @@ def run(layout: RootLayout, control: socket.socket, reporting: int, *, plain: bo
         if handles is None:
             handles = _build_root(layout, spec, progress)
         progress.reach(ROOT)
-        rootfs.mount_sys(privileged=spec["privileged"], masked=spec["proc_mount"] == "Default")
+        rootfs.mount_sys(handles, privileged=spec["privileged"], masked=spec["proc_mount"] == "Default")
         _finish_setup(spec, trees, handles, progress)
         progress.reach(IDENTITY)
         user = identity.drop_privileges(spec)

@@ -267,9 +267,10 @@ class MountHandles:
 
     def __init__(self, layers: list[int]) -> None:
         self.layers, self.proc, self.dev = layers, -1, -1
+        self.empty = -1  # a read-only, empty tmpfs, mounted over directories that are hidden
 
     def close(self) -> None:
-        for descriptor in (*self.layers, self.proc, self.dev):
+        for descriptor in (*self.layers, self.proc, self.dev, self.empty):
             if descriptor >= 0:
                 os.close(descriptor)
 
@@ -281,14 +282,14 @@ def mount_proc_and_dev(handles: MountHandles, *, privileged: bool, masked: bool 
     if not privileged:  # privileged containers get the machine's /dev as a volume
         _make_dev()
         handles.dev = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        _guard_proc(masked=masked)
+        _guard_proc(handles, masked=masked)
 
 
-def mount_sys(*, privileged: bool, masked: bool = True) -> None:
+def mount_sys(handles: MountHandles, *, privileged: bool, masked: bool = True) -> None:
     """Mount /sys. The caller is in the container's network namespace, whose interfaces /sys shows."""
     kernel.mount("sysfs", "/sys", "sysfs", _SAFE_MOUNT_FLAGS | (0 if privileged else kernel.MS_RDONLY))
     if masked and not privileged:
-        _mask(_HIDDEN_SYS)
+        _mask(_HIDDEN_SYS, handles)
 
 
 def make_readonly(handles: MountHandles) -> None:
@@ -368,7 +369,7 @@ def _make_dev() -> None:
     kernel.mount("shm", "/dev/shm", "tmpfs", _SAFE_MOUNT_FLAGS, "mode=1777,size=64m")
 
 
-def _guard_proc(*, masked: bool) -> None:
+def _guard_proc(handles: MountHandles, *, masked: bool) -> None:
     """Make the machine's settings in /proc read-only, and hide some files.
 
     They are read-only even with procMount Unmasked: without a user namespace the container's root is the
@@ -377,15 +378,21 @@ def _guard_proc(*, masked: bool) -> None:
     for path in _READONLY_PROC:
         _bind(path, path, readonly=True)
     if masked:
-        _mask(_HIDDEN_PROC)
+        _mask(_HIDDEN_PROC, handles)
 
 
-def _mask(paths: Sequence[str]) -> None:
+def _mask(paths: Sequence[str], handles: MountHandles) -> None:
+    """Hide files and directories. All directories of a container share one tmpfs."""
     for path in paths:
-        if os.path.isdir(path):
-            kernel.mount("tmpfs", path, "tmpfs", _SAFE_MOUNT_FLAGS | kernel.MS_RDONLY, "size=0")
-        else:
+        if not os.path.isdir(path):
             _bind("/dev/null", path)
+        elif handles.empty < 0:
+            kernel.mount("tmpfs", path, "tmpfs", _SAFE_MOUNT_FLAGS | kernel.MS_RDONLY, "size=0")
+            handles.empty = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        else:
+            tree = kernel.copy_mount(handles.empty)
+            kernel.attach_tree(tree, path)
+            os.close(tree)
 
 
 def _bind(source: str, target: str, *, readonly: bool = False) -> None:

@@ -13,9 +13,9 @@ from volplane.loops.controller import Unsupported
 from volplane.loops.events import EventRecorder
 from volplane.loops.wait_reports import WaitRegistry
 from volplane.sidecars import DriverClient, run_sidecar
+from volplane.sidecars.snapshotter.content_controller import COMPONENT
 from volplane.sidecars.snapshotter.controller import SnapshotContentController
-from volplane.sidecars.snapshotter.groups.controller import GroupSnapshotContentController
-from volplane.sidecars.snapshotter.rpc_base import COMPONENT
+from volplane.sidecars.snapshotter.group_controller import GroupSnapshotContentController
 from volplane.sidecars.snapshotter.settings import SnapshotterOptions
 
 __all__ = ["SnapshotterOptions", "run"]

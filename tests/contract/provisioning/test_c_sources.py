@@ -80,7 +80,7 @@ async def test_a_volume_is_restored_from_a_snapshot_that_is_held_meanwhile() -> 
         await hold.reached_event.wait()
         held = await s.find(VolumeSnapshot, "before")
         assert RESTORING in held.metadata.finalizers
-        request = driver.called("CreateVolume")[-1]
+        request = driver.requests_of("CreateVolume")[-1]
         assert request.volume_content_source.snapshot.snapshot_id == "snap-before"
         hold.release()
         await s.bound("copy")
@@ -101,7 +101,7 @@ async def test_a_snapshot_that_is_deleted_during_the_restore_stays_until_the_vol
         hold = Hold()
         driver.script("CreateVolume", *[Fail(Code.UNAVAILABLE)] * 3, hold)
         await s.claim("copy", dataSource=FROM_SNAPSHOT)
-        await s.called("CreateVolume", 2)
+        await s.requests_of("CreateVolume", 2)
         await s.delete(VolumeSnapshot, "before")
         await hold.reached_event.wait()
         assert (await s.find(VolumeSnapshot, "before")).is_deleting
@@ -128,7 +128,7 @@ async def test_a_snapshot_that_does_not_fit_is_refused_with_the_reason(spec: Any
         await s.claim("copy", dataSource=FROM_SNAPSHOT, **spec)
         told = await s.event("ProvisioningFailed", said)
         assert "error getting handle for DataSource Type VolumeSnapshot by Name before: " in told.message
-        assert len(driver.called("CreateVolume")) == 1
+        assert len(driver.requests_of("CreateVolume")) == 1
         if "volumeMode" in spec:
             allowed = {"snapshot.storage.kubernetes.io/allow-volume-mode-change": "true"}
             await s.client.patch(
@@ -189,7 +189,7 @@ async def test_an_answer_without_the_source_is_no_copy() -> None:
         driver.forgets_source = True
         await s.claim("copy", dataSource=FROM_CLAIM)
         await s.event("ProvisioningFailed", "volume content source missing")
-        await s.called("DeleteVolume")
+        await s.requests_of("DeleteVolume")
         assert len(driver.volumes) == 1
         driver.forgets_source = False
         await s.bound("copy")
@@ -204,9 +204,9 @@ async def test_a_claim_is_cloned_and_protected_until_the_clone_is_bound() -> Non
         hold = Hold()
         driver.script("CreateVolume", *[Fail(Code.UNAVAILABLE)] * 3, hold)
         await s.claim("copy", size="2Gi", dataSource=FROM_CLAIM)
-        await s.called("CreateVolume", 2)
+        await s.requests_of("CreateVolume", 2)
         assert held.spec.csi is not None
-        request = driver.called("CreateVolume")[-1]
+        request = driver.requests_of("CreateVolume")[-1]
         assert request.volume_content_source.volume.volume_id == held.spec.csi.volume_handle
         assert CLONING in (await s.find(PersistentVolumeClaim, "data")).metadata.finalizers
         await s.delete(PersistentVolumeClaim, "data")
@@ -237,7 +237,7 @@ async def test_a_claim_that_cannot_be_cloned_is_refused_with_the_reason(
         await s.claim("copy", dataSource=FROM_CLAIM, **copy)
         told = await s.event("ProvisioningFailed", said)
         assert "error getting handle for DataSource Type PersistentVolumeClaim by Name data: " in told.message
-        assert len(driver.called("CreateVolume")) == 1
+        assert len(driver.requests_of("CreateVolume")) == 1
 
 
 async def test_a_clone_of_a_claim_that_is_bound_later_begins_at_once() -> None:

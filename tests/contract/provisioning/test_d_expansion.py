@@ -60,7 +60,7 @@ async def node_finishes(stage: Stage, name: str = "data") -> None:
 
 
 def asked(stage: Stage) -> list[int]:
-    return [r.capacity_range.required_bytes for r in stage.driver.called("ControllerExpandVolume")]
+    return [r.capacity_range.required_bytes for r in stage.driver.requests_of("ControllerExpandVolume")]
 
 
 async def test_a_mounted_claim_grows_and_waits_for_its_node() -> None:
@@ -79,7 +79,7 @@ async def test_a_mounted_claim_grows_and_waits_for_its_node() -> None:
         assert "Resizing" in conditions(claim)
         assert await stage.said("FileSystemResizeRequired") == "Require file system resize of volume on node"
         assert await stage.said("Resizing") == f"External resizer is resizing volume {claim.spec.volume_name}"
-        (request,) = stage.driver.called("ControllerExpandVolume")
+        (request,) = stage.driver.requests_of("ControllerExpandVolume")
         assert request.volume_id == f"vol-{claim.spec.volume_name}"
         assert request.capacity_range.required_bytes == 2 * GI
         mode = request.volume_capability.access_mode
@@ -148,7 +148,7 @@ async def test_a_size_out_of_range_is_infeasible_until_the_request_is_lowered() 
         assert conditions(claim)["ControllerResizeError"] == f"failed to expand pvc with {error}"
         told = f'resize volume "{claim.spec.volume_name}" by resizer "test.csi.example.com" failed: {error}'
         assert await stage.said("VolumeResizeFailed") == told
-        await stage.called("ControllerExpandVolume", 2, pause=pauses().retry_interval_max)
+        await stage.requests_of("ControllerExpandVolume", 2, pause=pauses().retry_interval_max)
         with pytest.raises(Invalid, match=r"field can not be less than status\.capacity"):
             await stage.ask(size="1Gi")
         stage.driver.always("ControllerExpandVolume", None)
@@ -329,7 +329,7 @@ async def test_the_secret_for_expansions_goes_to_the_driver_and_its_absence_is_t
         made = Secret(metadata=ObjectMeta(name="key", namespace="default"), data={"user": b"me"})
         await stage.client.create(made)
         await stage.until_claim(at("NodeResizePending"))
-        (request,) = stage.driver.called("ControllerExpandVolume")
+        (request,) = stage.driver.requests_of("ControllerExpandVolume")
         assert dict(request.secrets) == {"user": "me"}
 
 
@@ -354,7 +354,7 @@ async def test_failures_come_back_with_doubling_pauses() -> None:
         stage.driver.always("ControllerExpandVolume", Fail(Code.INTERNAL))
         await stage.ask(size="2Gi")
         first = pauses().retry_interval_start
-        await stage.called("ControllerExpandVolume", 4, pause=first)
+        await stage.requests_of("ControllerExpandVolume", 4, pause=first)
         for pause, least in zip(stage.driver.pauses("ControllerExpandVolume"), (1, 2, 4), strict=False):
             assert pause > least * first - GRAIN
         stage.driver.always("ControllerExpandVolume", None)

@@ -1,9 +1,8 @@
-"""A tap on the calls to drivers: it writes each one down, and can hold, delay, cut or double it.
+"""Records the calls to drivers, and can hold, delay, cut or repeat them.
 
-There is one per process and it sits where every call passes (`CallerBase.call`), so in a process that runs
-all roles it sees all sidecars and all nodes. Nobody pays for it while none is set. The subtle thing is the
-cut after the driver's answer: the driver has done its work and says so, and the caller must believe that it
-does not know.
+A caller with an interceptor passes every call through it (`CallerBase.call`). A call that is cut after
+the driver's answer shows how callers handle an unknown outcome: the driver has done its work, and the caller
+gets an error.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from google.protobuf.message import Message
@@ -92,7 +90,11 @@ class HoldCall(CallRule):
 
 
 class DelayCall(CallRule):
-    seconds = 0.0
+    def __init__(
+        self, method: str, seconds: float, times: int = 1, where: Callable[[CsiCall], bool] | None = None
+    ) -> None:
+        super().__init__(method, times, where)
+        self.seconds = seconds
 
     async def act(self, call: CsiCall, send: Send) -> Any:
         call.note = f"delayed {self.seconds:g} s"
@@ -103,7 +105,17 @@ class DelayCall(CallRule):
 class CutCall(CallRule):
     """The caller gets an error: the call was never sent, or (`after`) its answer is thrown away."""
 
-    after, code = False, Code.UNAVAILABLE
+    def __init__(
+        self,
+        method: str,
+        *,
+        after: bool = False,
+        code: Code = Code.UNAVAILABLE,
+        times: int = 1,
+        where: Callable[[CsiCall], bool] | None = None,
+    ) -> None:
+        super().__init__(method, times, where)
+        self.after, self.code = after, code
 
     async def act(self, call: CsiCall, send: Send) -> Any:
         call.note = f"cut {'after' if self.after else 'before'} the driver's answer"
@@ -159,9 +171,10 @@ class RunCallback(CallRule):
 class CallInterceptor:
     """`calls` in the order of their start; rules are tried in the order in which they were made."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_end: Callable[[CsiCall], None] = lambda call: None) -> None:
+        """`on_end` is called with each call that has ended."""
         self.calls: list[CsiCall] = []
-        self.ended: Callable[[CsiCall], None] | None = None  # is told of each call that has come to its end
+        self._on_end = on_end
         self._rules: list[CallRule] = []
         self._number = 0
         self._dropped = 0  # the oldest, which are not kept any more
@@ -180,8 +193,7 @@ class CallInterceptor:
     def delay(
         self, method: str, seconds: float, times: int = 1, where: Callable[[CsiCall], bool] | None = None
     ) -> DelayCall:
-        rule = DelayCall(method, times, where)
-        rule.seconds = seconds
+        rule = DelayCall(method, seconds, times, where)
         self.add_rule(rule)
         return rule
 
@@ -194,8 +206,7 @@ class CallInterceptor:
         times: int = 1,
         where: Callable[[CsiCall], bool] | None = None,
     ) -> CutCall:
-        rule = CutCall(method, times, where)
-        rule.after, rule.code = after, code
+        rule = CutCall(method, after=after, code=code, times=times, where=where)
         self.add_rule(rule)
         return rule
 
@@ -262,8 +273,7 @@ class CallInterceptor:
             self._end_call(call)
 
     def _end_call(self, call: CsiCall) -> None:
-        if self.ended is not None:
-            self.ended(call)
+        self._on_end(call)
 
     def _record_call(self, method: str, caller: str, address: str, request: Message) -> CsiCall:
         self._number += 1
@@ -273,19 +283,3 @@ class CallInterceptor:
             del self.calls[: MAX_RECORDED_CALLS // 10]
             self._dropped += MAX_RECORDED_CALLS // 10
         return call
-
-
-current: CallInterceptor | None = None
-
-
-@contextmanager
-def intercept_calls(tap: CallInterceptor | None = None) -> Iterator[CallInterceptor]:
-    """Every call of this process passes the tap inside."""
-    global current
-    before, made = current, tap or CallInterceptor()
-    current = made
-    try:
-        yield made
-    finally:
-        made.remove_rules()
-        current = before

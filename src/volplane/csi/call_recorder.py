@@ -15,7 +15,6 @@ import msgspec
 from google.protobuf.message import Message
 from msgspec import Struct
 
-from volplane.csi import call_interceptor
 from volplane.csi.call_interceptor import CallInterceptor, CsiCall
 
 FILE = "VOLPLANE_CALLS"  # the variable that names the file
@@ -90,7 +89,7 @@ class CallRecordReader:
         return found
 
 
-def start_recording() -> None:
-    """Where the environment says so, every call of this process is written down."""
-    if path := os.environ.get(FILE):
-        call_interceptor.current = CallRecorder(path)
+def start_recording() -> CallRecorder | None:
+    """The recorder that the environment asks for, to be passed to all callers of this process."""
+    path = os.environ.get(FILE)
+    return CallRecorder(path) if path else None

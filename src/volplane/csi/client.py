@@ -20,7 +20,8 @@ from google.protobuf.message import Message
 
 from volplane.base import failpoint, trace
 from volplane.base.sockets import short_path
-from volplane.csi import call_interceptor, redact, replies
+from volplane.csi import redact, replies
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.outcome import BadReply, CallError, Code
 from volplane.csi.replies import LARGEST_LIST
 from volplane.csi.services import METHODS, Method
@@ -117,8 +118,8 @@ class CallerBase(ABC):
 
     where = "memory"  # the address; what the tap tells drivers and nodes apart by
 
-    def __init__(self, component: str) -> None:
-        self.component = component
+    def __init__(self, component: str, interceptor: CallInterceptor | None = None) -> None:
+        self.component, self._interceptor = component, interceptor
 
     async def call(
         self, method: str, request: Message, *, timeout: float = DEFAULT_TIMEOUT, subject: str = ""
@@ -128,10 +129,10 @@ class CallerBase(ABC):
         if failpoint.armed:
             failpoint.hit(f"rpc:{method}:before")
         with trace.span(self.component, method, subject or subject_of(request)):
-            if call_interceptor.current is None:
+            if self._interceptor is None:
                 reply = await self._send_logged(spec, request, timeout)
             else:
-                reply = await call_interceptor.current.intercept(
+                reply = await self._interceptor.intercept(
                     method,
                     self.component,
                     self.where,
@@ -161,8 +162,10 @@ class CallerBase(ABC):
 class CsiChannel(CallerBase):
     """`address` is a socket's path, `unix://…`, or whatever else gRPC understands."""
 
-    def __init__(self, address: str, *, component: str = "csi") -> None:
-        super().__init__(component)
+    def __init__(
+        self, address: str, *, component: str = "csi", interceptor: CallInterceptor | None = None
+    ) -> None:
+        super().__init__(component, interceptor)
         self.address = self.where = address
         self._link: _Link | None = None
         self._retiring: dict[asyncio.Task[None], _Link] = {}

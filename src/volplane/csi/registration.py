@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import CsiChannel
 from volplane.csi.proto.registration_pb2 import (
     InfoRequest,
@@ -33,16 +34,20 @@ class RegistrationInfo(Struct, frozen=True):
     versions: tuple[str, ...]
 
 
-async def get_registration_info(socket: str) -> RegistrationInfo:
+async def get_registration_info(
+    socket: str, *, interceptor: CallInterceptor | None = None
+) -> RegistrationInfo:
     """GetInfo. Raises `CallError`, or TimeoutError when nobody listens for ten seconds."""
-    async with CsiChannel(socket, component="kubelet") as channel:
+    async with CsiChannel(socket, component="kubelet", interceptor=interceptor) as channel:
         await channel.ready(DIAL_TIMEOUT)
         info = await channel.call("GetInfo", InfoRequest(), timeout=INFO_TIMEOUT)
     return RegistrationInfo(info.type, info.name, info.endpoint or socket, tuple(info.supported_versions))
 
 
-async def notify_registration(socket: str, *, registered: bool, error: str = "") -> None:
-    async with CsiChannel(socket, component="kubelet") as channel:
+async def notify_registration(
+    socket: str, *, registered: bool, error: str = "", interceptor: CallInterceptor | None = None
+) -> None:
+    async with CsiChannel(socket, component="kubelet", interceptor=interceptor) as channel:
         await channel.ready(DIAL_TIMEOUT)
         status = RegistrationStatus(plugin_registered=registered, error=error)
         await channel.call("NotifyRegistrationStatus", status, timeout=NOTIFY_TIMEOUT)

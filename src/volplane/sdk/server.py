@@ -15,6 +15,7 @@ import grpc
 from google.protobuf.message import Message
 
 from volplane.csi import replies as wire
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import DEFAULT_TIMEOUT, CallerBase
 from volplane.csi.outcome import CallError, Code
 from volplane.csi.services import METHODS, Method
@@ -89,8 +90,10 @@ async def serve(driver: Driver, socket: str, *, grace: float = GRACE) -> None:
 class Local(CallerBase):
     """The driver without a socket: same calls, same errors, works in virtual time."""
 
-    def __init__(self, driver: Driver, *, component: str = "csi") -> None:
-        super().__init__(component)
+    def __init__(
+        self, driver: Driver, *, component: str = "csi", interceptor: CallInterceptor | None = None
+    ) -> None:
+        super().__init__(component, interceptor)
         self._driver = driver
         self._dispatcher = Dispatcher(driver)
 

@@ -23,6 +23,7 @@ from volplane.base import metrics
 from volplane.base.settings import Duration, about
 from volplane.client.client import Client
 from volplane.csi import v1
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import Caller, CsiChannel
 from volplane.csi.outcome import CallError, Code
 from volplane.csi.replies import known_names
@@ -123,13 +124,16 @@ async def _probe_until_ready(caller: Caller) -> None:
 
 @asynccontextmanager
 async def connect_driver(
-    address: str, component: str, caller: Caller | None = None
+    address: str,
+    component: str,
+    caller: Caller | None = None,
+    interceptor: CallInterceptor | None = None,
 ) -> AsyncIterator[DriverClient]:
-    """The driver at an address, or behind a caller that somebody else made and will close."""
+    """The driver at an address, or behind a caller that is made and closed elsewhere."""
     if caller is not None:
         yield await discover_driver(caller)
         return
-    async with CsiChannel(address, component=component) as channel:
+    async with CsiChannel(address, component=component, interceptor=interceptor) as channel:
         yield await discover_driver(channel)
 
 
@@ -162,6 +166,7 @@ async def run_sidecar(
     work: Callable[[DriverClient], Awaitable[None]],
     *,
     caller: Caller | None = None,
+    interceptor: CallInterceptor | None = None,
     identity: str = "",
     namespace: str = "default",
 ) -> None:
@@ -172,7 +177,7 @@ async def run_sidecar(
     endpoint = settings.http_endpoint or settings.metrics_address
     async with (
         health(endpoint, {"/healthz/leader-election": alive}, settings.metrics_path),
-        connect_driver(settings.csi_address, component, caller) as driver,
+        connect_driver(settings.csi_address, component, caller, interceptor) as driver,
     ):
         me = identity or socket.gethostname()
         await lead(client, settings, lease(driver), lambda: work(driver), identity=me, namespace=namespace)

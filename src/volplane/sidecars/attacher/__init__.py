@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from volplane.client.client import Client
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import Caller
 from volplane.loops.wait_reports import WaitRegistry
 from volplane.sidecars import DriverClient, run_sidecar
@@ -24,6 +25,7 @@ async def run(
     settings: AttacherOptions,
     *,
     caller: Caller | None = None,
+    interceptor: CallInterceptor | None = None,
     identity: str = "",
     namespace: str = "default",
     wait_registry: WaitRegistry | None = None,
@@ -48,6 +50,7 @@ async def run(
         lambda driver: f"external-attacher-leader-{driver.name}",
         work,
         caller=caller,
+        interceptor=interceptor,
         identity=identity,
         namespace=namespace,
     )

@@ -16,6 +16,7 @@ from volplane.api.names import sanitize_driver
 from volplane.base import clock
 from volplane.client.client import Client
 from volplane.csi import v1
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import Caller
 from volplane.loops.controller import Unsupported
 from volplane.loops.events import EventRecorder
@@ -41,6 +42,7 @@ async def run(
     settings: ProvisionerOptions,
     *,
     caller: Caller | None = None,
+    interceptor: CallInterceptor | None = None,
     identity: str = "",
     namespace: str = "default",
     node: str = "",
@@ -94,6 +96,7 @@ async def run(
         lambda driver: sanitize_driver(driver.name),
         work,
         caller=caller,
+        interceptor=interceptor,
         identity=me,
         namespace=namespace,
     )

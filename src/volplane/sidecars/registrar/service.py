@@ -11,6 +11,7 @@ import logging
 import os
 
 from volplane.csi import registration, v1
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import Caller, CsiChannel
 from volplane.csi.outcome import CallError
 from volplane.csi.registration import RegistrationServer
@@ -27,9 +28,11 @@ class RegistrationFailed(Exception):
     """The kubelet does not want the driver."""
 
 
-async def run(settings: RegistrarOptions, *, caller: Caller | None = None) -> None:
+async def run(
+    settings: RegistrarOptions, *, caller: Caller | None = None, interceptor: CallInterceptor | None = None
+) -> None:
     """Until cancelled; ends with RegistrationFailed when the kubelet refuses."""
-    name = await _read_driver_name(settings, caller)
+    name = await _read_driver_name(settings, caller, interceptor)
     log.info("CSI driver name", extra={"csiDriverName": name})
     directory, endpoint = settings.plugin_registration_path, settings.kubelet_registration_path
     async with RegistrationServer(directory, name, endpoint) as registrar:
@@ -43,10 +46,12 @@ async def run(settings: RegistrarOptions, *, caller: Caller | None = None) -> No
             await _watch_registration(registrar)
 
 
-async def _read_driver_name(settings: RegistrarOptions, caller: Caller | None) -> str:
+async def _read_driver_name(
+    settings: RegistrarOptions, caller: Caller | None, interceptor: CallInterceptor | None
+) -> str:
     if caller is not None:
         return await _ask_driver_name(caller, settings.timeout)
-    async with CsiChannel(settings.csi_address, component=COMPONENT) as channel:
+    async with CsiChannel(settings.csi_address, component=COMPONENT, interceptor=interceptor) as channel:
         return await _ask_driver_name(channel, settings.timeout)
 
 

@@ -9,6 +9,7 @@ import asyncio
 from volplane.api.names import sanitize_driver
 from volplane.client.client import Client
 from volplane.csi import v1
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import Caller
 from volplane.csi.outcome import CallError
 from volplane.loops.controller import Unsupported
@@ -28,6 +29,7 @@ async def run(
     settings: ResizerOptions,
     *,
     caller: Caller | None = None,
+    interceptor: CallInterceptor | None = None,
     identity: str = "",
     namespace: str = "default",
     wait_registry: WaitRegistry | None = None,
@@ -55,6 +57,7 @@ async def run(
         lambda driver: f"external-resizer-{sanitize_driver(driver.name)}",
         work,
         caller=caller,
+        interceptor=interceptor,
         identity=identity,
         namespace=namespace,
     )

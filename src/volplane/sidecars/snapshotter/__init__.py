@@ -8,6 +8,7 @@ import os
 from volplane.api.names import sanitize_driver
 from volplane.client.client import Client
 from volplane.csi import v1
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import Caller
 from volplane.loops.controller import Unsupported
 from volplane.loops.events import EventRecorder
@@ -26,6 +27,7 @@ async def run(
     settings: SnapshotterOptions,
     *,
     caller: Caller | None = None,
+    interceptor: CallInterceptor | None = None,
     identity: str = "",
     namespace: str = "default",
     node: str = "",
@@ -64,6 +66,7 @@ async def run(
         lambda driver: f"external-snapshotter-leader-{sanitize_driver(driver.name)}",
         work,
         caller=caller,
+        interceptor=interceptor,
         identity=identity,
         namespace=namespace,
     )

@@ -1,8 +1,7 @@
-"""The programs that stand beside a driver: what they all do at their start is here, the rest in a room each.
+"""The CSI sidecars. What they all do at their start is here.
 
-A sidecar waits until its driver is ready, learns its name and capabilities, and works, as leader where
-there are several. None of them ends because the driver went away; calls fail and are
-repeated until it is back.
+A sidecar waits until its driver is ready, asks for its name and capabilities, and runs, as leader if there
+are several. A sidecar does not exit when its driver goes away: calls fail and are retried until it is back.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from volplane.loops.leader import lead as lead
 
 log = logging.getLogger(__name__)
 
-STARTUP_CALL_TIMEOUT = 1.0  # seconds for each question of the start
-FIRST_PROBE, LONGEST_PROBE = 0.02, 1.0  # pauses between two probes of a driver that is not ready
+STARTUP_CALL_TIMEOUT = 1.0  # seconds for each call at the start
+FIRST_PROBE, LONGEST_PROBE = 0.02, 1.0  # seconds between two probes of a driver that is not ready
 
 OPERATION_SECONDS = metrics.histogram(
     "csi_sidecar_operations_seconds",
@@ -48,7 +47,7 @@ OPERATION_SECONDS = metrics.histogram(
 
 
 class DriverClient:
-    """A driver that is ready: its name, what it can do, and calls to it with their durations measured."""
+    """A driver that is ready: its name, its capabilities, and calls to it, which are measured."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class DriverClient:
         controller: frozenset[str] = frozenset(),
     ) -> None:
         self.name = name
-        self.plugin = plugin  # capabilities by the protocol's names
+        self.plugin = plugin  # capabilities, by their names in the CSI specification
         self.controller = controller
         self._caller = caller
 
@@ -76,7 +75,7 @@ class DriverClient:
 
 
 async def discover_driver(caller: Caller) -> DriverClient:
-    """Probe until ready, then ask who it is and what it can do."""
+    """Probe the driver until it is ready, then ask for its name and capabilities."""
     await caller.ready()
     await _probe_until_ready(caller)
     info = await _call_until_answered(caller, "GetPluginInfo", v1.GetPluginInfoRequest())
@@ -95,7 +94,7 @@ async def discover_driver(caller: Caller) -> DriverClient:
 
 
 async def _call_until_answered(caller: Caller, method: str, request: Message) -> Any:
-    """A question of the start, again until it is answered: the machine may be busy, or the driver away."""
+    """Repeat a call until the driver answers: the machine may be busy, or the driver restarting."""
     pause = FIRST_PROBE
     while True:
         try:
@@ -138,7 +137,7 @@ async def connect_driver(
 
 
 class SidecarOptions(LeaderElectionOptions, frozen=True, kw_only=True):
-    """The flags that all sidecars with an API client share, under upstream's names."""
+    """The flags of all sidecars that use the API server, with upstream's names."""
 
     csi_address: Annotated[str, about("socket of the CSI driver")] = "/run/csi/socket"
     retry_interval_start: Annotated[Duration, about("first delay after a failure; it doubles each time")] = (
@@ -170,7 +169,7 @@ async def run_sidecar(
     identity: str = "",
     namespace: str = "default",
 ) -> None:
-    """The life of a sidecar: health, the driver, its turn as leader, and the work until cancelled.
+    """Run a sidecar until cancelled: serve health checks, connect to the driver, become leader, work.
 
     `identity` (the pod's name) and `namespace` are for leader election.
     """
@@ -184,7 +183,7 @@ async def run_sidecar(
 
 
 async def read_secrets(client: Client, reference: SecretReference | None) -> dict[str, str]:
-    """What a driver gets to see of a Secret: nothing without a reference."""
+    """The data of the Secret that a call to the driver needs; empty without a reference."""
     if reference is None:
         return {}
     try:

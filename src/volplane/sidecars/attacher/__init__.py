@@ -1,4 +1,4 @@
-"""csi-attacher: VolumeAttachments become ControllerPublishVolume. Run it with `run(client, settings)`."""
+"""csi-attacher: attaches the volumes of VolumeAttachments. Run it with `run(client, settings)`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def run(
     namespace: str = "default",
     wait_registry: WaitRegistry | None = None,
 ) -> None:
-    """Until cancelled. `identity` (the pod's name) and `namespace` are for leader election."""
+    """Run until cancelled. `identity` (the pod's name) and `namespace` are for leader election."""
 
     registry = wait_registry or WaitRegistry()
 

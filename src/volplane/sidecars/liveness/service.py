@@ -1,6 +1,6 @@
-"""The liveness probe at work: one Probe for each request to `/healthz`, over a connection of its own.
+"""Calls Probe for each request to `/healthz`, over a new connection.
 
-A driver whose answer says nothing about readiness is ready.
+A driver whose reply does not set `ready` is ready.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
         self, client: Client, driver: DriverClient, settings: ResizerOptions, *, events: EventRecorder
     ) -> None:
         super().__init__(client, driver, settings, events=events)
-        self.facts = plans.ResizerDriverInfo(
+        self.driver_info = plans.ResizerDriverInfo(
             driver.name,
             has_controller_expand="EXPAND_VOLUME" in driver.controller,
             annotates_capacity=settings.is_feature_enabled("AnnotateFsResize", default=False),
@@ -86,7 +86,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
             yield new.key
 
     def _is_relevant(self, claim: PersistentVolumeClaim) -> bool:
-        return plans.needs_expansion(claim) or self.facts.annotates_capacity
+        return plans.needs_expansion(claim) or self.driver_info.annotates_capacity
 
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
         if new is None or new.spec.claim_ref is None:
@@ -119,7 +119,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
         return any(not pods.has_released_volumes(pod) for pod in users[key]) if users is not None else None
 
     def plan(self, view: ExpansionView) -> Iterator[plans.Step | CommonStep]:
-        return plans.plan(view.claim, view.volume, self.facts, view.last, in_use=view.in_use)
+        return plans.plan(view.claim, view.volume, self.driver_info, view.last, in_use=view.in_use)
 
     # --- doing it
 
@@ -164,7 +164,11 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
         self.memory.settled.discard(claim.uid)
         self.memory.retry_soon(claim)
         # A driver answers in bytes; without a driver's answer the size stays as the user wrote it.
-        text = sizes.format_size(reached) if self.facts.has_controller_expand else _size_text(claim, reached)
+        text = (
+            sizes.format_size(reached)
+            if self.driver_info.has_controller_expand
+            else _size_text(claim, reached)
+        )
         await self._set_volume_capacity(claim, volume, text, node_needed=node_needed)
         if node_needed:
             await self._require_node_expansion(claim)
@@ -173,7 +177,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
 
     async def _call_driver(self, volume: PersistentVolume, size: int) -> tuple[int, bool]:
         """The size that the driver reached, and whether the node has to expand the file system."""
-        if not self.facts.has_controller_expand:
+        if not self.driver_info.has_controller_expand:
             return size, True
         source = volume.spec.csi
         if source is None:
@@ -229,7 +233,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
         self, claim: PersistentVolumeClaim, volume: PersistentVolume, text: str, *, node_needed: bool
     ) -> None:
         patch: dict[str, Any] = {"spec": {"capacity": {"storage": text}}}
-        if self.facts.annotates_capacity and node_needed:
+        if self.driver_info.annotates_capacity and node_needed:
             before = claim.status.capacity.get("storage", "0")
             if binding.PRE_RESIZE_CAPACITY not in volume.metadata.annotations:
                 patch["metadata"] = {"annotations": {binding.PRE_RESIZE_CAPACITY: before}}

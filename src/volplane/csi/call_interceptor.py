@@ -19,7 +19,7 @@ from msgspec import Struct
 from volplane.csi import redact
 from volplane.csi.outcome import CallError, Code
 
-MAX_RECORDED_CALLS = 20_000  # calls; the oldest go first
+MAX_RECORDED_CALLS = 20_000  # the oldest are dropped first
 ANY = "*"  # every method
 
 Send = Callable[[], Awaitable[Any]]
@@ -27,7 +27,7 @@ Callback = Callable[["CsiCall"], Awaitable[None] | None]
 
 
 class CsiCall(Struct):
-    """One call as it went over the wire; `end` is 0 while it is under way."""
+    """One call; `end` is 0 while it is in progress."""
 
     number: int
     method: str
@@ -36,10 +36,10 @@ class CsiCall(Struct):
     request: str  # JSON, secrets stripped
     start: float  # time.monotonic
     end: float = 0.0
-    code: str = ""  # as gRPC spells it; what the caller saw
+    code: str = ""  # gRPC's name; what the caller got
     response: str = ""
-    message: str = ""  # the error's words
-    note: str = ""  # what the tap did to it
+    message: str = ""  # of the error
+    note: str = ""  # what the interceptor did to it
 
     @property
     def seconds(self) -> float:
@@ -47,7 +47,7 @@ class CsiCall(Struct):
 
 
 class CallRule:
-    """What is done to the next `times` calls of a method (0: to all), if `where` means them."""
+    """What to do with the next `times` calls of a method (0: all of them) for which `where` is true."""
 
     def __init__(self, method: str, times: int = 1, where: Callable[[CsiCall], bool] | None = None) -> None:
         self.method, self.times, self._where = method, times, where
@@ -64,7 +64,7 @@ class CallRule:
         return True
 
     async def wait_for_call(self, timeout: float | None = None) -> CsiCall:
-        """The first call that it met. Raises TimeoutError."""
+        """The first call that matched. Raises TimeoutError."""
         async with asyncio.timeout(timeout):
             await self._seen.wait()
         return self.met[0]
@@ -74,7 +74,7 @@ class CallRule:
 
 
 class HoldCall(CallRule):
-    """The call stands still before it is sent, until `release`."""
+    """Hold the call before it is sent, until `release`."""
 
     def __init__(self, method: str, times: int = 1, where: Callable[[CsiCall], bool] | None = None) -> None:
         super().__init__(method, times, where)
@@ -103,7 +103,7 @@ class DelayCall(CallRule):
 
 
 class CutCall(CallRule):
-    """The caller gets an error: the call was never sent, or (`after`) its answer is thrown away."""
+    """Raise an error: the call is not sent, or (`after`) the driver's answer is discarded."""
 
     def __init__(
         self,
@@ -120,12 +120,12 @@ class CutCall(CallRule):
     async def act(self, call: CsiCall, send: Send) -> Any:
         call.note = f"cut {'after' if self.after else 'before'} the driver's answer"
         if self.after:
-            await send()  # an error of the driver's own is the answer then: there was nothing to lose
+            await send()  # an error of the driver is raised as it is
         raise CallError(self.code, call.note)
 
 
 class SendTwice(CallRule):
-    """Sent again after its first answer; the caller gets the second. `answers` has both."""
+    """Send the call again after the first answer; the caller gets the second. `answers` has both."""
 
     def __init__(self, method: str, times: int = 1, where: Callable[[CsiCall], bool] | None = None) -> None:
         super().__init__(method, times, where)
@@ -140,7 +140,7 @@ class SendTwice(CallRule):
 
 
 class RunCallback(CallRule):
-    """A callback before the call is sent or (`after`) when the driver has answered."""
+    """Run a callback before the call is sent, or (`after`) after the driver's answer."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class RunCallback(CallRule):
 
 
 class CallInterceptor:
-    """`calls` in the order of their start; rules are tried in the order in which they were made."""
+    """`calls` are in the order of their start; rules are tried in the order in which they were added."""
 
     def __init__(self, on_end: Callable[[CsiCall], None] = lambda call: None) -> None:
         """`on_end` is called with each call that has ended."""
@@ -177,9 +177,9 @@ class CallInterceptor:
         self._on_end = on_end
         self._rules: list[CallRule] = []
         self._number = 0
-        self._dropped = 0  # the oldest, which are not kept any more
+        self._dropped = 0  # the oldest, which were removed
 
-    # --- acting
+    # --- rules
 
     def add_rule(self, rule: CallRule) -> CallRule:
         self._rules.append(rule)
@@ -234,27 +234,27 @@ class CallInterceptor:
             rule.release()
 
     def remove_rules(self) -> None:
-        """No rules any more; what was held goes on."""
+        """Remove all rules; held calls go on."""
         for rule in list(self._rules):
             self.remove_rule(rule)
 
-    # --- looking
+    # --- recorded calls
 
     def calls_to(self, *methods: str) -> list[CsiCall]:
         return [call for call in self.calls if call.method in methods]
 
     def mark(self) -> int:
-        """This moment, for `since`."""
+        """The present position, for `since`."""
         return self._dropped + len(self.calls)
 
     def since(self, mark: int) -> list[CsiCall]:
-        """The calls that began after it, of those that are kept."""
+        """The recorded calls that began after a mark."""
         return self.calls[max(0, mark - self._dropped) :]
 
     async def intercept(
         self, method: str, caller: str, address: str, request: Message, send: Callable[[], Awaitable[Any]]
     ) -> Any:
-        """Where `CallerBase.call` hands a call over."""
+        """Record a call, apply a rule to it, and send it."""
         call = self._record_call(method, caller, address, request)
         rule = next((r for r in self._rules if r.try_match(call)), None)
         try:

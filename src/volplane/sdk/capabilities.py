@@ -1,4 +1,4 @@
-"""What a driver can do, read off the methods it overrides."""
+"""The capabilities of a driver, derived from the methods that it overrides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Controller = v1.ControllerServiceCapability
 _Group = v1.GroupControllerServiceCapability
 _Node = v1.NodeServiceCapability
 
-# Method → capability. The methods of a pair come together, or the volume could not be got rid of again.
+# Method → capability. A driver must override both methods of a pair: what it creates it must delete.
 _CONTROLLER = {
     "CreateVolume": "CREATE_DELETE_VOLUME",
     "ControllerPublishVolume": "PUBLISH_UNPUBLISH_VOLUME",
@@ -41,7 +41,7 @@ _PAIRS = (
     ("NodeStageVolume", "NodeUnstageVolume"),
     ("NodePublishVolume", "NodeUnpublishVolume"),
 )
-# Claims that belong to one service only; VOLUME_CONDITION and SINGLE_NODE_MULTI_WRITER are said by both.
+# Capabilities of one service only; VOLUME_CONDITION and SINGLE_NODE_MULTI_WRITER belong to both.
 _CONTROLLER_ONLY = frozenset({"CLONE_VOLUME", "PUBLISH_READONLY", "LIST_VOLUMES_PUBLISHED_NODES"})
 _NODE_ONLY = frozenset({"VOLUME_MOUNT_GROUP"})
 _BOTH = frozenset({"VOLUME_CONDITION", "SINGLE_NODE_MULTI_WRITER"})
@@ -53,7 +53,7 @@ def snake_case(method: str) -> str:
 
 
 class ServedCapabilities:
-    """The calls a driver answers and the capabilities it names for them."""
+    """The methods that a driver serves, and the replies with its capabilities."""
 
     def __init__(self, driver: Driver) -> None:
         self.methods = frozenset(m for service in SERVICES.values() for m in service if _overrides(driver, m))
@@ -64,11 +64,11 @@ class ServedCapabilities:
         for one, other in _PAIRS:
             if (one in self.methods) != (other in self.methods):
                 raise TypeError(
-                    f"{name} overrides one of {snake_case(one)} and {snake_case(other)}; it needs both"
+                    f"{name} overrides only one of {snake_case(one)} and {snake_case(other)}: override both"
                 )
         unknown = self.claims - _CONTROLLER_ONLY - _NODE_ONLY - _BOTH - _OTHER
         if unknown:
-            raise TypeError(f"{name} claims {', '.join(sorted(unknown))}, which CSI does not know")
+            raise TypeError(f"{name} declares unknown capabilities: {', '.join(sorted(unknown))}")
 
     def serves(self, service: str) -> bool:
         return not self.methods.isdisjoint(SERVICES[f"csi.v1.{service}"])
@@ -83,7 +83,7 @@ class ServedCapabilities:
             ("GroupController", "GROUP_CONTROLLER_SERVICE"),
             ("SnapshotMetadata", "SNAPSHOT_METADATA_SERVICE"),
         ]
-        # Every instance speaks for the whole driver here, whichever of its services it serves.
+        # Every process returns the capabilities of the whole driver, whichever services it serves.
         everywhere = self.methods | self._elsewhere
         named = [c for service, c in services if not everywhere.isdisjoint(SERVICES[f"csi.v1.{service}"])]
         named += sorted(self.claims & {"VOLUME_ACCESSIBILITY_CONSTRAINTS"})

@@ -1,6 +1,4 @@
-"""csi-resizer: claims that ask for more, or for another VolumeAttributesClass. Run it with `run(client,
-settings)`.
-"""
+"""csi-resizer: expands and modifies the volumes of claims. Run it with `run(client, settings)`."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ async def run(
     namespace: str = "default",
     wait_registry: WaitRegistry | None = None,
 ) -> None:
-    """Until cancelled. Raises Unsupported where the driver can neither grow nor modify volumes."""
+    """Run until cancelled. Raises Unsupported if the driver can neither expand nor modify volumes."""
 
     registry = wait_registry or WaitRegistry()
 
@@ -64,7 +62,7 @@ async def run(
 
 
 async def _supports_expansion(driver: DriverClient, settings: ResizerOptions) -> bool:
-    """In the control plane, or else on the node alone."""
+    """The driver expands volumes in the controller service, or on the node alone."""
     if "EXPAND_VOLUME" in driver.controller:
         return True
     try:

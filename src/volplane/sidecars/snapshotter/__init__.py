@@ -1,4 +1,4 @@
-"""csi-snapshotter: VolumeSnapshotContents become snapshots. Run it with `run(client, settings)`."""
+"""csi-snapshotter: takes the snapshots of VolumeSnapshotContents. Run it with `run(client, settings)`."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ async def run(
     node: str = "",
     wait_registry: WaitRegistry | None = None,
 ) -> None:
-    """Until cancelled. `node`: whose contents we handle, with --node-deployment ($NODE_NAME otherwise).
+    """Run until cancelled. `node` is for --node-deployment; $NODE_NAME by default.
 
-    Raises Unsupported where the driver takes no snapshots.
+    Raises Unsupported if the driver cannot take snapshots.
     """
     mine = (node or os.environ.get("NODE_NAME", "")) if settings.node_deployment else None
     if mine == "":

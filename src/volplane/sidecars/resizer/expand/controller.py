@@ -1,8 +1,8 @@
 """Expands the volumes of claims that request more storage.
 
-The target size is written to the claim, the driver is called, then volume and claim are updated: the volume
-before the claim, because the node compares the two. Pods are watched only once a driver has refused to expand
-a volume in use; most drivers never do, and a cluster has many pods.
+The target size is written to the claim, the driver is called, then the volume and the claim are updated: the
+volume first, because the node compares the two. Pods are watched only once a driver has refused to expand a
+volume in use: most drivers never do, and a cluster has many pods.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class ExpansionView(Struct, frozen=True):
 class ExpansionMemory(ResizeMemory):
     def __init__(self) -> None:
         super().__init__()
-        self.offline: set[str] = set()  # claims whose volume the driver did not expand while it was in use
-        self.users: CacheIndex[Pod] | None = None  # watched once a driver has refused that
+        self.offline: set[str] = set()  # claims whose volume the driver refused to expand while in use
+        self.users: CacheIndex[Pod] | None = None  # watched since the first such refusal
 
     def forget(self, claim: PersistentVolumeClaim) -> None:
         super().forget(claim)
@@ -163,7 +163,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
             return await self._handle_failure(claim, volume, error)
         self.memory.settled.discard(claim.uid)
         self.memory.retry_soon(claim)
-        # A driver answers in bytes; without a driver's answer the size stays as the user wrote it.
+        # A driver returns bytes; without ControllerExpandVolume the size stays as the user wrote it.
         text = (
             sizes.format_size(reached)
             if self.driver_info.has_controller_expand
@@ -176,7 +176,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
             await self._finish(claim, text)
 
     async def _call_driver(self, volume: PersistentVolume, size: int) -> tuple[int, bool]:
-        """The size that the driver reached, and whether the node has to expand the file system."""
+        """The size after the call, and whether the node has to expand the file system."""
         if not self.driver_info.has_controller_expand:
             return size, True
         source = volume.spec.csi
@@ -200,7 +200,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
     async def _handle_failure(
         self, claim: PersistentVolumeClaim, volume: PersistentVolume, error: Exception
     ) -> None:
-        """What a failed call means for the claim."""
+        """Report a failed call, and retry it or not."""
         why = f'resize volume "{volume.name}" by resizer "{self.driver.name}" failed: {error}'
         if is_refused_in_use(error) and self.settings.handle_volume_inuse_error:
             self.memory.offline.add(claim.uid)
@@ -216,7 +216,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
             raise RetryableError(why) from error
         self.retry_slowly(claim, why)
 
-    # --- what is written
+    # --- writing
 
     async def _begin(self, claim: PersistentVolumeClaim, size: int, *, fresh: bool) -> PersistentVolumeClaim:
         drop = resizing.CONDITIONS if fresh else ()
@@ -241,7 +241,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
             await self.patch_volume(volume, patch)
 
     async def _require_node_expansion(self, claim: PersistentVolumeClaim) -> None:
-        """The node has to expand the file system."""
+        """Leave the expansion of the file system to the node."""
         pending = _condition(resizing.FILE_SYSTEM_PENDING, resizing.WAITING)
         status = {
             "conditions": resizing.conditions(claim, [pending]),
@@ -276,7 +276,7 @@ def _condition(type: str, message: str = "") -> dict[str, Any]:
 
 
 def _status_patch(claim: PersistentVolumeClaim, status: Mapping[str, Any]) -> dict[str, Any]:
-    """A status patch that also removes the annotation of an earlier expansion that needed no node."""
+    """A patch of the status that also removes the annotation of an earlier expansion without a node."""
     patch: dict[str, Any] = {"status": status} if status else {}
     if resizing.NODE_NOT_REQUIRED in claim.metadata.annotations:
         patch["metadata"] = {"annotations": {resizing.NODE_NOT_REQUIRED: None}}
@@ -284,7 +284,7 @@ def _status_patch(claim: PersistentVolumeClaim, status: Mapping[str, Any]) -> di
 
 
 def _size_text(claim: PersistentVolumeClaim, size: int) -> str:
-    """A size as the user wrote it, where it is the one they asked for."""
+    """A size, as the user wrote it if it is the requested one."""
     return (
         claim.spec.resources.requests["storage"]
         if size == sizes.requested_size(claim)

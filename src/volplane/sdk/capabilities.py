@@ -57,7 +57,7 @@ class ServedCapabilities:
 
     def __init__(self, driver: Driver) -> None:
         self.methods = frozenset(m for service in SERVICES.values() for m in service if _overrides(driver, m))
-        self.claims, self._elsewhere = driver.claims, driver.elsewhere
+        self.extra_capabilities, self._elsewhere = driver.extra_capabilities, driver.methods_elsewhere
         self._check_overrides(type(driver).__name__)
 
     def _check_overrides(self, name: str) -> None:
@@ -66,7 +66,7 @@ class ServedCapabilities:
                 raise TypeError(
                     f"{name} overrides only one of {snake_case(one)} and {snake_case(other)}: override both"
                 )
-        unknown = self.claims - _CONTROLLER_ONLY - _NODE_ONLY - _BOTH - _OTHER
+        unknown = self.extra_capabilities - _CONTROLLER_ONLY - _NODE_ONLY - _BOTH - _OTHER
         if unknown:
             raise TypeError(f"{name} declares unknown capabilities: {', '.join(sorted(unknown))}")
 
@@ -86,11 +86,11 @@ class ServedCapabilities:
         # Every process returns the capabilities of the whole driver, whichever services it serves.
         everywhere = self.methods | self._elsewhere
         named = [c for service, c in services if not everywhere.isdisjoint(SERVICES[f"csi.v1.{service}"])]
-        named += sorted(self.claims & {"VOLUME_ACCESSIBILITY_CONSTRAINTS"})
+        named += sorted(self.extra_capabilities & {"VOLUME_ACCESSIBILITY_CONSTRAINTS"})
         found = [_Plugin(service=_Plugin.Service(type=n)) for n in named]
         if everywhere & {"ControllerExpandVolume", "NodeExpandVolume"}:
             expansion = _Plugin.VolumeExpansion
-            when = expansion.OFFLINE if "OFFLINE" in self.claims else expansion.ONLINE
+            when = expansion.OFFLINE if "OFFLINE" in self.extra_capabilities else expansion.ONLINE
             found.append(_Plugin(volume_expansion=expansion(type=when)))
         return v1.GetPluginCapabilitiesResponse(capabilities=found)
 
@@ -112,7 +112,9 @@ class ServedCapabilities:
         return v1.NodeGetCapabilitiesResponse(capabilities=found)
 
     def _capability_names(self, derived: dict[str, str], claimable: frozenset[str]) -> list[str]:
-        return [c for m, c in derived.items() if m in self.methods] + sorted(self.claims & claimable)
+        return [c for m, c in derived.items() if m in self.methods] + sorted(
+            self.extra_capabilities & claimable
+        )
 
 
 def _overrides(driver: Driver, method: str) -> bool:

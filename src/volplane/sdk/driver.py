@@ -21,11 +21,11 @@ class Driver:
     # Capabilities that do not follow from overridden methods: CLONE_VOLUME, PUBLISH_READONLY,
     # LIST_VOLUMES_PUBLISHED_NODES, VOLUME_CONDITION, SINGLE_NODE_MULTI_WRITER, VOLUME_MOUNT_GROUP,
     # VOLUME_ACCESSIBILITY_CONSTRAINTS, and OFFLINE for a driver that expands only unpublished volumes.
-    claims: ClassVar[frozenset[str]] = frozenset()
+    extra_capabilities: ClassVar[frozenset[str]] = frozenset()
 
     # Methods that other processes of this driver serve. If controller and node are different classes, each of
     # them must still return the capabilities of the whole driver.
-    elsewhere: ClassVar[frozenset[str]] = frozenset()
+    methods_elsewhere: ClassVar[frozenset[str]] = frozenset()
 
     # Refuse requests with paths that are not below this directory, such as "/var/lib/kubelet". "" allows all
     # paths.

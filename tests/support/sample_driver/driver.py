@@ -26,7 +26,7 @@ SHARED = (Mode.MULTI_NODE_READER_ONLY, Mode.MULTI_NODE_SINGLE_WRITER, Mode.MULTI
 
 class SampleDriver(sdk.Driver):
     name, version = "blocks.example.com", "1.0"
-    claims: ClassVar[frozenset[str]] = frozenset({"CLONE_VOLUME", "SINGLE_NODE_MULTI_WRITER"})
+    extra_capabilities: ClassVar[frozenset[str]] = frozenset({"CLONE_VOLUME", "SINGLE_NODE_MULTI_WRITER"})
 
     def __init__(self, root: str, node: str) -> None:
         super().__init__()

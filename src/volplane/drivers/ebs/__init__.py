@@ -48,7 +48,9 @@ class AwsAccount(Struct, frozen=True):
 class EbsAllInOneDriver(EbsController, EbsNode):
     """Both services on one socket, for one machine and for conformance tests."""
 
-    claims: ClassVar[frozenset[str]] = EbsController.claims | EbsNode.claims
+    extra_capabilities: ClassVar[frozenset[str]] = (
+        EbsController.extra_capabilities | EbsNode.extra_capabilities
+    )
 
     def __init__(self, ec2: Ec2, place: EbsNodeConfig, host: Host, paths: NodePaths) -> None:
         EbsController.__init__(self, ec2)

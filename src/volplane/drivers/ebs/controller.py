@@ -49,7 +49,7 @@ class CopySource(Struct, frozen=True):
 
 
 class EbsController(GroupCalls):
-    claims: ClassVar[frozenset[str]] = frozenset(
+    extra_capabilities: ClassVar[frozenset[str]] = frozenset(
         {
             "CLONE_VOLUME",
             "LIST_VOLUMES_PUBLISHED_NODES",

@@ -48,10 +48,10 @@ class EbsNodeConfig(Struct, frozen=True):
 
 class EbsNode(Driver):
     name, version = NAME, VERSION
-    claims: ClassVar[frozenset[str]] = frozenset(
+    extra_capabilities: ClassVar[frozenset[str]] = frozenset(
         {"VOLUME_ACCESSIBILITY_CONSTRAINTS", "SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION"}
     )
-    elsewhere: ClassVar[frozenset[str]] = frozenset({"CreateVolume", "CreateVolumeGroupSnapshot"})
+    methods_elsewhere: ClassVar[frozenset[str]] = frozenset({"CreateVolume", "CreateVolumeGroupSnapshot"})
 
     def __init__(
         self, place: EbsNodeConfig, host: Host, paths: NodePaths, *, connect: ConnectEc2 | None = None

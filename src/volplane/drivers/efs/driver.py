@@ -38,7 +38,7 @@ _Mode = v1.VolumeCapability.AccessMode
 
 class EfsController(Driver):
     name, version = NAME, VERSION
-    claims: ClassVar[frozenset[str]] = frozenset({"SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION"})
+    extra_capabilities: ClassVar[frozenset[str]] = frozenset({"SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION"})
 
     def __init__(self, store: AccessPointStore, host: Host) -> None:
         Driver.__init__(self)
@@ -157,8 +157,8 @@ class EfsController(Driver):
 
 class EfsNode(Driver):
     name, version = NAME, VERSION
-    claims: ClassVar[frozenset[str]] = frozenset({"SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION"})
-    elsewhere: ClassVar[frozenset[str]] = frozenset({"CreateVolume", "ControllerExpandVolume"})
+    extra_capabilities: ClassVar[frozenset[str]] = frozenset({"SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION"})
+    methods_elsewhere: ClassVar[frozenset[str]] = frozenset({"CreateVolume", "ControllerExpandVolume"})
 
     def __init__(
         self, store: AccessPointStore, node: str, host: Host, paths: NodePaths, *, latency: str = ""

@@ -291,13 +291,13 @@ async def test_a_killed_service_is_finished_by_the_next(
     async with open_service(settings(tmp_path), host, store) as service:
         unfinished = {VolumeState.CREATING, VolumeState.DELETING}
         moving = {AttachmentState.ATTACHING, AttachmentState.DETACHING}
-        for volume in service.ledger.volumes.values():
+        for volume in service.records.volumes.values():
             assert volume.state not in unfinished
             assert not volume.attachment or volume.attachment.state not in moving
         files = {f.removesuffix(".img") for f in os.listdir(tmp_path / "disks")}
-        assert files == set(service.ledger.volumes)
+        assert files == set(service.records.volumes)
         await story(service)
-        assert service.ledger.volumes == {}
+        assert service.records.volumes == {}
     assert os.listdir(tmp_path / "disks") == []
     await host.close()
 
@@ -318,10 +318,10 @@ async def test_files_that_belong_to_nothing_are_removed_only_if_they_hold_nothin
     await host.close()
 
 
-async def test_disks_without_their_ledger_are_left_alone_and_nothing_starts(tmp_path: Path) -> None:
+async def test_disks_without_their_records_are_left_alone_and_nothing_starts(tmp_path: Path) -> None:
     async with cloud(tmp_path) as service:
         volume = await service.create(WISH)
-    with pytest.raises(RecordsLostError, match=r"/state\.db knows nothing of the 1 disks in"):
+    with pytest.raises(RecordsLostError, match=r"/state\.db has no records of the 1 disks in"):
         async with cloud(tmp_path):
             pytest.fail("it started")
     assert os.listdir(tmp_path / "disks") == [f"{volume.id}.img"]

@@ -161,7 +161,7 @@ async def test_a_raw_disk_that_never_stands_still_is_refused_rather_than_torn(
         monkeypatch.setattr(copies, "read_write_counters", lambda device: (next(looks), 0))
         monkeypatch.setattr(copies, "reflink", lambda old, new: False)
         await assert_refused("IncorrectState", service.snapshots.create(volume.id, tags={}))
-        assert service.ledger.snapshots == {}
+        assert service.records.snapshots == {}
         assert os.listdir(tmp_path / "snapshots") == []
         monkeypatch.undo()
         with writing(tmp_path / "n1" / "xvdba"):
@@ -302,11 +302,11 @@ async def test_the_next_start_tells_of_a_snapshot_that_was_promised(tmp_path: Pa
             half = structs.replace(
                 whole, id=name, state=SnapshotState.PENDING, told=told, volume=volume.id, ended=""
             )
-            await service.ledger.put_snapshot(half)
+            await service.records.put_snapshot(half)
             (tmp_path / "snapshots" / f"{name}.img").write_bytes(b"half")
         (tmp_path / "snapshots" / "snap-0000000c.img").write_bytes(b"nobody's")
     async with cloud(tmp_path, store) as service:
-        assert sorted(service.ledger.snapshots) == sorted([whole.id, "snap-0000000a"])
+        assert sorted(service.records.snapshots) == sorted([whole.id, "snap-0000000a"])
         told = service.snapshots.get("snap-0000000a")
         assert (told.state, told.why) == (SnapshotState.ERROR, "it was interrupted")
         left = {f"{whole.id}.img", "snap-0000000c.img.orphaned"}  # data of which nobody knows whose it is
@@ -337,17 +337,17 @@ async def test_a_modification_is_finished_at_the_next_start(tmp_path: Path) -> N
             change = CloudModification(
                 volume.id, volume.shape, VolumeShape(2, "gp3", 3000, 125), "2026-01-01T00:00:00Z"
             )
-            await service.ledger.put_modification(change)
-        await service.ledger.put_volume(structs.replace(lost, used=True))
+            await service.records.put_modification(change)
+        await service.records.put_volume(structs.replace(lost, used=True))
         (tmp_path / "disks" / f"{lost.id}.img").unlink()
-        stale = service.ledger.modifications[gone.id]
+        stale = service.records.modifications[gone.id]
         await service.delete(gone.id)
-        await service.ledger.put_modification(stale)
+        await service.records.put_modification(stale)
     async with cloud(tmp_path, store) as service:
         assert service.volume(half.id).shape.size == 2
-        assert service.ledger.modifications[half.id].state == "completed"
+        assert service.records.modifications[half.id].state == "completed"
         assert (tmp_path / "disks" / f"{half.id}.img").stat().st_size == 2 * GIB
-        assert gone.id not in service.ledger.modifications
+        assert gone.id not in service.records.modifications
         assert service.volume(lost.id).state is VolumeState.ERROR
 
 
@@ -365,4 +365,4 @@ async def test_a_snapshot_that_the_machine_refuses_leaves_nothing(
         monkeypatch.setattr(copies, "copy", fails)
         text = await assert_refused(code, service.snapshots.create(volume.id, tags={}))
         assert os.strerror(number) in text
-        assert service.ledger.snapshots == {}
+        assert service.records.snapshots == {}

@@ -1,6 +1,7 @@
-"""The EC2 endpoint: a signed request in, XML out.
+"""The EC2 endpoint: signed requests in, XML out.
 
-An action that has begun runs to its end even if the client hangs up, because half an attach is nobody's wish.
+An action that has begun runs to its end even if the client disconnects, so that no operation is left half
+done.
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ class Ec2Endpoint:
         return Response(status=status, headers=[_CONTENT_TYPE, ("x-amzn-RequestId", request_id)], body=body)
 
     async def close(self) -> None:
-        """Until the actions under way have ended."""
+        """Wait for the actions in progress."""
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def _read(self, request: Request) -> QueryParameters:
         sigv4.verify(_to_signed_request(request), self._keys, _now())
         request.user = self._keys.access
         if request.method not in ("GET", "POST"):
-            raise Ec2ErrorResponse("InvalidRequest", f"{request.method} is not a method of this API", 405)
+            raise Ec2ErrorResponse("InvalidRequest", f"{request.method} is not supported by this API", 405)
         try:
             return QueryParameters.parse(
                 request.body.decode() if request.method == "POST" else request.query.raw

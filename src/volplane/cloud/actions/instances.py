@@ -1,8 +1,7 @@
 """Instances and zones.
 
-Three actions are not EC2's (and SetFaults, in `app`): RegisterInstance and DeregisterInstance stand for
-RunInstances, which we cannot do, and DescribeDiskCapacity tells what AWS never would. (Their
-names are ours to choose; a client of AWS does not send them.)
+Three actions are our own (and SetFaults in `app`): RegisterInstance and DeregisterInstance replace
+RunInstances, and DescribeDiskCapacity returns the free space, which AWS does not publish.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from volplane.cloud.xml import Value
 
 async def describe_instances(service: DiskService, given: QueryParameters) -> Tree:
     ids = given.texts("InstanceId")
-    found = [service.instance(i) for i in dict.fromkeys(ids)] or list(service.ledger.instances.values())
+    found = [service.instance(i) for i in dict.fromkeys(ids)] or list(service.records.instances.values())
     found, token = filters.page(
         filters.apply_filters(found, filters.INSTANCE, lambda i: i.tags, given), lambda i: i.id, given
     )
@@ -26,7 +25,7 @@ async def describe_instances(service: DiskService, given: QueryParameters) -> Tr
 
 
 def _reservation(service: DiskService, instance: CloudInstance) -> Tree:
-    shown = xml_views.instance(instance, service.ledger.attached_to(instance.id))
+    shown = xml_views.instance(instance, service.records.attached_to(instance.id))
     number = instance.id.removeprefix("i-")
     return {"reservationId": f"r-{number}", "ownerId": OWNER, "groupSet": [], "instancesSet": [shown]}
 
@@ -86,7 +85,7 @@ async def register_instance(service: DiskService, given: QueryParameters) -> Tre
         name=given.text("PrivateDnsName"),
     )
     shown = await service.register(instance)
-    return xml_views.instance(shown, service.ledger.attached_to(shown.id))
+    return xml_views.instance(shown, service.records.attached_to(shown.id))
 
 
 async def deregister_instance(service: DiskService, given: QueryParameters) -> Tree:

@@ -19,7 +19,7 @@ async def create_snapshot(service: DiskService, given: QueryParameters) -> Tree:
 
 
 async def create_snapshots(service: DiskService, given: QueryParameters) -> Tree:
-    """Of all volumes of an instance, at one moment. An instance has no boot volume here."""
+    """Take snapshots of all volumes of an instance at one moment. Instances have no boot volume."""
     where = given.struct("InstanceSpecification")
     made = await service.snapshots.create_set(
         where.require("InstanceId"),
@@ -43,7 +43,7 @@ async def describe_snapshots(service: DiskService, given: QueryParameters) -> Tr
         raise Ec2ErrorResponse("InvalidParameterCombination", text)
     named = [service.snapshots.get(snapshot_id(i)) for i in dict.fromkeys(ids)]
     found = named if ids else service.snapshots.all()
-    # All of them belong to one owner; strangers' snapshots do not exist here.
+    # All snapshots belong to one owner.
     if any(owner not in ("self", OWNER) for owner in given.texts("Owner")):
         found = []
     shown = [(s, service.snapshots.progress(s)) for s in found]

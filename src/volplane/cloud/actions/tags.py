@@ -25,11 +25,11 @@ async def delete_tags(service: DiskService, given: QueryParameters) -> Tree:
 
 
 async def _tag(service: DiskService, given: QueryParameters, *, remove: bool) -> Tree:
-    resources, ledger = given.texts("ResourceId"), service.ledger
+    resources, records = given.texts("ResourceId"), service.records
     if not resources:
         raise missing_parameter("resourceIdSet")
     for resource in resources:
-        if not any(resource in known for known in (ledger.volumes, ledger.snapshots, ledger.instances)):
+        if not any(resource in known for known in (records.volumes, records.snapshots, records.instances)):
             raise _missing(resource)
     for resource in resources:
         await service.tag(resource, parse_tags(given.structs("Tag")), remove=remove)
@@ -43,9 +43,9 @@ def _missing(resource: str) -> Ec2ErrorResponse:
 
 
 async def describe_tags(service: DiskService, given: QueryParameters) -> Tree:
-    owners = [(v.id, "volume", v.tags) for v in service.ledger.volumes.values()]
+    owners = [(v.id, "volume", v.tags) for v in service.records.volumes.values()]
     owners += [(s.id, "snapshot", s.tags) for s in service.snapshots.all()]
-    owners += [(i.id, "instance", i.tags) for i in service.ledger.instances.values()]
+    owners += [(i.id, "instance", i.tags) for i in service.records.instances.values()]
     rows = [(owner, kind, key, value) for owner, kind, found in owners for key, value in found.items()]
     facts: filters.FilterFields[tuple[str, str, str, str]] = {
         "resource-id": lambda r: [r[0]],

@@ -1,4 +1,4 @@
-"""Volumes: made, attached, modified, described, removed."""
+"""Volumes: create, copy, attach, modify, describe, delete."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from volplane.cloud.service import DiskService, apply_changes
 
 
 async def create_volume(service: DiskService, given: QueryParameters) -> Tree:
-    return xml_views.volume(await service.create(_wish(given)))
+    return xml_views.volume(await service.create(_parse_request(given)))
 
 
 async def check_create_volume(service: DiskService, given: QueryParameters) -> None:
-    """A dry run: the arguments are looked at, and nothing is made."""
-    service.creation.check(_wish(given))
+    """A dry run: check the arguments without creating a volume."""
+    service.creator.check(_parse_request(given))
 
 
-def _wish(given: QueryParameters) -> CloudVolumeRequest:
+def _parse_request(given: QueryParameters) -> CloudVolumeRequest:
     _check_single(given)
     snapshot = given.text("SnapshotId")
     if not given.text("Size") and not snapshot:
@@ -49,7 +49,7 @@ async def copy_volumes(service: DiskService, given: QueryParameters) -> Tree:
         "iops": given.number("Iops"),
         "throughput": given.number("Throughput"),
     }
-    wish = CloudVolumeRequest(
+    request = CloudVolumeRequest(
         zone=source.zone,
         shape=apply_changes(source.shape, wanted),
         encrypted=given.flag("Encrypted"),
@@ -57,7 +57,7 @@ async def copy_volumes(service: DiskService, given: QueryParameters) -> Tree:
         tags=specified_tags(given, "volume"),
         source=source.id,
     )
-    return {"volumeSet": [xml_views.volume(await service.create(wish))]}
+    return {"volumeSet": [xml_views.volume(await service.create(request))]}
 
 
 def _check_single(given: QueryParameters) -> None:
@@ -99,7 +99,7 @@ async def describe_volumes(service: DiskService, given: QueryParameters) -> Tree
         text = "The parameter volumeIds cannot be used with the parameter maxResults"
         raise Ec2ErrorResponse("InvalidParameterCombination", text)
     named = [service.volume(volume_id(i)) for i in dict.fromkeys(ids)]
-    found = named if ids else list(service.ledger.volumes.values())
+    found = named if ids else list(service.records.volumes.values())
     found, token = filters.page(
         filters.apply_filters(found, filters.VOLUME, lambda v: v.tags, given), _id, given
     )
@@ -107,7 +107,7 @@ async def describe_volumes(service: DiskService, given: QueryParameters) -> Tree
 
 
 async def describe_volumes_modifications(service: DiskService, given: QueryParameters) -> Tree:
-    known = service.ledger.modifications
+    known = service.records.modifications
     ids = given.texts("VolumeId")
     for volume in ids:
         service.volume(volume_id(volume))

@@ -1,6 +1,6 @@
-"""A small EC2 client: signed requests, and only what the driver needs is read from the answers.
+"""A small EC2 client: signs requests, and parses what the driver needs of the responses.
 
-Every call is one line in the plugin's log, because that is where operators look when a disk does not come.
+Every call is one line in the driver's log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 VERSION = "2016-11-15"
 TIMEOUT = 30.0
-COPY_TIMEOUT = 60.0  # a disk service that copies answers within this, ready or not
+COPY_TIMEOUT = 60.0  # our disk service answers within this, even if a copy is not ready
 THROTTLED_TRIES, FIRST_PAUSE = 5, 0.2
 _THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
 _COPYING = frozenset({"CreateVolume", "CopyVolumes", "CreateSnapshot", "CreateSnapshots"})
@@ -33,7 +33,7 @@ _CONTENT_TYPE = "application/x-www-form-urlencoded; charset=utf-8"
 
 
 class Ec2Error(Exception):
-    """EC2 said no."""
+    """EC2 returned an error."""
 
     def __init__(self, code: str, message: str, status: int) -> None:
         super().__init__(f"{code}: {message}")
@@ -41,7 +41,7 @@ class Ec2Error(Exception):
 
 
 class Ec2Unreachable(Exception):
-    """No answer: whether the call was carried out is not known."""
+    """No answer: whether the call was carried out is unknown."""
 
 
 class Ec2Attachment(Struct, frozen=True):
@@ -58,7 +58,7 @@ class Ec2Volume(Struct, frozen=True):
     type: str = ""
     iops: int = 0
     throughput: int = 0
-    snapshot: str = ""  # what it was made from
+    snapshot: str = ""  # that it was created from
     source: str = ""
     attachments: tuple[Ec2Attachment, ...] = ()
     tags: Mapping[str, str] = {}
@@ -78,7 +78,7 @@ class Ec2:
     def __init__(
         self, endpoint: str, *, region: str, keys: Callable[[], AwsKeys], timeout: float = TIMEOUT
     ) -> None:
-        """`keys`: asked for each request, because some are lent for a while only."""
+        """`keys` is called for each request, because keys may be temporary."""
         self._endpoint = endpoint.rstrip("/") + "/"
         self._http = HttpClient(endpoint)
         self._keys = keys
@@ -118,7 +118,7 @@ class Ec2:
         return found
 
     async def _describe(self, volumes: list[str]) -> dict[str, Ec2Volume]:
-        # By filter: of a list of ids EC2 refuses all if one is gone.
+        # With a filter: for a list of ids EC2 returns an error if one does not exist.
         values = {f"Filter.1.Value.{number}": volume for number, volume in enumerate(volumes, start=1)}
         items = await self._call_all_pages(
             "DescribeVolumes", {"Filter.1.Name": "volume-id", **values}, "volumeSet/item"
@@ -126,7 +126,7 @@ class Ec2:
         return {volume.id: volume for volume in map(_volume, items)}
 
     async def volumes(self, filters: Mapping[str, str] | None = None) -> list[Ec2Volume]:
-        """All of them, page by page."""
+        """All matching volumes, from all pages."""
         items = await self._call_all_pages(
             "DescribeVolumes", _filter_parameters(filters or {}), "volumeSet/item"
         )
@@ -139,7 +139,7 @@ class Ec2:
     async def create_snapshots(
         self, instance: str, without: Iterable[str], description: str, tags: Mapping[str, str]
     ) -> list[Ec2Snapshot]:
-        """Of all data volumes of an instance but some, at one moment."""
+        """Take snapshots of all data volumes of an instance but `without`, at one moment."""
         given = {"InstanceSpecification.InstanceId": instance, "Description": description}
         given["InstanceSpecification.ExcludeBootVolume"] = "true"
         for number, volume in enumerate(without, start=1):
@@ -162,7 +162,7 @@ class Ec2:
         return found
 
     async def snapshots(self, filters: Mapping[str, str] | None = None) -> list[Ec2Snapshot]:
-        """All of our own, page by page."""
+        """All matching snapshots of this account, from all pages."""
         given = {"Owner.1": "self", **_filter_parameters(filters or {})}
         return [
             _snapshot(item)
@@ -183,7 +183,7 @@ class Ec2:
             given["NextToken"] = token
 
     async def modify_volume(self, volume: str, wanted: Mapping[str, str]) -> str:
-        """The modification's state."""
+        """Modify a volume; returns the state of the modification."""
         answer = await self.call("ModifyVolume", {"VolumeId": volume, **wanted})
         return answer.findtext("volumeModification/modificationState", "")
 
@@ -192,13 +192,13 @@ class Ec2:
         return answer.findtext("volumeModificationSet/item/modificationState", "")
 
     async def devices(self, instance: str) -> list[str]:
-        """Names that are taken on an instance."""
+        """Device names that are taken on an instance."""
         answer = await self.call("DescribeInstances", {"InstanceId.1": instance})
         path = "reservationSet/item/instancesSet/item/blockDeviceMapping/item/deviceName"
         return [found.text or "" for found in answer.iterfind(path)]
 
     async def data_volumes(self, instance: str) -> list[str]:
-        """What is attached to an instance, but for the disk that it boots from."""
+        """The volumes attached to an instance, without its boot volume."""
         answer = await self.call("DescribeInstances", {"InstanceId.1": instance})
         found = answer.find("reservationSet/item/instancesSet/item")
         if found is None:
@@ -211,7 +211,7 @@ class Ec2:
         return sorted(zone.text or "" for zone in answer.iterfind("availabilityZoneInfo/item/zoneName"))
 
     async def capacity(self) -> int | None:
-        """Bytes that our own disk service has left; AWS does not tell: None."""
+        """Free bytes of our own disk service; None on AWS."""
         try:
             answer = await self.call("DescribeDiskCapacity", {})
         except Ec2Error as error:
@@ -221,12 +221,12 @@ class Ec2:
         return int(answer.findtext("availableBytes", "0"))
 
     async def register_instance(self, instance: str, *, zone: str, directory: str, name: str = "") -> None:
-        """Our own disk service only: where this instance's /dev is."""
+        """Register an instance and its /dev directory, with our own disk service."""
         given = {"InstanceId": instance, "AvailabilityZone": zone, "DeviceDirectory": directory}
         await self.call("RegisterInstance", given | {"PrivateDnsName": name})
 
     async def is_off(self, instance: str) -> bool:
-        """Stopped or gone for good; an instance that is on its way there, or unknown, is not off."""
+        """The instance is stopped or terminated; one that is stopping, or unknown, is not off."""
         try:
             answer = await self.call("DescribeInstances", {"InstanceId.1": instance})
         except Ec2Error as error:
@@ -246,7 +246,7 @@ class Ec2:
             except Ec2Error as error:
                 if error.code not in _THROTTLED:
                     raise
-                # At random, so that those who were refused together do not come again together.
+                # With jitter, so that throttled callers do not retry at the same time.
                 await asyncio.sleep(FIRST_PAUSE * 2**number * random.uniform(0.5, 1.5))
         return await self._call(action, given)
 
@@ -279,7 +279,7 @@ class Ec2:
         try:
             return await self._http.request("POST", "/", headers=headers, body=body, timeout=timeout)
         except ServerDisconnected as gone:
-            # The kept connection was just being closed. Every call of ours may run twice: send it again.
+            # The server has closed the idle connection. All our calls may run twice: send it again.
             if gone.answered:
                 raise
         return await self._http.request("POST", "/", headers=headers, body=body, timeout=timeout)

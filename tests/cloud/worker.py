@@ -88,7 +88,7 @@ def stamp_on(path: str) -> str:
                 data = os.pread(descriptor, end - start, start)
                 if start <= PLACE:
                     data = data[: PLACE - start] + data[PLACE - start + 4096 :]
-                assert not data.strip(b"\0"), f"{path}: data at {start} that nobody wrote"
+                assert not data.strip(b"\0"), f"{path}: data at {start} that was not written"
         return text
     finally:
         os.close(descriptor)

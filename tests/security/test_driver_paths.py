@@ -167,7 +167,7 @@ async def test_the_id_of_a_disk_is_no_path(tmp_path: Path, volume: str, device: 
             volume_capability=ONE_NODE,
             publish_context={"devicePath": device} if device else {},
         )
-        with pytest.raises(CallError, match="is not the id of a disk"):
+        with pytest.raises(CallError, match="is not the id of a volume"):
             await m.ebs.call("NodeStageVolume", request)
 
 

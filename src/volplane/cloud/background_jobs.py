@@ -41,6 +41,6 @@ class BackgroundJobs:
         self._running.discard(task)
         if task.cancelled():
             return
-        error = task.exception()  # also raised to whoever awaits the task
+        error = task.exception()  # also raised where the task is awaited
         if error is not None and not isinstance(error, Ec2ErrorResponse):
             log.error("a background job failed", exc_info=error)

@@ -135,7 +135,7 @@ class VolumeCreator:
         except (OSError, Ec2ErrorResponse, StoreFull) as error:
             await service.disks.remove(volume.id)
             async with service.locks.hold(volume.id):
-                if service.volume(volume.id).told:
+                if service.volume(volume.id).id_returned:
                     await self._update_volume(volume.id, state=VolumeState.ERROR)
                 else:
                     await service.records.delete_volume(service.volume(volume.id))
@@ -160,7 +160,9 @@ class VolumeCreator:
     async def _answer_creating(self, volume_id: str) -> CloudVolume:
         async with self._service.locks.hold(volume_id):
             volume = self._service.volume(volume_id)
-            return await self._update_volume(volume_id, told=True) if volume.state == "creating" else volume
+            if volume.state != "creating":
+                return volume
+            return await self._update_volume(volume_id, id_returned=True)
 
     async def _update_volume(self, volume_id: str, **changes: object) -> CloudVolume:
         volume = self._service.volume(volume_id)

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 GIB = 1 << 30
 
@@ -58,7 +58,7 @@ class CloudVolume(Struct, frozen=True, omit_defaults=True):
     used: bool = False  # its file may have data: it was attached, or is a copy
     snapshot: str = ""  # that it was created from
     source: str = ""  # the volume that it was copied from
-    told: bool = False  # the client got its id before it was ready
+    id_returned: bool = field(default=False, name="told")  # the client got its id before it was ready
     lost: bool = False  # in error because its file is missing or too short; cleared when the file is back
 
 
@@ -74,7 +74,7 @@ class CloudSnapshot(Struct, frozen=True, omit_defaults=True):
     stored: int = 0  # bytes on disk
     tags: dict[str, str] = {}
     why: str = ""  # reason of an error
-    told: bool = False  # the client got its id before it was ready
+    id_returned: bool = field(default=False, name="told")  # the client got its id before it was ready
     deleting: bool = False
     set: str = ""  # id of a multi-volume snapshot, which exists as a whole or not at all
 

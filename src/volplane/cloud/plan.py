@@ -53,7 +53,7 @@ Step: TypeAlias = (
 
 def plan(volume: CloudVolume, *, has_file: bool, bound: bool, blank: bool = False) -> Iterator[Step]:
     """`has_file`: the file has its full size; `blank`: it is shorter, and has no data."""
-    if volume.state is VolumeState.CREATING and volume.told:
+    if volume.state is VolumeState.CREATING and volume.id_returned:
         # A snapshot has not changed and can be copied again; a source volume may have.
         yield FinishCopy() if volume.snapshot else MarkLost()
         return
@@ -85,6 +85,6 @@ def plan_snapshot(snapshot: CloudSnapshot, *, has_file: bool) -> Iterator[Step]:
         yield DeleteDisk()
     elif snapshot.state is SnapshotState.PENDING:
         # The disk may have changed since. A client that got its id gets an error.
-        yield MarkLost() if snapshot.told else DeleteDisk()
+        yield MarkLost() if snapshot.id_returned else DeleteDisk()
     elif snapshot.state is SnapshotState.COMPLETED and not has_file:
         yield MarkLost()

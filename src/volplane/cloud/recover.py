@@ -65,7 +65,7 @@ def _unfinished_sets(service: DiskService) -> list[CloudSnapshot]:
     Pending members come last: after another kill they show that the set is unfinished.
     """
     known = tuple(service.records.snapshots.values())
-    unheard = {s.set for s in known if s.set and s.state is SnapshotState.PENDING and not s.told}
+    unheard = {s.set for s in known if s.set and s.state is SnapshotState.PENDING and not s.id_returned}
     broken = [s for s in known if s.set in unheard]
     return sorted(broken, key=lambda s: s.state is SnapshotState.PENDING)
 

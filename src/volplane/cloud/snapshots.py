@@ -191,7 +191,7 @@ class SnapshotService:
         await service.disks.remove_snapshot(snapshot_id)
         async with service.locks.hold(snapshot_id):
             snapshot = service.records.snapshots[snapshot_id]
-            if snapshot.told:
+            if snapshot.id_returned:
                 await service.records.put_snapshot(
                     structs.replace(snapshot, state=SnapshotState.ERROR, why=why)
                 )
@@ -204,7 +204,7 @@ class SnapshotService:
             snapshot = service.records.snapshots[snapshot_id]
             if snapshot.state is not SnapshotState.PENDING:
                 return snapshot
-            return await service.records.put_snapshot(structs.replace(snapshot, told=True))
+            return await service.records.put_snapshot(structs.replace(snapshot, id_returned=True))
 
     async def capture(self, volume_id: str, file: str, *, of: str = "") -> None:
         """Make a point-in-time copy of a volume."""

@@ -128,7 +128,7 @@ async def connect_driver(
     caller: Caller | None = None,
     interceptor: CallInterceptor | None = None,
 ) -> AsyncIterator[DriverClient]:
-    """The driver at an address, or behind a caller that is made and closed elsewhere."""
+    """The driver at an address, or behind a caller that is created and closed elsewhere."""
     if caller is not None:
         yield await discover_driver(caller)
         return

@@ -147,7 +147,7 @@ def kinds_of(steps: list[Any]) -> list[type]:
     return [type(step) for step in steps]
 
 
-def reported(steps: list[Any]) -> str:
+def error_reason(steps: list[Any]) -> str:
     (error,) = (step for step in steps if isinstance(step, ReportError))
     return error.reason
 
@@ -179,20 +179,20 @@ def test_the_only_default_class_is_written_into_the_snapshot(kind: SnapshotKind)
 
 @KINDS
 def test_without_one_class_to_take_an_error_is_reported(kind: SnapshotKind) -> None:
-    assert reported(plan(snapshot(kind))) == f"Get{kind.reason}ClassFailed"
+    assert error_reason(plan(snapshot(kind))) == f"Get{kind.reason}ClassFailed"
     unset, reason = snapshot(kind, cls=None), f"SetDefault{kind.reason}ClassFailed"
-    assert reported(plan(unset)) == reason
+    assert error_reason(plan(unset)) == reason
     two = {name: snapshot_class(kind, name, default=True) for name in ("c", "d")}
-    assert reported(plan(unset, classes=two)) == reason
+    assert error_reason(plan(unset, classes=two)) == reason
 
 
 def test_without_a_source_there_is_no_default_class() -> None:
     reason = "SetDefaultSnapshotClassFailed"
-    assert reported(plan(snapshot(SNAPSHOT, cls=None), claim=None)) == reason
+    assert error_reason(plan(snapshot(SNAPSHOT, cls=None), claim=None)) == reason
     reason = "SetDefaultGroupSnapshotClassFailed"
-    assert reported(plan(snapshot(GROUP_SNAPSHOT, cls=None), unfit="no claims")) == reason
+    assert error_reason(plan(snapshot(GROUP_SNAPSHOT, cls=None), unfit="no claims")) == reason
     in_tree = (volume("v", csi=None),)
-    assert reported(plan(snapshot(GROUP_SNAPSHOT, cls=None), volumes=in_tree)) == reason
+    assert error_reason(plan(snapshot(GROUP_SNAPSHOT, cls=None), volumes=in_tree)) == reason
 
 
 @pytest.mark.parametrize(
@@ -208,13 +208,13 @@ def test_without_a_source_there_is_no_default_class() -> None:
 )
 def test_a_snapshot_of_nothing_fails(inputs: dict[str, Any]) -> None:
     steps = plan(snapshot(SNAPSHOT), classes={"c": snapshot_class(SNAPSHOT)}, **inputs)
-    assert reported(steps) == "SnapshotContentCreationFailed"
+    assert error_reason(steps) == "SnapshotContentCreationFailed"
 
 
 @pytest.mark.parametrize("inputs", [{"unfit": "no claims"}, {"volumes": (volume("v", csi=None),)}])
 def test_a_group_of_nothing_fails(inputs: dict[str, Any]) -> None:
     steps = plan(snapshot(GROUP_SNAPSHOT), classes={"c": snapshot_class(GROUP_SNAPSHOT)}, **inputs)
-    assert reported(steps) == "GroupSnapshotContentCreationFailed"
+    assert error_reason(steps) == "GroupSnapshotContentCreationFailed"
 
 
 def test_the_claim_is_kept_while_its_snapshot_is_taken() -> None:
@@ -262,13 +262,13 @@ def test_a_size_is_set_once_unless_it_was_nothing() -> None:
 
 @KINDS
 def test_a_content_of_another_kind_or_snapshot_is_refused(kind: SnapshotKind) -> None:
-    assert reported(plan(snapshot(kind), content(kind, given=True))) == f"{kind.reason}ContentMismatch"
-    assert reported(plan(snapshot(kind), content(kind, uid="other"))) == f"{kind.reason}ContentMisbound"
+    assert error_reason(plan(snapshot(kind), content(kind, given=True))) == f"{kind.reason}ContentMismatch"
+    assert error_reason(plan(snapshot(kind), content(kind, uid="other"))) == f"{kind.reason}ContentMisbound"
 
 
 def test_a_snapshot_whose_content_is_gone_is_not_taken_again() -> None:
     taken = snapshot(SNAPSHOT, status={"creationTime": NOW})
-    assert reported(plan(taken)) == "SnapshotContentMissing"
+    assert error_reason(plan(taken)) == "SnapshotContentMissing"
 
 
 @KINDS
@@ -288,9 +288,11 @@ def test_a_snapshot_is_bound_to_the_content_that_it_names(kind: SnapshotKind) ->
     assert BindContent in kinds_of(plan(names, content(kind, given=True, uid="")))
     assert BindContent in kinds_of(plan(names, content(kind, given=True, cls=None)))
     assert BindContent not in kinds_of(plan(names, content(kind, given=True)))
-    assert reported(plan(names)) == f"{kind.reason}ContentMissing"
-    assert reported(plan(names, content(kind))) == f"{kind.reason}ContentMismatch"
-    assert reported(plan(names, content(kind, given=True, uid="other"))) == f"{kind.reason}ContentMisbound"
+    assert error_reason(plan(names)) == f"{kind.reason}ContentMissing"
+    assert error_reason(plan(names, content(kind))) == f"{kind.reason}ContentMismatch"
+    assert (
+        error_reason(plan(names, content(kind, given=True, uid="other"))) == f"{kind.reason}ContentMisbound"
+    )
 
 
 # --- a ready snapshot
@@ -300,8 +302,8 @@ def test_a_snapshot_is_bound_to_the_content_that_it_names(kind: SnapshotKind) ->
 def test_a_ready_snapshot_is_verified(kind: SnapshotKind) -> None:
     ready, free = snapshot(kind, status=ready_status(kind)), {"claim": None} if kind is SNAPSHOT else {}
     assert plan(ready, content(kind), **free) == []
-    assert reported(plan(ready, **free)) == f"{kind.reason}ContentMissing"
-    assert reported(plan(ready, content(kind, uid="other"), **free)) == f"{kind.reason}Misbound"
+    assert error_reason(plan(ready, **free)) == f"{kind.reason}ContentMissing"
+    assert error_reason(plan(ready, content(kind, uid="other"), **free)) == f"{kind.reason}Misbound"
 
 
 @KINDS

@@ -187,7 +187,7 @@ class VolumeSnapshots(SnapshotWriter[View, plans.Step]):
 
     def plan(self, view: View) -> Iterator[plans.Step | CommonStep]:
         if isinstance(view, SourceClaimView):
-            # Somebody removed the finalizers of its snapshot by force: it would be kept for ever.
+            # The finalizers of its snapshot were removed by force: nothing else would release the claim.
             if not view.used and snapshots.CLAIM_AS_SOURCE in view.claim.metadata.finalizers:
                 yield RemoveClaimFinalizer()
             return

@@ -156,7 +156,7 @@ def _delete(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step |
         return
     yield from common.delete_content(content)
     goes_along = common.goes_along(content)
-    # Keep the claim only while the driver may still copy it: whoever deletes the content then releases it.
+    # Keep the claim only while the driver may still copy it; the deletion of the content wakes us then.
     if _keeps_claim(inputs) and not (goes_along and _is_being_taken(content)):
         yield RemoveClaimFinalizer()
     yield from common.remove_finalizers(snapshot, ours, content)

@@ -130,10 +130,10 @@ def group_id(name: str) -> str:
     return f"snapgroup-{hashlib.sha256(name.encode()).hexdigest()[:17]}"
 
 
-def _check_members(group: str, members: Sequence[str], told: Sequence[str], *, all_there: bool) -> None:
+def _check_members(group: str, members: Sequence[str], given: Sequence[str], *, all_there: bool) -> None:
     """Check the caller's list of the group's snapshots, if there is one."""
-    strange = set(members) - set(told) or (all_there and set(told) - set(members))
-    if told and strange:
+    strange = set(members) - set(given) or (all_there and set(given) - set(members))
+    if given and strange:
         raise InvalidArgument(f"{group} consists of {', '.join(sorted(members))}")
 
 

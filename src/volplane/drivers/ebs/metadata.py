@@ -39,15 +39,15 @@ async def from_instance(endpoint: str = ENDPOINT) -> InstanceLocation | None:
         if answer.status != 200:
             return None
         token = [("X-aws-ec2-metadata-token", answer.body.decode())]
-        told = []
+        values = []
         for path in ("instance-id", "placement/availability-zone"):
             answer = await http.request(
                 "GET", f"/latest/meta-data/{path}", headers=token, timeout=REQUEST_TIMEOUT
             )
             if answer.status != 200:
                 return None
-            told.append(answer.body.decode().strip())
-        return InstanceLocation(*told)
+            values.append(answer.body.decode().strip())
+        return InstanceLocation(*values)
     except (OSError, TimeoutError, HttpError) as error:
         log.info("no instance metadata at %s: %s", endpoint or ENDPOINT, error)
         return None

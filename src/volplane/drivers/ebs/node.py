@@ -192,8 +192,8 @@ def _try_open_device(volume: str, stable: str, named: str) -> tuple[int, str] | 
     descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
     # Links are removed before the disk is detached, so they are right while we hold it open. The serial
     # number is checked as well, in case the disk was detached without the service.
-    told = devices.serial(device).replace("-", "")
-    if _resolve_disk(stable, named) == device and told in ("", volume.replace("-", "")):
+    serial = devices.serial(device).replace("-", "")
+    if _resolve_disk(stable, named) == device and serial in ("", volume.replace("-", "")):
         return descriptor, device
     os.close(descriptor)
     return None

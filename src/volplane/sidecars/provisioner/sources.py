@@ -99,8 +99,8 @@ def resolve_content(
         handle = _clone_handle(claim, storage_class, reference, source)
         return SourceContent(volume=handle, name=reference.name, namespace=reference.namespace)
     except SourceNotReady as error:
-        told = f"error getting handle for DataSource Type {reference.kind} by Name {reference.name}"
-        raise SourceNotReady(f"{told}: {error}") from None
+        prefix = f"error getting handle for DataSource Type {reference.kind} by Name {reference.name}"
+        raise SourceNotReady(f"{prefix}: {error}") from None
 
 
 def _snapshot_handle(

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 COMPONENT = "csi-provisioner"
 SAVE_BACKOFF = Backoff(0.005, 1000.0)  # the volume exists, and only its object has to be created
 REMOVE_INTENT_DELAY = 5.0  # seconds by which removing a request is delayed while other volumes are created
-REMOVE_INTENT_REASON = "the volume is made, and the provision_request is to come off"
+REMOVE_INTENT_REASON = "the volume is made, and the order is to come off"
 BIND_GRACE = 0.5  # seconds without our writes, which would make the binder's writes to the claim conflict
 
 
@@ -262,7 +262,7 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         )
 
     def _nodes(self) -> Mapping[str, Node]:
-        if self.node_race is not None:  # with --node-deployment, the driver has told us its topology
+        if self.node_race is not None:  # with --node-deployment, the driver reports its own topology
             return {self.node_race.node: Node(metadata=ObjectMeta(labels=dict(self.node_race.segments)))}
         return self.nodes.names() if self.driver_info.has_topology else {}
 

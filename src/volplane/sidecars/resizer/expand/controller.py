@@ -263,16 +263,16 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
         self.events.normal(claim, "VolumeResizeSuccessful", "Resize volume succeeded")
 
     async def _mark_failed(self, claim: PersistentVolumeClaim, error: Exception, *, infeasible: bool) -> None:
-        told = _condition(resizing.CONTROLLER_ERROR, f"failed to expand pvc with {error}")
-        status: dict[str, Any] = {"conditions": resizing.conditions(claim, [told])}
+        condition = _condition(resizing.CONTROLLER_ERROR, f"failed to expand pvc with {error}")
+        status: dict[str, Any] = {"conditions": resizing.conditions(claim, [condition])}
         if infeasible:
             status["allocatedResourceStatuses"] = {"storage": ResizeState.CONTROLLER_INFEASIBLE}
         await self.patch_claim(claim, {"status": status})
 
 
 def _condition(type: str, message: str = "") -> dict[str, Any]:
-    told = {"type": type, "status": "True", "lastTransitionTime": clock.stamp(), "message": message}
-    return {key: value for key, value in told.items() if value}
+    condition = {"type": type, "status": "True", "lastTransitionTime": clock.stamp(), "message": message}
+    return {key: value for key, value in condition.items() if value}
 
 
 def _status_patch(claim: PersistentVolumeClaim, status: Mapping[str, Any]) -> dict[str, Any]:

@@ -191,5 +191,5 @@ class VolumeModifier(ResizeRpcController[ModificationView, plans.Step]):
 
 
 def _condition(type: str, message: str, reason: str = "") -> dict[str, Any]:
-    told = {"type": type, "status": "True", "lastProbeTime": clock.stamp(), "message": message}
-    return {**told, "reason": reason} if reason else told
+    condition = {"type": type, "status": "True", "lastProbeTime": clock.stamp(), "message": message}
+    return {**condition, "reason": reason} if reason else condition

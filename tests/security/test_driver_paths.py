@@ -345,7 +345,7 @@ def test_an_open_directory_is_published_whatever_its_path_leads_to(tmp_path: Pat
         source.symlink_to(victim)
         try:
             for _ in range(2):
-                publish_open_directory(directory, str(target), readonly=False, alone=False)
+                publish_open_directory(directory, str(target), readonly=False, exclusive=False)
                 assert os.listdir(target) == ["own"]
         finally:
             mounts.unmount(str(target), detach=True)

@@ -125,20 +125,20 @@ async def _act(service: DiskService, volume: CloudVolume, step: planning.Step) -
 
 
 async def _attach(service: DiskService, volume: CloudVolume) -> CloudVolume:
-    held = volume.attachment
-    assert held is not None
-    await service.disks.attach(volume.id, held, service.instance(held.instance))
-    if held.state is AttachmentState.ATTACHED:
+    attachment = volume.attachment
+    assert attachment is not None
+    await service.disks.attach(volume.id, attachment, service.instance(attachment.instance))
+    if attachment.state is AttachmentState.ATTACHED:
         return volume
-    done = structs.replace(held, state=AttachmentState.ATTACHED)
+    done = structs.replace(attachment, state=AttachmentState.ATTACHED)
     return await service.records.put_volume(structs.replace(volume, attachment=done))
 
 
 async def _detach(service: DiskService, volume: CloudVolume) -> CloudVolume:
-    held = volume.attachment
-    assert held is not None
+    attachment = volume.attachment
+    assert attachment is not None
     try:
-        await service.disks.detach(volume.id, held, service.instance(held.instance))
+        await service.disks.detach(volume.id, attachment, service.instance(attachment.instance))
     except DeviceBusy:
         return await _attach(service, volume)  # the client got no answer, and will try again
     state = VolumeState.ERROR if volume.lost else VolumeState.AVAILABLE

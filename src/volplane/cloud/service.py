@@ -178,14 +178,14 @@ class DiskService:
                 self._promised.discard((instance_id, device))
 
     def _check_attachable(self, volume: CloudVolume, instance: CloudInstance) -> None:
-        held = volume.attachment
-        if held:
-            if held.instance != instance.id:
+        attachment = volume.attachment
+        if attachment:
+            if attachment.instance != instance.id:
                 double_attaches.inc()
                 log.warning(
                     "refused to attach %s: it is attached to %s, not to %s",
                     volume.id,
-                    held.instance,
+                    attachment.instance,
                     instance.id,
                 )
             raise errors.in_use(f"{volume.id} is already attached to an instance")
@@ -249,17 +249,17 @@ class DiskService:
     async def detach(self, volume_id: str, instance_id: str = "", *, force: bool = False) -> CloudAttachment:
         async with self.locks.hold(volume_id):
             volume = self.volume(volume_id)
-            held = volume.attachment
-            if held is None:
+            attachment = volume.attachment
+            if attachment is None:
                 raise errors.wrong_state(volume_id, volume.state)
-            if instance_id and held.instance != instance_id:
+            if instance_id and attachment.instance != instance_id:
                 self.instance(instance_id)
                 raise errors.not_attached(volume_id, instance_id)
-            return await self._detach(volume, held, force)
+            return await self._detach(volume, attachment, force)
 
-    async def _detach(self, volume: CloudVolume, held: CloudAttachment, force: bool) -> CloudAttachment:
-        instance = self.instance(held.instance)
-        leaving = structs.replace(held, state=AttachmentState.DETACHING)
+    async def _detach(self, volume: CloudVolume, attachment: CloudAttachment, force: bool) -> CloudAttachment:
+        instance = self.instance(attachment.instance)
+        leaving = structs.replace(attachment, state=AttachmentState.DETACHING)
         hit_failpoint("DetachVolume", "asked")
         volume = await self.records.put_volume(structs.replace(volume, attachment=leaving))
         hit_failpoint("DetachVolume", "intent")
@@ -267,25 +267,29 @@ class DiskService:
         try:
             if force or not instance.running:
                 await self.disks.unmount_leftovers(volume.id)
-            await self.disks.detach(volume.id, held, instance)
+            await self.disks.detach(volume.id, attachment, instance)
         except DeviceBusy as error:
             who = await self.disks.describe_users(volume.id)
             await self.records.put_volume(
-                structs.replace(volume, attachment=structs.replace(held, state=AttachmentState.ATTACHED))
+                structs.replace(
+                    volume, attachment=structs.replace(attachment, state=AttachmentState.ATTACHED)
+                )
             )
-            raise errors.in_use(f"Volume {volume.id} is still in use by {held.instance}: {who}") from error
+            raise errors.in_use(
+                f"Volume {volume.id} is still in use by {attachment.instance}: {who}"
+            ) from error
         hit_failpoint("DetachVolume", "effect")
         free = VolumeState.ERROR if volume.lost else VolumeState.AVAILABLE
         await self.records.put_volume(structs.replace(volume, state=free, attachment=None))
         hit_failpoint("DetachVolume", "result")
-        return structs.replace(held, state=AttachmentState.DETACHED)
+        return structs.replace(attachment, state=AttachmentState.DETACHED)
 
     async def release(self) -> None:
         """At a clean stop, detach all loop devices; the records keep the attachments."""
         await self.jobs.close()
-        held = [v for v in self.records.volumes.values() if v.attachment]
+        attached = [v for v in self.records.volumes.values() if v.attachment]
         async with asyncio.TaskGroup() as group:
-            for volume in held:
+            for volume in attached:
                 group.create_task(self._release(volume))
 
     async def _release(self, volume: CloudVolume) -> None:

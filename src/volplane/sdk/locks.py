@@ -65,22 +65,22 @@ class VolumeLocks:
     def hold(self, method: str, request: Message) -> Iterator[None]:
         if part := _locked_part(method, request):
             volume = request.volume_id  # type: ignore[attr-defined]
-            with self._acquire(volume, alone=False), self._acquire(f"{volume}\0{part}", alone=True):
+            with self._acquire(volume, exclusive=False), self._acquire(f"{volume}\0{part}", exclusive=True):
                 yield
         else:
-            with self._acquire(getattr(request, _EXCLUSIVE[method]), alone=True):
+            with self._acquire(getattr(request, _EXCLUSIVE[method]), exclusive=True):
                 yield
 
     @contextmanager
-    def _acquire(self, key: str, *, alone: bool) -> Iterator[None]:
+    def _acquire(self, key: str, *, exclusive: bool) -> Iterator[None]:
         held = self._held.get(key, 0)
-        if held < 0 or (alone and held):
+        if held < 0 or (exclusive and held):
             raise Aborted(f"another operation on {key.partition(chr(0))[0]} is in progress")
-        self._held[key] = -1 if alone else held + 1
+        self._held[key] = -1 if exclusive else held + 1
         try:
             yield
         finally:
-            left = 0 if alone else self._held[key] - 1
+            left = 0 if exclusive else self._held[key] - 1
             if left:
                 self._held[key] = left
             else:

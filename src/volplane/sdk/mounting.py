@@ -56,16 +56,16 @@ class Mounter:
         await self.host.call(_unmount, target)
 
     async def publish(
-        self, staging: str, target: str, *, readonly: bool = False, alone: bool = False
+        self, staging: str, target: str, *, readonly: bool = False, exclusive: bool = False
     ) -> None:
-        """Bind the staged file system to `target`; with `alone`, refuse a second target."""
-        await self.host.call(_publish, staging, target, readonly=readonly, alone=alone)
+        """Bind the staged file system to `target`; with `exclusive`, refuse a second target."""
+        await self.host.call(_publish, staging, target, readonly=readonly, exclusive=exclusive)
 
     async def publish_directory(
-        self, source: str, target: str, *, readonly: bool = False, alone: bool = False
+        self, source: str, target: str, *, readonly: bool = False, exclusive: bool = False
     ) -> None:
         """Bind a directory of the machine to `target`, for drivers that stage nothing."""
-        await self.host.call(_publish_directory, source, target, readonly=readonly, alone=alone)
+        await self.host.call(_publish_directory, source, target, readonly=readonly, exclusive=exclusive)
 
     async def publish_block(self, device: str, target: str) -> None:
         """Bind the device's node to the file `target`."""
@@ -155,9 +155,9 @@ def _prepare_filesystem(device: str, target: str, fstype: str, *, repair: bool) 
     Also returns whether it must grow after mounting: a copy may be on a larger disk than its source.
     """
     os.makedirs(target, 0o750, exist_ok=True)
-    held = mounts.read_table().at(target)
-    if held is not None:
-        _check_staged(held, device, fstype)
+    mounted = mounts.read_table().at(target)
+    if mounted is not None:
+        _check_staged(mounted, device, fstype)
         return "", False
     kind, fresh = _probe_or_format(device, fstype)
     if fresh or not repair:
@@ -175,11 +175,11 @@ def _prepare_filesystem(device: str, target: str, fstype: str, *, repair: bool) 
     return kind, False
 
 
-def _check_staged(held: MountEntry, device: str, fstype: str) -> None:
-    if held.device != _device_number(device) and (held.fstype, held.source) != ("btrfs", device):
-        raise AlreadyExists(f"{held.target} is used by {held.source}, not by {device}")
-    if fstype and held.fstype != fstype:
-        raise AlreadyExists(f"{held.target} is mounted as {held.fstype}, not as {fstype}")
+def _check_staged(mounted: MountEntry, device: str, fstype: str) -> None:
+    if mounted.device != _device_number(device) and (mounted.fstype, mounted.source) != ("btrfs", device):
+        raise AlreadyExists(f"{mounted.target} is used by {mounted.source}, not by {device}")
+    if fstype and mounted.fstype != fstype:
+        raise AlreadyExists(f"{mounted.target} is mounted as {mounted.fstype}, not as {fstype}")
 
 
 def _probe_or_format(device: str, fstype: str) -> tuple[str, bool]:
@@ -198,45 +198,45 @@ def _probe_or_format(device: str, fstype: str) -> tuple[str, bool]:
     return found.type, False
 
 
-def _publish(staging: str, target: str, *, readonly: bool, alone: bool) -> None:
+def _publish(staging: str, target: str, *, readonly: bool, exclusive: bool) -> None:
     table = mounts.read_table()
-    staged, held = table.at(staging), table.at(target)
+    staged, mounted = table.at(staging), table.at(target)
     if staged is None:
         raise FailedPrecondition(f"nothing is staged at {staging}")
-    if held is not None:
-        if (held.device, held.root) != (staged.device, staged.root):
-            raise AlreadyExists(f"{target} is used by {held.source}")
-        if held.readonly != (readonly or staged.readonly):
-            raise AlreadyExists(f"{target} is published {'read-only' if held.readonly else 'writable'}")
+    if mounted is not None:
+        if (mounted.device, mounted.root) != (staged.device, staged.root):
+            raise AlreadyExists(f"{target} is used by {mounted.source}")
+        if mounted.readonly != (readonly or staged.readonly):
+            raise AlreadyExists(f"{target} is published {'read-only' if mounted.readonly else 'writable'}")
         return
-    if alone and (elsewhere := table.siblings(staging)):
+    if exclusive and (elsewhere := table.siblings(staging)):
         raise FailedPrecondition(f"the volume is published at {elsewhere[0]}, and has a single writer")
     os.makedirs(target, 0o750, exist_ok=True)
     mounts.bind(staging, target, readonly=readonly, recursive=True)
 
 
-def _publish_directory(source: str, target: str, *, readonly: bool, alone: bool) -> None:
+def _publish_directory(source: str, target: str, *, readonly: bool, exclusive: bool) -> None:
     try:
         directory = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFound(f"there is no directory {source}") from error
     try:
-        publish_open_directory(directory, target, readonly=readonly, alone=alone)
+        publish_open_directory(directory, target, readonly=readonly, exclusive=exclusive)
     finally:
         os.close(directory)
 
 
-def publish_open_directory(directory: int, target: str, *, readonly: bool, alone: bool) -> None:
+def publish_open_directory(directory: int, target: str, *, readonly: bool, exclusive: bool) -> None:
     """Bind the directory of an open descriptor, whatever its path refers to by now. Blocks."""
     table = mounts.read_table()
-    held = table.at(target)
-    if held is not None:
+    mounted = table.at(target)
+    if mounted is not None:
         if not os.path.samestat(os.fstat(directory), os.stat(target)):
-            raise AlreadyExists(f"{target} is used by {held.root} of {held.source}")
-        if held.readonly != readonly:
-            raise AlreadyExists(f"{target} is published {'read-only' if held.readonly else 'writable'}")
+            raise AlreadyExists(f"{target} is used by {mounted.root} of {mounted.source}")
+        if mounted.readonly != readonly:
+            raise AlreadyExists(f"{target} is published {'read-only' if mounted.readonly else 'writable'}")
         return
-    if alone and (elsewhere := _find_bind_target(table, directory)):
+    if exclusive and (elsewhere := _find_bind_target(table, directory)):
         raise FailedPrecondition(f"the volume is published at {elsewhere}, and has a single writer")
     os.makedirs(target, 0o750, exist_ok=True)
     mounts.bind("", target, readonly=readonly, recursive=False, directory=directory)

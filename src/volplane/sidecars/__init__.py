@@ -62,7 +62,7 @@ class DriverClient:
         self._caller = caller
 
     async def call(self, method: str, request: Message, *, timeout: float, subject: str = "") -> Any:
-        begun = time.monotonic()
+        started = time.monotonic()
         code = "OK"
         try:
             return await self._caller.call(method, request, timeout=timeout, subject=subject)
@@ -70,8 +70,8 @@ class DriverClient:
             code = error.code.go_name
             raise
         finally:
-            taken = time.monotonic() - begun
-            OPERATION_SECONDS.labels(self.name, METHODS[method].path, code, "false").observe(taken)
+            elapsed = time.monotonic() - started
+            OPERATION_SECONDS.labels(self.name, METHODS[method].path, code, "false").observe(elapsed)
 
 
 async def discover_driver(caller: Caller) -> DriverClient:
@@ -178,8 +178,10 @@ async def run_sidecar(
         health(endpoint, {"/healthz/leader-election": alive}, settings.metrics_path),
         connect_driver(settings.csi_address, component, caller, interceptor) as driver,
     ):
-        me = identity or socket.gethostname()
-        await lead(client, settings, lease(driver), lambda: work(driver), identity=me, namespace=namespace)
+        candidate = identity or socket.gethostname()
+        await lead(
+            client, settings, lease(driver), lambda: work(driver), identity=candidate, namespace=namespace
+        )
 
 
 async def read_secrets(client: Client, reference: SecretReference | None) -> dict[str, str]:

@@ -276,7 +276,10 @@ class SampleDriver(sdk.Driver):
             return v1.NodePublishVolumeResponse()
         alone = request.volume_capability.access_mode.mode == Mode.SINGLE_NODE_SINGLE_WRITER
         await self.mounter.publish(
-            request.staging_target_path, request.target_path, readonly=self.is_readonly(request), alone=alone
+            request.staging_target_path,
+            request.target_path,
+            readonly=self.is_readonly(request),
+            exclusive=alone,
         )
         return v1.NodePublishVolumeResponse()
 

@@ -30,10 +30,10 @@ def snapshot_id(text: str) -> str:
     return text
 
 
-def specified_tags(given: QueryParameters, created: str) -> dict[str, str]:
+def specified_tags(parameters: QueryParameters, created: str) -> dict[str, str]:
     """The tags for what the request creates."""
     found: dict[str, str] = {}
-    for specification in given.structs("TagSpecification"):
+    for specification in parameters.structs("TagSpecification"):
         kind = specification.text("ResourceType")
         if kind != created:
             raise invalid_parameter("resourceType", kind, f"Only {created} is supported.")

@@ -91,11 +91,13 @@ class Ec2:
         await self._described.close()
         await self._http.close()
 
-    async def create_volume(self, given: Mapping[str, str], tags: Mapping[str, str]) -> Ec2Volume:
-        return _volume(await self.call("CreateVolume", {**given, **_tag_specification("volume", tags)}))
+    async def create_volume(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> Ec2Volume:
+        return _volume(await self.call("CreateVolume", {**parameters, **_tag_specification("volume", tags)}))
 
-    async def copy_volume(self, source: str, given: Mapping[str, str], tags: Mapping[str, str]) -> Ec2Volume:
-        wanted = {"SourceVolumeId": source, **given, **_tag_specification("volume", tags)}
+    async def copy_volume(
+        self, source: str, parameters: Mapping[str, str], tags: Mapping[str, str]
+    ) -> Ec2Volume:
+        wanted = {"SourceVolumeId": source, **parameters, **_tag_specification("volume", tags)}
         answer = await self.call("CopyVolumes", wanted)
         (made,) = (_volume(item) for item in answer.iterfind("volumeSet/item"))
         return made
@@ -104,12 +106,12 @@ class Ec2:
         await self.call("DeleteVolume", {"VolumeId": volume})
 
     async def attach_volume(self, volume: str, instance: str, device: str) -> Ec2Attachment:
-        given = {"VolumeId": volume, "InstanceId": instance, "Device": device}
-        return _attachment(await self.call("AttachVolume", given))
+        parameters = {"VolumeId": volume, "InstanceId": instance, "Device": device}
+        return _attachment(await self.call("AttachVolume", parameters))
 
     async def detach_volume(self, volume: str, instance: str = "") -> Ec2Attachment:
-        given = {"VolumeId": volume} | ({"InstanceId": instance} if instance else {})
-        return _attachment(await self.call("DetachVolume", given))
+        parameters = {"VolumeId": volume} | ({"InstanceId": instance} if instance else {})
+        return _attachment(await self.call("DetachVolume", parameters))
 
     async def volume(self, volume: str) -> Ec2Volume:
         found = await self._described.get(volume)
@@ -133,25 +135,25 @@ class Ec2:
         return [_volume(item) for item in items]
 
     async def create_snapshot(self, volume: str, description: str, tags: Mapping[str, str]) -> Ec2Snapshot:
-        given = {"VolumeId": volume, "Description": description, **_tag_specification("snapshot", tags)}
-        return _snapshot(await self.call("CreateSnapshot", given))
+        parameters = {"VolumeId": volume, "Description": description, **_tag_specification("snapshot", tags)}
+        return _snapshot(await self.call("CreateSnapshot", parameters))
 
     async def create_snapshots(
         self, instance: str, without: Iterable[str], description: str, tags: Mapping[str, str]
     ) -> list[Ec2Snapshot]:
         """Take snapshots of all data volumes of an instance but `without`, at one moment."""
-        given = {"InstanceSpecification.InstanceId": instance, "Description": description}
-        given["InstanceSpecification.ExcludeBootVolume"] = "true"
+        parameters = {"InstanceSpecification.InstanceId": instance, "Description": description}
+        parameters["InstanceSpecification.ExcludeBootVolume"] = "true"
         for number, volume in enumerate(without, start=1):
-            given[f"InstanceSpecification.ExcludeDataVolumeId.{number}"] = volume
-        answer = await self.call("CreateSnapshots", {**given, **_tag_specification("snapshot", tags)})
+            parameters[f"InstanceSpecification.ExcludeDataVolumeId.{number}"] = volume
+        answer = await self.call("CreateSnapshots", {**parameters, **_tag_specification("snapshot", tags)})
         return [_snapshot(item) for item in answer.iterfind("snapshotSet/item")]
 
     async def create_tags(self, resources: Iterable[str], tags: Mapping[str, str]) -> None:
-        given = {f"ResourceId.{number}": name for number, name in enumerate(resources, start=1)}
+        parameters = {f"ResourceId.{number}": name for number, name in enumerate(resources, start=1)}
         for number, (key, value) in enumerate(tags.items(), start=1):
-            given |= {f"Tag.{number}.Key": key, f"Tag.{number}.Value": value}
-        await self.call("CreateTags", given)
+            parameters |= {f"Tag.{number}.Key": key, f"Tag.{number}.Value": value}
+        await self.call("CreateTags", parameters)
 
     async def delete_snapshot(self, snapshot: str) -> None:
         await self.call("DeleteSnapshot", {"SnapshotId": snapshot})
@@ -163,24 +165,24 @@ class Ec2:
 
     async def snapshots(self, filters: Mapping[str, str] | None = None) -> list[Ec2Snapshot]:
         """All matching snapshots of this account, from all pages."""
-        given = {"Owner.1": "self", **_filter_parameters(filters or {})}
+        parameters = {"Owner.1": "self", **_filter_parameters(filters or {})}
         return [
             _snapshot(item)
-            for item in await self._call_all_pages("DescribeSnapshots", given, "snapshotSet/item")
+            for item in await self._call_all_pages("DescribeSnapshots", parameters, "snapshotSet/item")
         ]
 
     async def _call_all_pages(
-        self, action: str, given: dict[str, str], path: str
+        self, action: str, parameters: dict[str, str], path: str
     ) -> list[ElementTree.Element]:
         found: list[ElementTree.Element] = []
-        given["MaxResults"] = "500"
+        parameters["MaxResults"] = "500"
         while True:
-            answer = await self.call(action, given)
+            answer = await self.call(action, parameters)
             found += answer.iterfind(path)
             token = answer.findtext("nextToken")
             if not token:
                 return found
-            given["NextToken"] = token
+            parameters["NextToken"] = token
 
     async def modify_volume(self, volume: str, wanted: Mapping[str, str]) -> str:
         """Modify a volume; returns the state of the modification."""
@@ -222,8 +224,8 @@ class Ec2:
 
     async def register_instance(self, instance: str, *, zone: str, directory: str, name: str = "") -> None:
         """Register an instance and its /dev directory, with our own disk service."""
-        given = {"InstanceId": instance, "AvailabilityZone": zone, "DeviceDirectory": directory}
-        await self.call("RegisterInstance", given | {"PrivateDnsName": name})
+        parameters = {"InstanceId": instance, "AvailabilityZone": zone, "DeviceDirectory": directory}
+        await self.call("RegisterInstance", parameters | {"PrivateDnsName": name})
 
     async def is_off(self, instance: str) -> bool:
         """The instance is stopped or terminated; one that is stopping, or unknown, is not off."""
@@ -239,23 +241,23 @@ class Ec2:
     async def power(self, instance: str, *, running: bool) -> None:
         await self.call("StartInstances" if running else "StopInstances", {"InstanceId.1": instance})
 
-    async def call(self, action: str, given: Mapping[str, str]) -> ElementTree.Element:
+    async def call(self, action: str, parameters: Mapping[str, str]) -> ElementTree.Element:
         for number in range(THROTTLED_TRIES):
             try:
-                return await self._call(action, given)
+                return await self._call(action, parameters)
             except Ec2Error as error:
                 if error.code not in _THROTTLED:
                     raise
                 # With jitter, so that throttled callers do not retry at the same time.
                 await asyncio.sleep(FIRST_PAUSE * 2**number * random.uniform(0.5, 1.5))
-        return await self._call(action, given)
+        return await self._call(action, parameters)
 
-    async def _call(self, action: str, given: Mapping[str, str]) -> ElementTree.Element:
+    async def _call(self, action: str, parameters: Mapping[str, str]) -> ElementTree.Element:
         started = time.perf_counter()
         outcome = "no answer"
-        with trace.span("ebs-plugin", action, f"volume/{given.get('VolumeId', '')}"):
+        with trace.span("ebs-plugin", action, f"volume/{parameters.get('VolumeId', '')}"):
             try:
-                answer = await self._send(action, given)
+                answer = await self._send(action, parameters)
                 outcome = "200"
                 return answer
             except Ec2Error as error:
@@ -263,10 +265,12 @@ class Ec2:
                 raise
             finally:
                 spent = (time.perf_counter() - started) * 1000
-                log.info("AWS API %s(%s): %s in %.1f ms", action, _format_parameters(given), outcome, spent)
+                log.info(
+                    "AWS API %s(%s): %s in %.1f ms", action, _format_parameters(parameters), outcome, spent
+                )
 
-    async def _send(self, action: str, given: Mapping[str, str]) -> ElementTree.Element:
-        body = urlencode({"Action": action, "Version": VERSION, **given}).encode()
+    async def _send(self, action: str, parameters: Mapping[str, str]) -> ElementTree.Element:
+        body = urlencode({"Action": action, "Version": VERSION, **parameters}).encode()
         headers = self._signer.headers(body, _CONTENT_TYPE, self._keys(), clock.wall())
         try:
             patience = max(self._timeout, COPY_TIMEOUT) if action in _COPYING else self._timeout
@@ -351,7 +355,7 @@ def _attachment(item: ElementTree.Element) -> Ec2Attachment:
     )
 
 
-def _format_parameters(given: Mapping[str, str]) -> str:
+def _format_parameters(parameters: Mapping[str, str]) -> str:
     return ", ".join(
-        f"{name}={value}" for name, value in given.items() if not name.startswith("TagSpecification")
+        f"{name}={value}" for name, value in parameters.items() if not name.startswith("TagSpecification")
     )

@@ -110,7 +110,7 @@ class EbsNode(Driver):
                 staging,
                 target,
                 readonly=request.readonly,
-                alone=mode == _Mode.SINGLE_NODE_SINGLE_WRITER,
+                exclusive=mode == _Mode.SINGLE_NODE_SINGLE_WRITER,
             )
         return v1.NodePublishVolumeResponse()
 

@@ -43,7 +43,7 @@ class EfsController(Driver):
     def __init__(self, store: AccessPointStore, host: Host) -> None:
         Driver.__init__(self)
         self._store, self._host = store, host
-        self._giving = asyncio.Lock()  # held while a group id is chosen
+        self._gid_lock = asyncio.Lock()  # held while a group id is chosen
 
     async def start(self) -> None:
         await self._host.call(self._store.prepare)
@@ -58,7 +58,7 @@ class EfsController(Driver):
         size = await self._size(request.capacity_range)
         known = await self._host.call(self._store.get, access_point_id(request.name))
         if known is None:
-            async with self._giving:
+            async with self._gid_lock:
                 point = await self._new_access_point(request, wanted, size)
                 known = await self._host.call(_refuse_links, self._store.create, point)
         if not _fits(known, request.capacity_range, wanted):
@@ -187,7 +187,7 @@ class EfsNode(Driver):
             point,
             target,
             readonly=request.readonly or reads or "ro" in request.volume_capability.mount.mount_flags,
-            alone=mode == _Mode.SINGLE_NODE_SINGLE_WRITER,
+            exclusive=mode == _Mode.SINGLE_NODE_SINGLE_WRITER,
         )
         return v1.NodePublishVolumeResponse()
 
@@ -237,11 +237,11 @@ def _refuse_links(call: Callable[[AccessPoint], T], point: AccessPoint) -> T:
 
 
 def _publish(
-    store: AccessPointStore, point: AccessPoint, target: str, *, readonly: bool, alone: bool
+    store: AccessPointStore, point: AccessPoint, target: str, *, readonly: bool, exclusive: bool
 ) -> None:
     def bind(point: AccessPoint) -> None:
         with store.open_directory(point) as directory:
-            publish_open_directory(directory, target, readonly=readonly, alone=alone)
+            publish_open_directory(directory, target, readonly=readonly, exclusive=exclusive)
 
     try:
         _refuse_links(bind, point)

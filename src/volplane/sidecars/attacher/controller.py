@@ -120,8 +120,8 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
         return self._keys_to_reconcile(self.by_node[node.name])
 
     def _keys_to_reconcile(self, attachments: Iterable[VolumeAttachment]) -> list[str]:
-        mine = (a for a in attachments if a.spec.attacher == self.driver.name)
-        return [a.name for a in mine if not a.status.attached or a.is_deleting]
+        ours = (a for a in attachments if a.spec.attacher == self.driver.name)
+        return [a.name for a in ours if not a.status.attached or a.is_deleting]
 
     # --- what to do
 

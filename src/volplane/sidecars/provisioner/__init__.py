@@ -53,9 +53,9 @@ async def run(
     `identity` (the pod's name) and `namespace` are for leader election and for the owner of capacities,
     `node` is for --node-deployment.
     """
-    me = identity or socket.gethostname()
-    here = (node or os.environ.get("NODE_NAME", "")) if settings.node_deployment else ""
-    if settings.node_deployment and not here:
+    pod_name = identity or socket.gethostname()
+    node_name = (node or os.environ.get("NODE_NAME", "")) if settings.node_deployment else ""
+    if settings.node_deployment and not node_name:
         raise Unsupported("--node-deployment needs the name of its node: NODE_NAME is not set")
 
     registry = wait_registry or WaitRegistry()
@@ -65,19 +65,21 @@ async def run(
             raise Unsupported(
                 f"--enable-capacity needs the capability GET_CAPACITY, which {driver.name} does not have"
             )
-        node_race = await _join_node_race(client, driver, settings, here) if here else None
+        node_race = await _join_node_race(client, driver, settings, node_name) if node_name else None
         millis = int(clock.wall().timestamp() * 1000)
-        stamp = f"{millis}-{random.randrange(10_000)}-{driver.name}" + (f"-{here}" if here else "")
-        async with EventRecorder(client, f"{driver.name}_{me}") as events, asyncio.TaskGroup() as group:
+        provisioner_identity = f"{millis}-{random.randrange(10_000)}-{driver.name}" + (
+            f"-{node_name}" if node_name else ""
+        )
+        async with EventRecorder(client, f"{driver.name}_{pod_name}") as events, asyncio.TaskGroup() as group:
             on_capacity_change = await _start_capacity_publisher(
-                client, driver, settings, events, node_race, group, registry, me, namespace
+                client, driver, settings, events, node_race, group, registry, pod_name, namespace
             )
             claims = ClaimProvisioner(
                 client,
                 driver,
                 settings,
                 events=events,
-                identity=stamp,
+                identity=provisioner_identity,
                 node_race=node_race,
                 on_capacity_change=on_capacity_change,
             )
@@ -104,7 +106,7 @@ async def run(
         work,
         caller=caller,
         interceptor=interceptor,
-        identity=me,
+        identity=pod_name,
         namespace=namespace,
     )
 

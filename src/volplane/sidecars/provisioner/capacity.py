@@ -35,9 +35,9 @@ class CapacitySlot(Struct, frozen=True):
 
 def manager_label(node: str) -> str:
     """The value of the managed-by label: one for the cluster, or one per node."""
-    whole = f"{MANAGER}-{node}" if node else MANAGER
-    if len(whole) <= LONGEST_LABEL:
-        return whole
+    label = f"{MANAGER}-{node}" if node else MANAGER
+    if len(label) <= LONGEST_LABEL:
+        return label
     digest = hashlib.sha256(node.encode()).hexdigest()[:16]
     return f"{MANAGER}-{digest}"
 
@@ -59,13 +59,13 @@ def list_terms(
 
 
 def build_slots(
-    kept: Iterable[StorageClass], terms: Iterable[Term], driver: str, *, immediate: bool
+    storage_classes: Iterable[StorageClass], terms: Iterable[Term], driver: str, *, immediate: bool
 ) -> dict[str, CapacitySlot]:
     """The slots by key. The scheduler does not look at the capacities of classes with Immediate binding."""
-    mine = [c for c in kept if classes.driver_name(c.provisioner) == driver]
-    named = [c.name for c in mine if immediate or classes.is_delayed(c)]
-    made = [CapacitySlot(name, term) for name in named for term in terms]
-    return {slot.key: slot for slot in made}
+    ours = [c for c in storage_classes if classes.driver_name(c.provisioner) == driver]
+    names = [c.name for c in ours if immediate or classes.is_delayed(c)]
+    slots = [CapacitySlot(name, term) for name in names for term in terms]
+    return {slot.key: slot for slot in slots}
 
 
 def slot_of(capacity: CSIStorageCapacity) -> CapacitySlot:

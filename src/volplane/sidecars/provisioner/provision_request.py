@@ -101,16 +101,16 @@ def has_intent(claim: PersistentVolumeClaim) -> bool:
 
 
 def build_volume(
-    claim: PersistentVolumeClaim, provision_request: ProvisionRequest, made: CreatedVolume, identity: str
+    claim: PersistentVolumeClaim, provision_request: ProvisionRequest, created: CreatedVolume, identity: str
 ) -> PersistentVolume:
     """The PersistentVolume of a volume that the driver has created."""
     secrets = provision_request.secrets
     source = CSIPersistentVolumeSource(
         driver=provision_request.driver,
-        volume_handle=made.handle,
+        volume_handle=created.handle,
         fs_type="" if provision_request.block else provision_request.fs_type,
         read_only=provision_request.read_only,
-        volume_attributes={**made.context, IDENTITY: identity},
+        volume_attributes={**created.context, IDENTITY: identity},
         controller_publish_secret_ref=secrets.controller_publish,
         node_stage_secret_ref=secrets.node_stage,
         node_publish_secret_ref=secrets.node_publish,
@@ -118,7 +118,7 @@ def build_volume(
         node_expand_secret_ref=secrets.node_expand,
     )
     spec = PersistentVolumeSpec(
-        capacity={"storage": quantity.from_bytes(made.size or provision_request.size)},
+        capacity={"storage": quantity.from_bytes(created.size or provision_request.size)},
         access_modes=claim.spec.access_modes,
         claim_ref=_reference(claim),
         storage_class_name=provision_request.storage_class,
@@ -126,7 +126,7 @@ def build_volume(
         mount_options=provision_request.mount_options,
         volume_mode=claim.spec.volume_mode,
         volume_attributes_class_name=claim.spec.volume_attributes_class_name or None,
-        node_affinity=_affinity(made.topologies) if provision_request.topological else None,
+        node_affinity=_affinity(created.topologies) if provision_request.topological else None,
         csi=source,
     )
     metadata = ObjectMeta(

@@ -37,8 +37,8 @@ async def run(
 
     Raises Unsupported if the driver cannot take snapshots.
     """
-    mine = (node or os.environ.get("NODE_NAME", "")) if settings.node_deployment else None
-    if mine == "":
+    node_name = (node or os.environ.get("NODE_NAME", "")) if settings.node_deployment else None
+    if node_name == "":
         raise Unsupported("The NODE_NAME environment variable must be set when using --node-deployment.")
 
     registry = wait_registry or WaitRegistry()
@@ -52,7 +52,9 @@ async def run(
             asyncio.TaskGroup() as tasks,
         ):
             tasks.create_task(
-                registry.run(SnapshotContentController(client, driver, settings, events=events, node=mine))
+                registry.run(
+                    SnapshotContentController(client, driver, settings, events=events, node=node_name)
+                )
             )
             if groups:
                 tasks.create_task(

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 COMPONENT = "csi-provisioner"
 SAVE_BACKOFF = Backoff(0.005, 1000.0)  # the volume exists, and only its object has to be created
 REMOVE_INTENT_DELAY = 5.0  # seconds by which removing a request is delayed while other volumes are created
-REMOVE_INTENT_REASON = "the volume is made, and the order is to come off"
+REMOVE_INTENT_REASON = "the volume is created, and the order is to come off"
 BIND_GRACE = 0.5  # seconds without our writes, which would make the binder's writes to the claim conflict
 
 
@@ -387,21 +387,21 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
                 await holding.protect(self.client, provision_request.content, source)
             await self._write_intent(claim, provision_request)
         self.memory.attempts.begin(claim, provision_request)
-        begun = clock.now()
+        started = clock.now()
         try:
             reply = await self.driver.call(
                 "CreateVolume", request, timeout=self.settings.timeout, subject=f"pvc/{claim.key}"
             )
-            made = await create_volume.check_reply(
+            created = await create_volume.check_reply(
                 self.client, self.driver, provision_request, reply, timeout=self.settings.timeout
             )
         except (CallError, UnexpectedVolume) as error:
             provision_metrics.count_provision_failure(provision_request)
             return await self._handle_failure(claim, provision_request, error)
-        provision_metrics.count_provisioned(provision_request, clock.now() - begun)
-        log.info("Volume is provisioned", extra={**about, "volumeHandle": made.handle})
+        provision_metrics.count_provisioned(provision_request, clock.now() - started)
+        log.info("Volume is provisioned", extra={**about, "volumeHandle": created.handle})
         await self._save(
-            claim, provision_requests.build_volume(claim, provision_request, made, self.identity)
+            claim, provision_requests.build_volume(claim, provision_request, created, self.identity)
         )
 
     async def _write_intent(self, claim: PersistentVolumeClaim, provision_request: ProvisionRequest) -> None:

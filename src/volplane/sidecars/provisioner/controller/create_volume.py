@@ -35,7 +35,7 @@ async def build_create_request(
         )
         for mode in provision_request.modes
     ]
-    asked = v1.CreateVolumeRequest(
+    request = v1.CreateVolumeRequest(
         name=provision_request.name,
         capacity_range=v1.CapacityRange(required_bytes=provision_request.size),
         volume_capabilities=capabilities,
@@ -44,17 +44,17 @@ async def build_create_request(
         mutable_parameters=provision_request.mutable_parameters,
     )
     if provision_request.topology is not None:
-        asked.accessibility_requirements.CopyFrom(
+        request.accessibility_requirements.CopyFrom(
             v1.TopologyRequirement(
                 requisite=[convert.topology(dict(t)) for t in provision_request.topology.requisite],
                 preferred=[convert.topology(dict(t)) for t in provision_request.topology.preferred],
             )
         )
     if provision_request.content is not None and provision_request.content.snapshot:
-        asked.volume_content_source.snapshot.snapshot_id = provision_request.content.snapshot
+        request.volume_content_source.snapshot.snapshot_id = provision_request.content.snapshot
     elif provision_request.content is not None:
-        asked.volume_content_source.volume.volume_id = provision_request.content.volume
-    return asked
+        request.volume_content_source.volume.volume_id = provision_request.content.volume
+    return request
 
 
 async def check_reply(
@@ -82,12 +82,12 @@ async def check_reply(
 async def _delete_unexpected(
     client: Client, driver: DriverClient, provision_request: ProvisionRequest, handle: str, timeout: float
 ) -> None:
-    asked = v1.DeleteVolumeRequest(
+    request = v1.DeleteVolumeRequest(
         volume_id=handle, secrets=await read_secrets(client, provision_request.secrets.provisioner)
     )
     for _ in range(UNDO_TRIES):
         try:
-            await driver.call("DeleteVolume", asked, timeout=timeout)
+            await driver.call("DeleteVolume", request, timeout=timeout)
         except CallError as error:
             log.warning("failed to clean up volume %s: %s", handle, error)
         else:

@@ -130,7 +130,7 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
         request = v1.DeleteVolumeRequest(
             volume_id=step.handle, secrets=await self._read_secrets(self._secret_reference(volume, step))
         )
-        storage_class, begun = binding.volume_class(volume), clock.now()
+        storage_class, started = binding.volume_class(volume), clock.now()
         try:
             await self.driver.call(
                 "DeleteVolume", request, timeout=self.settings.timeout, subject=f"pv/{volume.name}"
@@ -138,7 +138,7 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
         except CallError as error:
             provision_metrics.count_delete_failure(storage_class)
             self._refuse(volume, str(error))
-        provision_metrics.count_deleted(storage_class, clock.now() - begun)
+        provision_metrics.count_deleted(storage_class, clock.now() - started)
         self.on_capacity_change(storage_class)
         log.info("Volume deleted", extra={"PV": volume.name, "volumeHandle": step.handle})
         with trace.span(COMPONENT, "delete volume object", f"pv/{volume.name}"):

@@ -19,6 +19,7 @@ from msgspec import Struct, field, structs
 from volplane.base.settings import BadFlag, parse
 from volplane.client import kubeconfig
 from volplane.client.client import Client
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import CsiChannel, SocketOpener, socket_path
 from volplane.drivers import ebs, efs
 from volplane.host import Host
@@ -77,6 +78,7 @@ class ImageDeps(Struct, frozen=True):
     places: Mapping[str, ebs.EbsNodeConfig]  # by node
     shared: str  # the directory of shared file systems
     wait_registry: WaitRegistry = field(default_factory=WaitRegistry)
+    interceptor: CallInterceptor | None = None  # of all calls to drivers
 
 
 class PluginOptions(Struct, frozen=True, kw_only=True):
@@ -161,6 +163,7 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
                         identity=identity,
                         namespace=namespace,
                         wait_registry=registry,
+                        interceptor=kit.interceptor,
                         **where,
                     )
 
@@ -175,14 +178,19 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
         with context.open_directory(settings.plugin_registration_path) as directory:
             settings = structs.replace(settings, plugin_registration_path=directory)
             quiet = structs.replace(settings, http_endpoint="", health_port=0)
-            name = registrar.COMPONENT
-            async with CsiChannel(settings.csi_address, component=name, open_socket=open_socket) as channel:
+            channel = CsiChannel(
+                settings.csi_address,
+                component=registrar.COMPONENT,
+                open_socket=open_socket,
+                interceptor=kit.interceptor,
+            )
+            async with channel:
                 run = partial(registrar.run, caller=channel)
                 await _until_stopped(context, _run_with_port_fallback(context, run, settings, quiet))
 
     async def livenessprobe(context: TaskContext) -> None:
         settings, open_socket = _resolve_socket(context, _settings(liveness.LivenessOptions, context.args))
-        run = partial(liveness.run, open_socket=open_socket)
+        run = partial(liveness.run, open_socket=open_socket, interceptor=kit.interceptor)
         await _until_stopped(context, _run_liveness_on_free_port(context, run, settings))
 
     async def node_fencer(context: TaskContext) -> None:

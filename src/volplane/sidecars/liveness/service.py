@@ -1,6 +1,6 @@
-"""The liveness probe at work: one Probe for each request to `/healthz`, over a connection of its own.
+"""Calls Probe for each request to `/healthz`, over a new connection.
 
-A driver whose answer says nothing about readiness is ready.
+A driver whose reply does not set `ready` is ready.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from volplane.csi import v1
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import CsiChannel, SocketOpener
 from volplane.csi.outcome import CallError
 from volplane.sidecars import health
@@ -25,15 +27,23 @@ async def run(
     *,
     started: Callable[[int], None] | None = None,
     open_socket: SocketOpener | None = None,
+    interceptor: CallInterceptor | None = None,
 ) -> None:
-    """Until cancelled. `started` hears the port, for those who left the choice to us."""
-    async with CsiChannel(settings.csi_address, component=COMPONENT, open_socket=open_socket) as channel:
+    """Run until cancelled. `started` is called with the port, which may have been chosen by the system."""
+    connect = partial(
+        CsiChannel,
+        settings.csi_address,
+        component=COMPONENT,
+        open_socket=open_socket,
+        interceptor=interceptor,
+    )
+    async with connect() as channel:
         await channel.ready()
         info = await channel.call("GetPluginInfo", v1.GetPluginInfoRequest(), timeout=settings.probe_timeout)
     log.info("CSI driver name", extra={"driver": info.name})
 
     async def check() -> tuple[int, str]:
-        return await probe_driver(settings, open_socket)
+        return await probe_driver(settings, connect)
 
     async with health(settings.endpoint, {"/healthz": check}, settings.metrics_path) as port:
         log.info("ServeMux listening", extra={"address": settings.endpoint, "port": port})
@@ -42,9 +52,9 @@ async def run(
         await asyncio.get_running_loop().create_future()
 
 
-async def probe_driver(settings: LivenessOptions, open_socket: SocketOpener | None) -> tuple[int, str]:
+async def probe_driver(settings: LivenessOptions, connect: Callable[[], CsiChannel]) -> tuple[int, str]:
     try:
-        async with CsiChannel(settings.csi_address, component=COMPONENT, open_socket=open_socket) as channel:
+        async with connect() as channel:
             answer = await channel.call("Probe", v1.ProbeRequest(), timeout=settings.probe_timeout)
     except CallError as error:
         log.error("health check failed: %s", error)

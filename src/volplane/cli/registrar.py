@@ -7,6 +7,7 @@ import click
 from volplane.base.tasks import run_until
 from volplane.cli.options import options
 from volplane.cli.serve import serve
+from volplane.csi.call_recorder import start_recording
 from volplane.sidecars import registrar
 from volplane.sidecars.registrar import RegistrarOptions
 
@@ -22,4 +23,4 @@ def command(settings: RegistrarOptions, mode: str) -> None:
     """Register a driver with its kubelet until stopped."""
     if mode == PROBE:
         return
-    serve(lambda stop: run_until(stop, registrar.run(settings)))
+    serve(lambda stop: run_until(stop, registrar.run(settings, interceptor=start_recording())))

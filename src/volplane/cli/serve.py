@@ -141,10 +141,6 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]], reg
     if lifeline := os.environ.get("VOLPLANE_LIFELINE"):
         # Readable means closed: the supervisor has ended, and its successor must not find this process.
         loop.add_reader(int(lifeline), os._exit, 1)
-    if "VOLPLANE_CALLS" in os.environ:
-        from volplane.csi import call_recorder  # only for roles that call drivers
-
-        call_recorder.start_recording()
     path = os.environ.get("VOLPLANE_WAITS")
     reports = serve_wait_reports(path, registry) if path else nullcontext()
     async with background(memory.release_memory_periodically()), reports:

@@ -8,4 +8,5 @@ command = verb(
     role.SnapshotControllerOptions,
     role.run,
     "Bind and delete snapshots and their contents until stopped.",
+    calls_driver=False,
 )

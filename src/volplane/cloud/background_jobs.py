@@ -1,4 +1,4 @@
-"""Work that outlasts the request that began it: a long copy answers "pending" and goes on."""
+"""Jobs that run longer than their request: a long copy is answered with "pending" and goes on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BackgroundJobs:
         self._tasks = TaskSet(_log_unexpected)
 
     async def run_within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T | None:
-        """The result, or None when it takes longer: then it goes on by itself."""
+        """The result, or None if the job takes longer: then it goes on in the background."""
         task = self.start(coroutine)
         done, _ = await asyncio.wait([task], timeout=seconds)
         return task.result() if done else None
@@ -29,10 +29,10 @@ class BackgroundJobs:
         return self._tasks.start(coroutine)
 
     async def close(self) -> None:
-        """What is under way is given up; the ledger knows of it, and the next start sees to it."""
+        """Cancel all jobs; the next start recovers them from the records."""
         await self._tasks.close()
 
 
 def _log_unexpected(task: asyncio.Task[Any], error: BaseException) -> None:
-    if not isinstance(error, Ec2ErrorResponse):  # which the caller gets
+    if not isinstance(error, Ec2ErrorResponse):  # which is raised where the task is awaited
         log.error("a background job failed", exc_info=error)

@@ -98,7 +98,7 @@ class ProcessRuntime:
     async def _watch_exit(self, container: _ProcessContainer) -> None:
         directory = container.record.directory
 
-        async def load_exit_record() -> Any:
+        async def load_exit_record() -> records.ExitRecord | None:
             await _wait_for_exit(container.record.started)
             return await self._host.call(records.load_exit, directory)
 

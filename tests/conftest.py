@@ -19,24 +19,23 @@ from hypothesis.internal.conjecture import providers
 from tests.support import failure_printer, machine, peers, vm_tests
 from volplane.base.virtual_time_loop import VirtualLoop
 
-# Use the same examples in every run, so that a failure depends on the change only. `VOLPLANE_EXPLORE=1` explores
-# further. No deadline: the machine may be busy.
+# Use the same examples in every run, so that a failure depends on the change only (`VOLPLANE_EXPLORE=1` uses
+# other ones). No deadline: the machine may be busy.
 hypothesis.settings.register_profile(
     "steady", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 if not os.environ.get("VOLPLANE_EXPLORE"):
     hypothesis.settings.load_profile("steady")
-    # Hypothesis uses literals of all imported modules in its examples, so they would depend on which tests ran
-    # before. There is no setting to disable it.
+    # Hypothesis uses literals of all imported modules in its examples, so they would depend on the order of
+    # tests. There is no setting to disable it.
     providers._get_local_constants = lambda: providers._local_constants
 
-# Find peers in the virtual environment (aws) first, then those of the machine, then those that `make peers` built:
-# `kubectl` stays the machine's.
+# Find peers in the virtual environment (aws), then on the machine, then among those that `make peers` built.
 os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"], str(peers.BIN)))
 
 pytest_collection_modifyitems = vm_tests.pytest_collection_modifyitems
 
-# Everything that tests create is below this directory, so that leaks can be attributed to this worker of this run.
+# Everything that tests create is below this directory, so that leaks can be attributed to this worker.
 TEST_DIRECTORY = ""
 
 

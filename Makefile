@@ -7,7 +7,7 @@ BESIDE ?= -n auto --maxprocesses=4 --dist=loadfile
 BASE   ?= HEAD~1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages peers demo test lint bench bench-compare proto reference deploy lock clean
+.PHONY: help setup packages peers demo test coverage lint bench bench-compare proto reference deploy changelog lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +55,10 @@ reference: setup ## write docs/reference.md from the code
 deploy: setup ## write deploy/kubernetes from the chart
 	$(BIN)/python tools/deploy.py
 
-lock: ## pin the dependencies anew, with hashes
+changelog: setup ## collect changelog.d into CHANGELOG.md for VERSION=x.y.z
+	$(BIN)/towncrier build --yes --version $(VERSION)
+
+lock: ## pin all dependencies, with hashes
 	$(BIN)/python tools/lock.py
 
 clean: ## remove what set-up and the tools made

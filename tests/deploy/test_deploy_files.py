@@ -172,7 +172,7 @@ def test_only_who_mounts_is_privileged(key: tuple[str, str], container: Object) 
         assert security["readOnlyRootFilesystem"] is True
         assert security["capabilities"]["drop"] == ["ALL"]
     assert container["resources"]["requests"]
-    assert container["image"].endswith(":0.1.0")
+    assert container["image"].endswith(":0.2.0")
 
 
 def test_the_switches_of_the_chart_switch() -> None:

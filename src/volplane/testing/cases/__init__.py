@@ -26,7 +26,7 @@ from volplane.testing.cases import (
 )
 
 
-async def _run_by_sanity(world: object) -> None:
+async def _run_by_sanity(env: object) -> None:
     """It is another program that is run once, after all cases of ours."""
 
 

@@ -24,18 +24,18 @@ MOST_VOLUMES = 32  # a node's limit up to which it is tried out
     "create",
     "nodes",
 )
-async def one_node_only(bench: SocketEnv) -> None:
-    volume = await bench.create()
-    second = bench.require_second_node(volume)
-    await volume.attach(bench.nodes[0])
+async def one_node_only(env: SocketEnv) -> None:
+    volume = await env.create()
+    second = env.require_second_node(volume)
+    await volume.attach(env.nodes[0])
     request = volume.publish_request(second)
     volume.attached[second.id] = (second, {})  # in case it is done after all
-    await bench.expect_error(
+    await env.expect_error(
         (Code.FAILED_PRECONDITION,),
-        bench.controller,
+        env.controller,
         "ControllerPublishVolume",
         request,
-        f"to {second.id}, while the volume is at {bench.nodes[0].id}",
+        f"to {second.id}, while the volume is at {env.nodes[0].id}",
     )
     volume.attached.pop(second.id)
 
@@ -46,15 +46,15 @@ async def one_node_only(bench: SocketEnv) -> None:
     "A volume that does not exist is NOT_FOUND.",
     "attach",
 )
-async def unknown_volume(bench: SocketEnv) -> None:
+async def unknown_volume(env: SocketEnv) -> None:
     request = v1.ControllerPublishVolumeRequest(
         volume_id=UNKNOWN,
-        node_id=bench.nodes[0].id,
-        volume_capability=bench.create_request("x").volume_capabilities[0],
-        secrets=bench.secrets,
+        node_id=env.nodes[0].id,
+        volume_capability=env.create_request("x").volume_capabilities[0],
+        secrets=env.secrets,
     )
-    await bench.expect_error(
-        (Code.NOT_FOUND,), bench.controller, "ControllerPublishVolume", request, "of an unknown volume"
+    await env.expect_error(
+        (Code.NOT_FOUND,), env.controller, "ControllerPublishVolume", request, "of an unknown volume"
     )
 
 
@@ -65,12 +65,12 @@ async def unknown_volume(bench: SocketEnv) -> None:
     "attach",
     "create",
 )
-async def unknown_node(bench: SocketEnv) -> None:
-    volume = await bench.create()
-    request = volume.publish_request(bench.nodes[0])
+async def unknown_node(env: SocketEnv) -> None:
+    volume = await env.create()
+    request = volume.publish_request(env.nodes[0])
     request.node_id = "volplane-no-such-node"
-    await bench.expect_error(
-        (Code.NOT_FOUND,), bench.controller, "ControllerPublishVolume", request, "to an unknown node"
+    await env.expect_error(
+        (Code.NOT_FOUND,), env.controller, "ControllerPublishVolume", request, "to an unknown node"
     )
 
 
@@ -81,9 +81,9 @@ async def unknown_node(bench: SocketEnv) -> None:
     "attach",
     "create",
 )
-async def detach_idle(bench: SocketEnv) -> None:
-    volume = await bench.create()
-    await volume.detach(bench.nodes[0])
+async def detach_idle(env: SocketEnv) -> None:
+    volume = await env.create()
+    await volume.detach(env.nodes[0])
 
 
 @case(
@@ -94,13 +94,13 @@ async def detach_idle(bench: SocketEnv) -> None:
     "attach-readonly",
     "create",
 )
-async def other_access(bench: SocketEnv) -> None:
-    volume = await bench.create()
-    await volume.attach(bench.nodes[0])
-    request = volume.publish_request(bench.nodes[0], readonly=True)
-    await bench.expect_error(
+async def other_access(env: SocketEnv) -> None:
+    volume = await env.create()
+    await volume.attach(env.nodes[0])
+    request = volume.publish_request(env.nodes[0], readonly=True)
+    await env.expect_error(
         (Code.ALREADY_EXISTS,),
-        bench.controller,
+        env.controller,
         "ControllerPublishVolume",
         request,
         "read-only after read-write",
@@ -114,12 +114,12 @@ async def other_access(bench: SocketEnv) -> None:
     "attach",
     "create",
 )
-async def limit(bench: SocketEnv) -> None:
-    node, _, more = await _fill_node(bench)
+async def limit(env: SocketEnv) -> None:
+    node, _, more = await _fill_node(env)
     request = more.publish_request(node)
-    await bench.expect_error(
+    await env.expect_error(
         (Code.RESOURCE_EXHAUSTED,),
-        bench.controller,
+        env.controller,
         "ControllerPublishVolume",
         request,
         "past the node's limit",
@@ -133,20 +133,20 @@ async def limit(bench: SocketEnv) -> None:
     "attach",
     "create",
 )
-async def detach_frees_slot(bench: SocketEnv) -> None:
-    node, attached, more = await _fill_node(bench)
+async def detach_frees_slot(env: SocketEnv) -> None:
+    node, attached, more = await _fill_node(env)
     await attached.detach(node)
     await more.attach(node)
 
 
-async def _fill_node(bench: SocketEnv) -> tuple[DriverSocket, VolumeUnderTest, VolumeUnderTest]:
+async def _fill_node(env: SocketEnv) -> tuple[DriverSocket, VolumeUnderTest, VolumeUnderTest]:
     """A node at its limit, one of the volumes that are there, and one that is not."""
-    node = bench.nodes[-1]
+    node = env.nodes[-1]
     if not 0 < node.most <= MOST_VOLUMES:
         raise NotSupported(
             f"the node's limit is {node.most or 'none'}, and not tried out above {MOST_VOLUMES}"
         )
-    volumes = [await bench.create(node=node) for _ in range(node.most + 1)]
+    volumes = [await env.create(node=node) for _ in range(node.most + 1)]
     for volume in volumes[:-1]:
         await volume.attach(node)
     return node, volumes[0], volumes[-1]
@@ -159,14 +159,14 @@ async def _fill_node(bench: SocketEnv) -> tuple[DriverSocket, VolumeUnderTest, V
     "create",
     "nodes",
 )
-async def moves(bench: SocketEnv) -> None:
-    volume = await bench.create()
-    second = bench.require_second_node(volume)
-    data = bench.random_data()
-    for node, other in ((bench.nodes[0], second), (second, bench.nodes[0])):
+async def moves(env: SocketEnv) -> None:
+    volume = await env.create()
+    second = env.require_second_node(volume)
+    data = env.random_data()
+    for node, other in ((env.nodes[0], second), (second, env.nodes[0])):
         path = await volume.attach_stage_publish(node)
         if node is second:
-            await bench.expect_data(
+            await env.expect_data(
                 volume, path, data, f"after the move to {node.id}", section="NodeStageVolume"
             )
         await volume.write(path, data)
@@ -181,13 +181,13 @@ async def moves(bench: SocketEnv) -> None:
     "attach",
     "create",
 )
-async def both_ways(bench: SocketEnv) -> None:
-    volume, node = await bench.create(), bench.nodes[0]
+async def both_ways(env: SocketEnv) -> None:
+    volume, node = await env.create(), env.nodes[0]
     await volume.attach(node)
-    detach = v1.ControllerUnpublishVolumeRequest(volume_id=volume.id, node_id=node.id, secrets=bench.secrets)
+    detach = v1.ControllerUnpublishVolumeRequest(volume_id=volume.id, node_id=node.id, secrets=env.secrets)
     answers = await asyncio.gather(
-        bench.controller.call_once("ControllerPublishVolume", volume.publish_request(node)),
-        bench.controller.call_once("ControllerUnpublishVolume", detach),
+        env.controller.call_once("ControllerPublishVolume", volume.publish_request(node)),
+        env.controller.call_once("ControllerUnpublishVolume", detach),
         return_exceptions=True,
     )
     for answer in answers:
@@ -195,8 +195,8 @@ async def both_ways(bench: SocketEnv) -> None:
             require(answer.code is Code.ABORTED, f"at the same time: {answer}")
         elif isinstance(answer, BaseException):
             raise answer
-    await bench.controller.call_until_settled("ControllerUnpublishVolume", detach)
-    reply = await bench.controller.call_until_settled("ControllerPublishVolume", volume.publish_request(node))
+    await env.controller.call_until_settled("ControllerUnpublishVolume", detach)
+    reply = await env.controller.call_until_settled("ControllerPublishVolume", volume.publish_request(node))
     volume.attached[node.id] = (node, dict(reply.publish_context))
     await volume.stage(node)
     await volume.publish(node)

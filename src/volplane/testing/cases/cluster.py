@@ -41,9 +41,9 @@ case = CaseTable(needs_cluster=True)
     "A claim is provisioned, a pod writes, the next one reads it, and everything is deleted with the claim.",
     "create",
 )
-async def claim_and_pods(world: ClusterEnv) -> None:
-    await run_lifecycle(world)
-    left = await world.mounts_left()
+async def claim_and_pods(env: ClusterEnv) -> None:
+    await run_lifecycle(env)
+    left = await env.mounts_left()
     require(not left, f"mounts are left: {', '.join(left)}")
 
 
@@ -53,12 +53,12 @@ async def claim_and_pods(world: ClusterEnv) -> None:
     "A pod on another node finds what the first one wrote.",
     "create",
 )
-async def moves(world: ClusterEnv) -> None:
-    claim = await world.claim()
-    told = await write_in_pod(world, claim, node="worker-1")
-    second = await world.second_node(claim)
-    await expect_same_data(world, claim, told, f"on {second}", node=second)
-    await expect_same_data(world, claim, told, "back on worker-1", node="worker-1")
+async def moves(env: ClusterEnv) -> None:
+    claim = await env.claim()
+    told = await write_in_pod(env, claim, node="worker-1")
+    second = await env.second_node(claim)
+    await expect_same_data(env, claim, told, f"on {second}", node=second)
+    await expect_same_data(env, claim, told, "back on worker-1", node="worker-1")
 
 
 @case(
@@ -67,10 +67,10 @@ async def moves(world: ClusterEnv) -> None:
     "Two pods of one node use a volume at the same time.",
     "create",
 )
-async def two_pods(world: ClusterEnv) -> None:
-    claim = await world.claim()
-    _, told = await start_writer_pod(world, claim, node="worker-1")
-    await expect_same_data(world, claim, told, "in the second pod of the node", node="worker-1")
+async def two_pods(env: ClusterEnv) -> None:
+    claim = await env.claim()
+    _, told = await start_writer_pod(env, claim, node="worker-1")
+    await expect_same_data(env, claim, told, "in the second pod of the node", node="worker-1")
 
 
 @case(
@@ -80,13 +80,13 @@ async def two_pods(world: ClusterEnv) -> None:
     "create",
     "shared",
 )
-async def two_nodes(world: ClusterEnv) -> None:
-    claim = await world.claim(mode="ReadWriteMany")
-    _, told = await start_writer_pod(world, claim, node="worker-1")
-    second = await world.second_node(claim)
-    await expect_same_data(world, claim, told, f"on {second}, while worker-1 has it", node=second)
-    back = await write_in_pod(world, claim, node=second)
-    await expect_same_data(world, claim, back, "on worker-1, written by the other node", node="worker-1")
+async def two_nodes(env: ClusterEnv) -> None:
+    claim = await env.claim(mode="ReadWriteMany")
+    _, told = await start_writer_pod(env, claim, node="worker-1")
+    second = await env.second_node(claim)
+    await expect_same_data(env, claim, told, f"on {second}, while worker-1 has it", node=second)
+    back = await write_in_pod(env, claim, node=second)
+    await expect_same_data(env, claim, back, "on worker-1, written by the other node", node="worker-1")
 
 
 @case(
@@ -95,12 +95,12 @@ async def two_nodes(world: ClusterEnv) -> None:
     "A container that mounts the volume with readOnly reads it, and cannot write.",
     "create",
 )
-async def read_only(world: ClusterEnv) -> None:
-    claim = await world.claim()
-    told = await write_in_pod(world, claim)
+async def read_only(env: ClusterEnv) -> None:
+    claim = await env.claim()
+    told = await write_in_pod(env, claim)
     text = f"{READ}; if touch /data/no; then exit 9; else exit 0; fi"
     volume = {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
-    now = await checksum_in_pod(world, text, readonly=True, volume=volume)
+    now = await checksum_in_pod(env, text, readonly=True, volume=volume)
     require(now == told, "a read-only mount shows something else")
 
 
@@ -110,15 +110,15 @@ async def read_only(world: ClusterEnv) -> None:
     "The volume's files belong to the pod's group, and a user of this group can write.",
     "create",
 )
-async def fs_group(world: ClusterEnv) -> None:
-    driver = world.guest.driver
+async def fs_group(env: ClusterEnv) -> None:
+    driver = env.external.driver
     if driver is not None and driver.spec.fs_group_policy == "None":
         raise NotSupported("its CSIDriver says that fsGroup is not for its volumes")
-    claim = await world.claim()
+    claim = await env.claim()
     text = "touch /data/mine && stat -c %g /data/mine > /data/out && cat /data/out > /shelf/{0}"
-    world.results.chmod(0o777)
+    env.results.chmod(0o777)
     who = {"fsGroup": 4711, "runAsUser": 1000, "runAsGroup": 1000}
-    group = await checksum_in_pod(world, text, claim, securityContext=who)
+    group = await checksum_in_pod(env, text, claim, securityContext=who)
     require(group == "4711", f"a new file belongs to group {group}, fsGroup is 4711")
 
 
@@ -128,10 +128,10 @@ async def fs_group(world: ClusterEnv) -> None:
     "A container that mounts a directory of the volume sees that directory, and its files are in the volume.",
     "create",
 )
-async def sub_path(world: ClusterEnv) -> None:
-    claim = await world.claim()
-    told = await write_in_pod(world, claim, sub_path="a/b")
-    now = await checksum_in_pod(world, "sha256sum < /data/a/b/f > /shelf/{0}", claim)
+async def sub_path(env: ClusterEnv) -> None:
+    claim = await env.claim()
+    told = await write_in_pod(env, claim, sub_path="a/b")
+    now = await checksum_in_pod(env, "sha256sum < /data/a/b/f > /shelf/{0}", claim)
     require(now == told, "what was written through subPath is not in the volume's directory")
 
 
@@ -142,12 +142,12 @@ async def sub_path(world: ClusterEnv) -> None:
     "create",
     "block",
 )
-async def block(world: ClusterEnv) -> None:
-    claim = await world.claim(block=True)
+async def block(env: ClusterEnv) -> None:
+    claim = await env.claim(block=True)
     make = "head -c 1048576 /dev/urandom > /tmp/f && dd if=/tmp/f of=/dev/data bs=1M conv=fsync"
-    told = await checksum_in_pod(world, f"{make} && sha256sum < /tmp/f > /shelf/{{0}}", claim, block=True)
+    told = await checksum_in_pod(env, f"{make} && sha256sum < /tmp/f > /shelf/{{0}}", claim, block=True)
     look = "dd if=/dev/data bs=1M count=1 iflag=fullblock | sha256sum > /shelf/{0}"
-    now = await checksum_in_pod(world, look, claim, block=True)
+    now = await checksum_in_pod(env, look, claim, block=True)
     require(told and now == told, "the device has not kept what was written to it")
 
 
@@ -158,12 +158,12 @@ async def block(world: ClusterEnv) -> None:
     "create",
     "expand",
 )
-async def expand(world: ClusterEnv) -> None:
-    claim = await world.claim()
-    told = await write_in_pod(world, claim)
-    await expand_claim(world, claim)
-    await expect_same_data(world, claim, told, "after the volume grew")
-    await wait_until_expanded(world, claim)
+async def expand(env: ClusterEnv) -> None:
+    claim = await env.claim()
+    told = await write_in_pod(env, claim)
+    await expand_claim(env, claim)
+    await expect_same_data(env, claim, told, "after the volume grew")
+    await wait_until_expanded(env, claim)
 
 
 @case(
@@ -173,13 +173,13 @@ async def expand(world: ClusterEnv) -> None:
     "create",
     "snapshot",
 )
-async def snapshot_and_restore(world: ClusterEnv) -> None:
-    claim = await world.claim()
-    told = await write_in_pod(world, claim)
-    made = await snapshot(world, claim)
-    await write_in_pod(world, claim)  # something else
+async def snapshot_and_restore(env: ClusterEnv) -> None:
+    claim = await env.claim()
+    told = await write_in_pod(env, claim)
+    made = await snapshot(env, claim)
+    await write_in_pod(env, claim)  # something else
     await expect_same_data(
-        world, await restore_snapshot(world, made), told, "in a claim restored from a snapshot"
+        env, await restore_snapshot(env, made), told, "in a claim restored from a snapshot"
     )
 
 
@@ -190,15 +190,15 @@ async def snapshot_and_restore(world: ClusterEnv) -> None:
     "create",
     "group-snapshot",
 )
-async def snapshot_group(world: ClusterEnv) -> None:
-    labels = new_group_labels(world)
-    claims = [await world.claim(labels=labels) for _ in range(2)]
-    told = {claim: await write_in_pod(world, claim) for claim in claims}
-    name, members = await group_snapshot(world, labels, set(claims))
+async def snapshot_group(env: ClusterEnv) -> None:
+    labels = new_group_labels(env)
+    claims = [await env.claim(labels=labels) for _ in range(2)]
+    told = {claim: await write_in_pod(env, claim) for claim in claims}
+    name, members = await group_snapshot(env, labels, set(claims))
     for claim in claims:
-        copy = await restore_snapshot(world, members[claim])
-        await expect_same_data(world, copy, told[claim], "in a claim restored from a group")
-    await delete_group(world, name)
+        copy = await restore_snapshot(env, members[claim])
+        await expect_same_data(env, copy, told[claim], "in a claim restored from a group")
+    await delete_group(env, name)
 
 
 @case(
@@ -208,12 +208,12 @@ async def snapshot_group(world: ClusterEnv) -> None:
     "create",
     "modify-parameters",
 )
-async def modify(world: ClusterEnv) -> None:
-    claim = await world.claim()
-    pod, told = await start_writer_pod(world, claim)
-    await modify_claim(world, claim)
-    await world.remove_pod(pod)
-    await expect_same_data(world, claim, told, "after the volume was modified")
+async def modify(env: ClusterEnv) -> None:
+    claim = await env.claim()
+    pod, told = await start_writer_pod(env, claim)
+    await modify_claim(env, claim)
+    await env.remove_pod(pod)
+    await expect_same_data(env, claim, told, "after the volume was modified")
 
 
 @case(
@@ -223,11 +223,11 @@ async def modify(world: ClusterEnv) -> None:
     "create",
     "clone",
 )
-async def clone(world: ClusterEnv) -> None:
-    claim = await world.claim()
-    told = await write_in_pod(world, claim)
-    copy = await world.claim(source={"kind": "PersistentVolumeClaim", "name": claim})
-    await expect_same_data(world, copy, told, "in a clone")
+async def clone(env: ClusterEnv) -> None:
+    claim = await env.claim()
+    told = await write_in_pod(env, claim)
+    copy = await env.claim(source={"kind": "PersistentVolumeClaim", "name": claim})
+    await expect_same_data(env, copy, told, "in a clone")
 
 
 @case(
@@ -236,11 +236,11 @@ async def clone(world: ClusterEnv) -> None:
     "A volume that stands in a pod's manifest is there while the pod is.",
     "inline",
 )
-async def inline(world: ClusterEnv) -> None:
+async def inline(env: ClusterEnv) -> None:
     # Some drivers run on the first node alone. A pod that runs is gone when its volumes are.
-    pod, _ = await start_writer_pod(world, volume={"csi": {"driver": world.name}}, node=FIRST_NODE)
-    await world.remove_pod(pod)
-    require(not (left := await world.mounts_left()), f"mounts are left: {left}")
+    pod, _ = await start_writer_pod(env, volume={"csi": {"driver": env.name}}, node=FIRST_NODE)
+    await env.remove_pod(pod)
+    require(not (left := await env.mounts_left()), f"mounts are left: {left}")
 
 
 # Without what may happen to a volume on its way: a life of these is short.
@@ -250,12 +250,12 @@ LIFECYCLE_CALLS = {
 
 
 async def _run_with_each_call(
-    world: ClusterEnv, calls: Mapping[str, Sequence[str]], disturb: Callable[[str], CallRule]
+    env: ClusterEnv, calls: Mapping[str, Sequence[str]], disturb: Callable[[str], CallRule]
 ) -> None:
     """A life in which each of the calls that the driver promises is made, with something in its way."""
-    promised = [method for method, needs in calls.items() if all(map(world.capabilities.has, needs))]
+    promised = [method for method, needs in calls.items() if all(map(env.capabilities.has, needs))]
     rules = [disturb(method) for method in promised]
-    await run_lifecycle(world, *promised)
+    await run_lifecycle(env, *promised)
     # What its controller has done to a growing volume may leave nothing to do to the node.
     idle = [rule.method for rule in rules if not rule.met and rule.method != "NodeExpandVolume"]
     require(not idle, f"{', '.join(idle)} was never called: its capability is named in vain")
@@ -267,9 +267,9 @@ async def _run_with_each_call(
     "Each call is lost on its way once: the caller comes again, and the volume's life goes on.",
     "create",
 )
-async def calls_lost(world: ClusterEnv) -> None:
-    mine = world.calls_of_this_case()
-    await _run_with_each_call(world, CALLS, lambda method: world.tap.cut(method, where=mine))
+async def calls_lost(env: ClusterEnv) -> None:
+    mine = env.calls_of_this_case()
+    await _run_with_each_call(env, CALLS, lambda method: env.tap.cut(method, where=mine))
 
 
 @case(
@@ -278,10 +278,10 @@ async def calls_lost(world: ClusterEnv) -> None:
     "Each call is done and its answer lost once: the same call again finds it done.",
     "create",
 )
-async def answers_lost(world: ClusterEnv) -> None:
-    mine, late = world.calls_of_this_case(), Code.DEADLINE_EXCEEDED
-    await _run_with_each_call(world, CALLS, lambda m: world.tap.cut(m, after=True, code=late, where=mine))
-    left = await world.mounts_left()
+async def answers_lost(env: ClusterEnv) -> None:
+    mine, late = env.calls_of_this_case(), Code.DEADLINE_EXCEEDED
+    await _run_with_each_call(env, CALLS, lambda m: env.tap.cut(m, after=True, code=late, where=mine))
+    left = await env.mounts_left()
     require(not left, f"mounts are left: {', '.join(left)}")
 
 
@@ -291,8 +291,8 @@ async def answers_lost(world: ClusterEnv) -> None:
     "Each call is made twice, and nobody notices.",
     "create",
 )
-async def calls_twice(world: ClusterEnv) -> None:
-    await _run_with_each_call(world, LIFECYCLE_CALLS, lambda method: world.tap.send_twice(method, times=0))
+async def calls_twice(env: ClusterEnv) -> None:
+    await _run_with_each_call(env, LIFECYCLE_CALLS, lambda method: env.tap.send_twice(method, times=0))
 
 
 @case(
@@ -301,8 +301,8 @@ async def calls_twice(world: ClusterEnv) -> None:
     "Each call takes its time, and nothing is done twice at once or forgotten.",
     "create",
 )
-async def slow(world: ClusterEnv) -> None:
-    await _run_with_each_call(world, LIFECYCLE_CALLS, lambda method: world.tap.delay(method, 0.3, times=0))
+async def slow(env: ClusterEnv) -> None:
+    await _run_with_each_call(env, LIFECYCLE_CALLS, lambda method: env.tap.delay(method, 0.3, times=0))
 
 
 @case(
@@ -311,8 +311,8 @@ async def slow(world: ClusterEnv) -> None:
     "All of the cluster but the volumes ends and starts again; pods find their data.",
     "create",
 )
-async def control_plane(world: ClusterEnv) -> None:
-    claim = await world.claim()
-    told = await write_in_pod(world, claim)
-    await world.restart()
-    await expect_same_data(world, claim, told, "after the cluster was started again")
+async def control_plane(env: ClusterEnv) -> None:
+    claim = await env.claim()
+    told = await write_in_pod(env, claim)
+    await env.restart()
+    await expect_same_data(env, claim, told, "after the cluster was started again")

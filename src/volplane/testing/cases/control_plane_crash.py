@@ -41,56 +41,56 @@ def before_and_after(place: str) -> tuple[str, str]:
     return f"{place}:before", f"{place}:after"
 
 
-async def _start_survivor(world: ClusterEnv) -> tuple[str, str, str]:
-    claim = await world.claim()
-    return claim, *await lifecycle.start_writer_pod(world, claim, node=NODE)
+async def _start_survivor(env: ClusterEnv) -> tuple[str, str, str]:
+    claim = await env.claim()
+    return claim, *await lifecycle.start_writer_pod(env, claim, node=NODE)
 
 
 def _node_killed_at(method: str) -> CaseBody:
-    async def body(world: ProcessEnv) -> None:
-        world.livelock.limit = SHORT_LIMIT
-        async with world.survivor_pod(_start_survivor) as witness:
-            async with lifecycle.expect_nothing_left(world):
-                world.kill_at_failpoints(f"node/{NODE}", *before_and_after(f"rpc:{method}"))
-                claim = await world.claim()
-                told = await lifecycle.write_in_pod(world, claim, node=NODE)
+    async def body(env: ProcessEnv) -> None:
+        env.livelock.limit = SHORT_LIMIT
+        async with env.survivor_pod(_start_survivor) as witness:
+            async with lifecycle.expect_nothing_left(env):
+                env.kill_at_failpoints(f"node/{NODE}", *before_and_after(f"rpc:{method}"))
+                claim = await env.claim()
+                told = await lifecycle.write_in_pod(env, claim, node=NODE)
                 await lifecycle.expect_same_data(
-                    world, claim, told, f"after its node was killed at {method}", node=NODE
+                    env, claim, told, f"after its node was killed at {method}", node=NODE
                 )
-                await world.delete_created()
-                left = world.failpoints_not_reached(f"node/{NODE}")
+                await env.delete_created()
+                left = env.failpoints_not_reached(f"node/{NODE}")
                 require(not left, f"the node was never at {', '.join(left)}: {method} is not called")
                 await witness.check()
             when = f"in a volume that was in use while its node was killed at {method}"
-            await lifecycle.expect_same_data(world, witness.claim, witness.told, when, node=NODE)
+            await lifecycle.expect_same_data(env, witness.claim, witness.told, when, node=NODE)
 
     return body
 
 
 def _control_plane_killed_at(place: str) -> CaseBody:
-    async def body(world: ProcessEnv) -> None:
-        world.livelock.limit = SHORT_LIMIT
-        async with lifecycle.expect_nothing_left(world):
-            claim = await world.claim()
+    async def body(env: ProcessEnv) -> None:
+        env.livelock.limit = SHORT_LIMIT
+        async with lifecycle.expect_nothing_left(env):
+            claim = await env.claim()
             if place == POD_DELETED:
-                pod, told = await lifecycle.start_writer_pod(world, claim, script=IGNORE_TERM)
-                await world.delete(Pod, pod)  # its container has a second left
-                _kill_control_plane_at(world, place)
-                await world.remove_pod(pod)
+                pod, told = await lifecycle.start_writer_pod(env, claim, script=IGNORE_TERM)
+                await env.delete(Pod, pod)  # its container has a second left
+                _kill_control_plane_at(env, place)
+                await env.remove_pod(pod)
             else:
-                _kill_control_plane_at(world, place)
-                told = await lifecycle.write_in_pod(world, claim)
-            await lifecycle.expect_same_data(world, claim, told, "after the control plane was killed")
-            await world.delete_created()
-            left = world.failpoints_not_reached("apiserver")
+                _kill_control_plane_at(env, place)
+                told = await lifecycle.write_in_pod(env, claim)
+            await lifecycle.expect_same_data(env, claim, told, "after the control plane was killed")
+            await env.delete_created()
+            left = env.failpoints_not_reached("apiserver")
             require(not left, f"the API server was never at {', '.join(left)}")
 
     return body
 
 
-def _kill_control_plane_at(world: ProcessEnv, place: str) -> None:
-    world.cluster.kill_together(*CONTROL_PLANE)
-    world.kill_at_failpoints("apiserver", *before_and_after(place))
+def _kill_control_plane_at(env: ProcessEnv, place: str) -> None:
+    env.cluster.kill_together(*CONTROL_PLANE)
+    env.kill_at_failpoints("apiserver", *before_and_after(place))
 
 
 for _method, _needs in NODE_CALLS.items():

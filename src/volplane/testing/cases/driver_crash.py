@@ -25,22 +25,22 @@ LONGEST = 0.03  # seconds into a call
 class KillRule(CallRule):
     """Whoever serves the next call dies: while it works, or (`after`) when it has answered."""
 
-    def __init__(self, method: str, world: ClusterEnv, *, after: bool) -> None:
-        super().__init__(method, where=world.calls_of_this_case())
-        self._world, self._after = world, after
-        self._moment = world.random.uniform(0.0, LONGEST)
+    def __init__(self, method: str, env: ClusterEnv, *, after: bool) -> None:
+        super().__init__(method, where=env.calls_of_this_case())
+        self._env, self._after = env, after
+        self._moment = env.random.uniform(0.0, LONGEST)
 
     async def act(self, call: CsiCall, send: Send) -> Any:
         if self._after:
             reply = await send()
             call.note = "the driver was killed after its answer"
-            await self._world.kill_driver(call.address)
+            await self._env.kill_driver(call.address)
             return reply
         sent = asyncio.ensure_future(send())
         try:
             await asyncio.wait({sent}, timeout=self._moment)
             call.note = f"the driver was killed {self._moment * 1000:.0f} ms into the call"
-            await self._world.kill_driver(call.address)
+            await self._env.kill_driver(call.address)
         finally:
             sent.cancel()
             await asyncio.gather(sent, return_exceptions=True)
@@ -48,11 +48,11 @@ class KillRule(CallRule):
 
 
 def _driver_killed_at(method: str, *, after: bool) -> CaseBody:
-    async def body(world: ClusterEnv) -> None:
-        world.livelock.limit = SHORT_LIMIT
-        rule = world.tap.add_rule(KillRule(method, world, after=after))
-        async with lifecycle.expect_nothing_left(world):
-            await lifecycle.run_lifecycle(world, method, when=f"after the driver was killed at {method}")
+    async def body(env: ClusterEnv) -> None:
+        env.livelock.limit = SHORT_LIMIT
+        rule = env.tap.add_rule(KillRule(method, env, after=after))
+        async with lifecycle.expect_nothing_left(env):
+            await lifecycle.run_lifecycle(env, method, when=f"after the driver was killed at {method}")
         if not rule.met and method == "NodeExpandVolume":
             raise NotSupported("its ControllerExpandVolume leaves nothing to do to the node")
         require(rule.met, f"{method} was never called: its capability is named in vain")

@@ -54,24 +54,24 @@ CALLS: dict[str, tuple[str, ...]] = {
 SNAPSHOTS = ("CreateSnapshot", "DeleteSnapshot")
 
 
-async def run_lifecycle(bench: SocketEnv, method: str) -> None:
+async def run_lifecycle(env: SocketEnv, method: str) -> None:
     """From nothing to nothing; the parts that the method does not need are left out."""
-    node = bench.nodes[0]
-    volume = await bench.create(**({"capability": create_growable(bench)} if "Expand" in method else {}))
+    node = env.nodes[0]
+    volume = await env.create(**({"capability": create_growable(env)} if "Expand" in method else {}))
     path = await volume.attach_stage_publish(node)
-    data = bench.random_data()
+    data = env.random_data()
     await volume.write(path, data)
     if "Group" in method:
-        await _run_group_lifecycle(bench, volume)
+        await _run_group_lifecycle(env, volume)
     if method in SNAPSHOTS:
-        made = await snapshot(bench, volume)
+        made = await snapshot(env, volume)
     if "Modify" in method:
-        await expect_modified(bench, volume)
-    if "Expand" in method and (await expand_in_controller(bench, volume, 2 * bench.size)):
-        await expand_on_node(bench, volume, node, 2 * bench.size)
-    await bench.expect_data(volume, path, data, f"after {method} was disturbed")
+        await expect_modified(env, volume)
+    if "Expand" in method and (await expand_in_controller(env, volume, 2 * env.size)):
+        await expand_on_node(env, volume, node, 2 * env.size)
+    await env.expect_data(volume, path, data, f"after {method} was disturbed")
     await volume.unpublish_unstage_detach(node)
-    await bench.expect_data(
+    await env.expect_data(
         volume,
         await volume.attach_stage_publish(node),
         data,
@@ -79,46 +79,46 @@ async def run_lifecycle(bench: SocketEnv, method: str) -> None:
     )
     await volume.unpublish_unstage_detach(node)
     if method in SNAPSHOTS:
-        request = v1.DeleteSnapshotRequest(snapshot_id=made.snapshot_id, secrets=bench.secrets)
-        await bench.controller.call("DeleteSnapshot", request)
-        bench.snapshots.remove(made.snapshot_id)
+        request = v1.DeleteSnapshotRequest(snapshot_id=made.snapshot_id, secrets=env.secrets)
+        await env.controller.call("DeleteSnapshot", request)
+        env.snapshots.remove(made.snapshot_id)
     gone = volume.id
     await volume.delete()
-    if bench.capabilities.has("list"):
+    if env.capabilities.has("list"):
         require(
-            gone not in await list_all_volumes(bench),
+            gone not in await list_all_volumes(env),
             f"{gone} is deleted and still listed",
             section="DeleteVolume",
         )
 
 
-async def _run_group_lifecycle(bench: SocketEnv, volume: VolumeUnderTest) -> None:
+async def _run_group_lifecycle(env: SocketEnv, volume: VolumeUnderTest) -> None:
     """A group of the volume and another one, from its making to its end."""
-    other = await bench.create()
-    group = await groups.group_snapshot(bench, [volume, other])
-    reply = await bench.controller.call("GetVolumeGroupSnapshot", groups.get_request(bench, group))
+    other = await env.create()
+    group = await groups.group_snapshot(env, [volume, other])
+    reply = await env.controller.call("GetVolumeGroupSnapshot", groups.get_request(env, group))
     told, made = (sorted(one.snapshot_id for one in g.snapshots) for g in (reply.group_snapshot, group))
     require(told == made, f"a group of {made} has {told}", section="GetVolumeGroupSnapshot")
-    await bench.controller.call("DeleteVolumeGroupSnapshot", groups.delete_request(bench, group))
-    groups.untrack_group(bench, group)
+    await env.controller.call("DeleteVolumeGroupSnapshot", groups.delete_request(env, group))
+    groups.untrack_group(env, group)
     await other.delete()
-    await bench.expect_error(
+    await env.expect_error(
         (Code.NOT_FOUND,),
-        bench.controller,
+        env.controller,
         "GetVolumeGroupSnapshot",
-        groups.get_request(bench, group),
+        groups.get_request(env, group),
         "of a group that was deleted",
     )
 
 
-async def take_inventory(bench: SocketEnv) -> Inventory:
+async def take_inventory(env: SocketEnv) -> Inventory:
     """What there is on the nodes, and what the driver lists."""
-    mounts = {t for node in bench.nodes for t in await bench.host.call(mounts_below, str(node.root))}
-    place = f"{bench.directory}/"
-    devices = {f"{d} ({f})" for d, f in (await bench.host.loops()).items() if f.startswith(place)}
-    volumes = await list_all_volumes(bench) if bench.capabilities.has("list") else ()
+    mounts = {t for node in env.nodes for t in await env.host.call(mounts_below, str(node.root))}
+    place = f"{env.directory}/"
+    devices = {f"{d} ({f})" for d, f in (await env.host.loops()).items() if f.startswith(place)}
+    volumes = await list_all_volumes(env) if env.capabilities.has("list") else ()
     snapshots = (
-        await snapshots_clones.list_all_snapshots(bench) if bench.capabilities.has("list-snapshots") else ()
+        await snapshots_clones.list_all_snapshots(env) if env.capabilities.has("list-snapshots") else ()
     )
     return Inventory(frozenset(mounts), frozenset(devices), frozenset(volumes), frozenset(snapshots))
 
@@ -174,10 +174,10 @@ async def call_again(remote: DriverSocket, method: str, request: Message, when: 
     try:
         return await remote.call_until_settled(method, request)
     except CallError as error:
-        raise CaseFailure(f"{method} {when}: {error.code.name} ({error.message}), demanded is OK") from None
+        raise CaseFailure(f"{method} {when}: {error.code.name} ({error.message}), expected OK") from None
 
 
-def call_twice(bench: SocketEnv) -> CallWrapper:
+def call_twice(env: SocketEnv) -> CallWrapper:
     async def around(remote: DriverSocket, method: str, request: Message) -> Any:
         first = await remote.call_until_settled(method, request)
         second = await call_again(remote, method, request, "called again with the same arguments")
@@ -187,12 +187,12 @@ def call_twice(bench: SocketEnv) -> CallWrapper:
     return around
 
 
-def call_concurrently(bench: SocketEnv) -> CallWrapper:
+def call_concurrently(env: SocketEnv) -> CallWrapper:
     async def around(remote: DriverSocket, method: str, request: Message) -> Any:
         calls = [remote.call_once(method, request) for _ in range(SEVERAL)]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         if method == "NodeExpandVolume" and all(isinstance(answer, CallError) for answer in answers):
-            await skip_if_kernel_cannot_grow(bench, request.volume_path)  # type: ignore[attr-defined]
+            await skip_if_kernel_cannot_grow(env, request.volume_path)  # type: ignore[attr-defined]
         for answer in answers:
             if isinstance(answer, CallError):
                 require(
@@ -211,11 +211,11 @@ def call_concurrently(bench: SocketEnv) -> CallWrapper:
     return around
 
 
-def call_with_short_deadline(bench: SocketEnv) -> CallWrapper:
+def call_with_short_deadline(env: SocketEnv) -> CallWrapper:
     async def around(remote: DriverSocket, method: str, request: Message) -> Any:
         first = None
         try:
-            first = await remote.call_once(method, request, timeout=bench.random.uniform(0.001, 0.02))
+            first = await remote.call_once(method, request, timeout=env.random.uniform(0.001, 0.02))
         except CallError as error:
             require(
                 error.code in (Code.DEADLINE_EXCEEDED, Code.CANCELLED, Code.UNAVAILABLE),
@@ -229,12 +229,12 @@ def call_with_short_deadline(bench: SocketEnv) -> CallWrapper:
     return around
 
 
-def kill_during(bench: SocketEnv) -> CallWrapper:
+def kill_during(env: SocketEnv) -> CallWrapper:
     """At a moment that the seed chooses."""
 
     async def around(remote: DriverSocket, method: str, request: Message) -> Any:
         call = asyncio.ensure_future(remote.call_once(method, request))
-        await asyncio.wait({call}, timeout=bench.random.uniform(0.0, 0.03))
+        await asyncio.wait({call}, timeout=env.random.uniform(0.0, 0.03))
         await remote.instance.kill()
         first = (await asyncio.gather(call, return_exceptions=True))[0]
         await remote.instance.start()
@@ -246,7 +246,7 @@ def kill_during(bench: SocketEnv) -> CallWrapper:
     return around
 
 
-def kill_after(bench: SocketEnv) -> CallWrapper:
+def kill_after(env: SocketEnv) -> CallWrapper:
     async def around(remote: DriverSocket, method: str, request: Message) -> Any:
         first = await remote.call_until_settled(method, request)
         await remote.instance.restart()
@@ -258,12 +258,12 @@ def kill_after(bench: SocketEnv) -> CallWrapper:
 
 
 def _lifecycle_with(disturb: Callable[[SocketEnv], CallWrapper], method: str) -> CaseBody:
-    async def body(bench: SocketEnv) -> None:
-        before = await take_inventory(bench)
-        bench.around[method] = disturb(bench)
-        await run_lifecycle(bench, method)
-        require(method not in bench.around, f"{method} was never called: its capability is named in vain")
-        for wrong in (await take_inventory(bench)).leftovers_since(before):
+    async def body(env: SocketEnv) -> None:
+        before = await take_inventory(env)
+        env.around[method] = disturb(env)
+        await run_lifecycle(env, method)
+        require(method not in env.around, f"{method} was never called: its capability is named in vain")
+        for wrong in (await take_inventory(env)).leftovers_since(before):
             require(False, wrong.what, section=wrong.section)
 
     return body

@@ -21,8 +21,8 @@ LONGEST_NAME, LONGEST_NODE, LONGEST_KEY = 63, 256, 128
     "The name is a domain name of at most 63 characters: letters, digits, dots and dashes, and a letter or"
     " digit at both ends.",
 )
-async def name(bench: SocketEnv) -> None:
-    info = await bench.controller.call("GetPluginInfo", v1.GetPluginInfoRequest())
+async def name(env: SocketEnv) -> None:
+    info = await env.controller.call("GetPluginInfo", v1.GetPluginInfoRequest())
     require(_NAME.fullmatch(info.name), f"the name is {info.name!r}")
     require(len(info.name) <= LONGEST_NAME, f"the name has {len(info.name)} characters: {info.name!r}")
 
@@ -32,9 +32,9 @@ async def name(bench: SocketEnv) -> None:
     "GetPluginCapabilities",
     "All instances of one version name the same capabilities, whichever services they serve.",
 )
-async def same_everywhere(bench: SocketEnv) -> None:
+async def same_everywhere(env: SocketEnv) -> None:
     answers = []
-    for instance in bench.instances:
+    for instance in env.instances:
         request = v1.GetPluginCapabilitiesRequest()
         reply = await instance.channel.call("GetPluginCapabilities", request)
         answers.append((instance.name, sorted(str(one).strip() for one in reply.capabilities)))
@@ -44,8 +44,8 @@ async def same_everywhere(bench: SocketEnv) -> None:
 
 
 @case("identity/probe", "Probe", "A driver that is up says so: OK, and not `ready: false`.")
-async def probe(bench: SocketEnv) -> None:
-    for instance in bench.instances:
+async def probe(env: SocketEnv) -> None:
+    for instance in env.instances:
         reply = await instance.channel.call("Probe", v1.ProbeRequest())
         ready = not reply.HasField("ready") or reply.ready.value
         require(ready, f"{instance.name} serves, and says that it is not ready")
@@ -56,8 +56,8 @@ async def probe(bench: SocketEnv) -> None:
     "NodeGetInfo",
     "A node has an id of at most 256 bytes that is its own; with topology, at least one segment.",
 )
-async def node(bench: SocketEnv) -> None:
-    for one in bench.nodes:
+async def node(env: SocketEnv) -> None:
+    for one in env.nodes:
         require(one.id, f"{one.instance.name} has no id")
         require(
             len(one.id.encode()) <= LONGEST_NODE, f"the id {one.id!r} is longer than {LONGEST_NODE} bytes"
@@ -67,9 +67,9 @@ async def node(bench: SocketEnv) -> None:
                 len(key.partition("/")[2] or key) <= LONGEST_NAME, f"the topology key {key!r} is too long"
             )
             require(len(value) <= LONGEST_NAME, f"the topology value {value!r} is too long")
-        if bench.capabilities.has("topology"):
+        if env.capabilities.has("topology"):
             require(one.topology, f"{one.id} tells no segment of the topology that the plugin speaks of")
-    ids = [one.id for one in bench.nodes]
+    ids = [one.id for one in env.nodes]
     require(len(set(ids)) == len(ids), f"two nodes have one id: {ids}")
 
 
@@ -78,8 +78,8 @@ async def node(bench: SocketEnv) -> None:
     "NodeGetInfo",
     "A node is the same after the driver was killed and started.",
 )
-async def node_after_restart(bench: SocketEnv) -> None:
-    one = bench.nodes[-1]
+async def node_after_restart(env: SocketEnv) -> None:
+    one = env.nodes[-1]
     await one.instance.restart()
     info = await one.call("NodeGetInfo", v1.NodeGetInfoRequest())
     require(info.node_id == one.id, f"it was {one.id!r} and is {info.node_id!r} now")
@@ -93,7 +93,7 @@ async def node_after_restart(bench: SocketEnv) -> None:
     "Whoever names a capability implements its calls: none of them is UNIMPLEMENTED.",
     "controller",
 )
-async def capabilities_are_served(bench: SocketEnv) -> None:
+async def capabilities_are_served(env: SocketEnv) -> None:
     """Asked with empty requests, which a driver refuses for another reason than not knowing the call."""
     for need, method, request in (
         ("create", "CreateVolume", v1.CreateVolumeRequest()),
@@ -115,8 +115,8 @@ async def capabilities_are_served(bench: SocketEnv) -> None:
         ("metadata", "GetMetadataAllocated", v1.GetMetadataAllocatedRequest()),
         ("metadata", "GetMetadataDelta", v1.GetMetadataDeltaRequest()),
     ):
-        if bench.capabilities.has(need):
+        if env.capabilities.has(need):
             try:
-                await bench.controller.call_once(method, request)
+                await env.controller.call_once(method, request)
             except CallError as error:
                 require(error.code is not Code.UNIMPLEMENTED, f"{method} is promised and UNIMPLEMENTED")

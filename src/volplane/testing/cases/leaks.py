@@ -14,20 +14,20 @@ from volplane.testing.socket_env import BLOCK, SocketEnv, mounts_below
 case = CaseTable()
 
 
-async def _run_lifecycles(bench: SocketEnv) -> None:
-    await run_lifecycle(bench, "CreateSnapshot" if bench.capabilities.has("snapshot") else "")
+async def _run_lifecycles(env: SocketEnv) -> None:
+    await run_lifecycle(env, "CreateSnapshot" if env.capabilities.has("snapshot") else "")
     try:
-        volume = await bench.create_and_publish(capability=BLOCK)
+        volume = await env.create_and_publish(capability=BLOCK)
     except NotSupported:
         return
-    await volume.take_down_and_delete(bench.nodes[0])
+    await volume.take_down_and_delete(env.nodes[0])
 
 
 @case("leaks/mounts", "NodeUnstageVolume", "What was mounted for a volume is unmounted with it.", "create")
-async def mounts(bench: SocketEnv) -> None:
-    before = {t for node in bench.nodes for t in mounts_below(str(node.root))}
-    await _run_lifecycles(bench)
-    left = sorted({t for node in bench.nodes for t in mounts_below(str(node.root))} - before)
+async def mounts(env: SocketEnv) -> None:
+    before = {t for node in env.nodes for t in mounts_below(str(node.root))}
+    await _run_lifecycles(env)
+    left = sorted({t for node in env.nodes for t in mounts_below(str(node.root))} - before)
     require(not left, f"still mounted after the volume is gone: {', '.join(left)}")
 
 
@@ -37,11 +37,11 @@ async def mounts(bench: SocketEnv) -> None:
     "A loop device that was made for a volume is given back with it.",
     "create",
 )
-async def loops(bench: SocketEnv) -> None:
-    place = str(bench.directory)
-    before = {device for device, file in (await bench.host.loops()).items() if file.startswith(place)}
-    await _run_lifecycles(bench)
-    now = {device: file for device, file in (await bench.host.loops()).items() if file.startswith(place)}
+async def loops(env: SocketEnv) -> None:
+    place = str(env.directory)
+    before = {device for device, file in (await env.host.loops()).items() if file.startswith(place)}
+    await _run_lifecycles(env)
+    now = {device: file for device, file in (await env.host.loops()).items() if file.startswith(place)}
     left = sorted(f"{device} ({file})" for device, file in now.items() if device not in before)
     require(not left, f"still bound after the volume is gone: {', '.join(left)}")
 
@@ -52,16 +52,16 @@ async def loops(bench: SocketEnv) -> None:
     "What the driver has made at its targets it removes; the staging directory is as empty as it was.",
     "create",
 )
-async def files(bench: SocketEnv) -> None:
-    before = set(_list_files(bench))
-    await _run_lifecycles(bench)
-    left = sorted(set(_list_files(bench)) - before)
+async def files(env: SocketEnv) -> None:
+    before = set(_list_files(env))
+    await _run_lifecycles(env)
+    left = sorted(set(_list_files(env)) - before)
     require(not left, f"still there after the volume is gone: {', '.join(left[:5])}")
 
 
-def _list_files(bench: SocketEnv) -> Iterator[str]:
+def _list_files(env: SocketEnv) -> Iterator[str]:
     """Below the places that are the caller's: not the driver's own state."""
-    for node in bench.nodes:
+    for node in env.nodes:
         for part in ("pods", "plugins"):
             for directory, _, names in os.walk(node.root / part):
                 yield from (os.path.join(directory, name) for name in names)
@@ -75,10 +75,10 @@ def _list_files(bench: SocketEnv) -> Iterator[str]:
     "A driver ends what it has started for a volume.",
     "create",
 )
-async def processes(bench: SocketEnv) -> None:
-    before = {instance.name: instance.children() for instance in bench.instances}
-    await _run_lifecycles(bench)
-    for instance in bench.instances:
+async def processes(env: SocketEnv) -> None:
+    before = {instance.name: instance.children() for instance in env.instances}
+    await _run_lifecycles(env)
+    for instance in env.instances:
         now = instance.children()
         require(
             now <= before[instance.name],
@@ -87,10 +87,10 @@ async def processes(bench: SocketEnv) -> None:
 
 
 @case("leaks/volumes", "DeleteVolume", "A deleted volume is not listed any more.", "create", "list")
-async def volumes(bench: SocketEnv) -> None:
-    before = set(await list_all_volumes(bench))
-    await _run_lifecycles(bench)
-    left = sorted(set(await list_all_volumes(bench)) - before)
+async def volumes(env: SocketEnv) -> None:
+    before = set(await list_all_volumes(env))
+    await _run_lifecycles(env)
+    left = sorted(set(await list_all_volumes(env)) - before)
     require(not left, f"still listed: {', '.join(left)}")
 
 
@@ -102,8 +102,8 @@ async def volumes(bench: SocketEnv) -> None:
     "snapshot",
     "list-snapshots",
 )
-async def snapshots(bench: SocketEnv) -> None:
-    before = set(await snapshots_clones.list_all_snapshots(bench))
-    await _run_lifecycles(bench)
-    left = sorted(set(await snapshots_clones.list_all_snapshots(bench)) - before)
+async def snapshots(env: SocketEnv) -> None:
+    before = set(await snapshots_clones.list_all_snapshots(env))
+    await _run_lifecycles(env)
+    left = sorted(set(await snapshots_clones.list_all_snapshots(env)) - before)
     require(not left, f"still listed: {', '.join(left)}")

@@ -76,17 +76,17 @@ class BlockRanges:
         )
 
 
-async def read_ranges(bench: SocketEnv, method: str, request: Message) -> BlockRanges:
-    replies = await bench.controller.call_once(method, request)
+async def read_ranges(env: SocketEnv, method: str, request: Message) -> BlockRanges:
+    replies = await env.controller.call_once(method, request)
     return BlockRanges(method, replies, most=getattr(request, "max_results", 0))
 
 
-def allocated_ranges(bench: SocketEnv, made: v1.Snapshot, **more: int) -> v1.GetMetadataAllocatedRequest:
-    return v1.GetMetadataAllocatedRequest(snapshot_id=made.snapshot_id, secrets=bench.secrets, **more)
+def allocated_ranges(env: SocketEnv, made: v1.Snapshot, **more: int) -> v1.GetMetadataAllocatedRequest:
+    return v1.GetMetadataAllocatedRequest(snapshot_id=made.snapshot_id, secrets=env.secrets, **more)
 
 
-async def _write_block(bench: SocketEnv, volume: VolumeUnderTest, offset: int) -> None:
-    await bench.host.call(_write_at, volume.target(bench.nodes[0]), bench.random_data(BLOCK_SIZE), offset)
+async def _write_block(env: SocketEnv, volume: VolumeUnderTest, offset: int) -> None:
+    await env.host.call(_write_at, volume.target(env.nodes[0]), env.random_data(BLOCK_SIZE), offset)
 
 
 def _write_at(path: str, data: bytes, offset: int) -> None:
@@ -106,13 +106,11 @@ def _write_at(path: str, data: bytes, offset: int) -> None:
     "snapshot",
     "create",
 )
-async def allocated_blocks(bench: SocketEnv) -> None:
-    volume = await bench.create_and_publish(capability=BLOCK)
+async def allocated_blocks(env: SocketEnv) -> None:
+    volume = await env.create_and_publish(capability=BLOCK)
     for offset in (NEAR, FAR):
-        await _write_block(bench, volume, offset)
-    found = await read_ranges(
-        bench, "GetMetadataAllocated", allocated_ranges(bench, await snapshot(bench, volume))
-    )
+        await _write_block(env, volume, offset)
+    found = await read_ranges(env, "GetMetadataAllocated", allocated_ranges(env, await snapshot(env, volume)))
     for offset in (NEAR, FAR):
         found.covers(offset, BLOCK_SIZE, "data is")
 
@@ -126,14 +124,14 @@ async def allocated_blocks(bench: SocketEnv) -> None:
     "snapshot",
     "create",
 )
-async def continue_from_offset(bench: SocketEnv) -> None:
-    volume = await bench.create_and_publish(capability=BLOCK)
+async def continue_from_offset(env: SocketEnv) -> None:
+    volume = await env.create_and_publish(capability=BLOCK)
     for offset in (NEAR, FAR):
-        await _write_block(bench, volume, offset)
-    made = await snapshot(bench, volume)
+        await _write_block(env, volume, offset)
+    made = await snapshot(env, volume)
     start = NEAR + 2 * BLOCK_SIZE
     found = await read_ranges(
-        bench, "GetMetadataAllocated", allocated_ranges(bench, made, starting_offset=start, max_results=1)
+        env, "GetMetadataAllocated", allocated_ranges(env, made, starting_offset=start, max_results=1)
     )
     found.covers(FAR, BLOCK_SIZE, "data is")
     early = [block for block in found.blocks if sum(block) <= start]
@@ -148,17 +146,17 @@ async def continue_from_offset(bench: SocketEnv) -> None:
     "snapshot",
     "create",
 )
-async def delta(bench: SocketEnv) -> None:
-    volume = await bench.create_and_publish(capability=BLOCK)
-    await _write_block(bench, volume, NEAR)
-    base = await snapshot(bench, volume)
+async def delta(env: SocketEnv) -> None:
+    volume = await env.create_and_publish(capability=BLOCK)
+    await _write_block(env, volume, NEAR)
+    base = await snapshot(env, volume)
     for offset in (NEAR, FAR):
-        await _write_block(bench, volume, offset)
-    target = await snapshot(bench, volume)
+        await _write_block(env, volume, offset)
+    target = await snapshot(env, volume)
     request = v1.GetMetadataDeltaRequest(
-        base_snapshot_id=base.snapshot_id, target_snapshot_id=target.snapshot_id, secrets=bench.secrets
+        base_snapshot_id=base.snapshot_id, target_snapshot_id=target.snapshot_id, secrets=env.secrets
     )
-    found = await read_ranges(bench, "GetMetadataDelta", request)
+    found = await read_ranges(env, "GetMetadataDelta", request)
     for offset in (NEAR, FAR):
         found.covers(offset, BLOCK_SIZE, "what has changed is")
 
@@ -169,16 +167,14 @@ async def delta(bench: SocketEnv) -> None:
     "A snapshot that does not exist is NOT_FOUND.",
     "metadata",
 )
-async def unknown_snapshot(bench: SocketEnv) -> None:
-    request = v1.GetMetadataAllocatedRequest(snapshot_id=UNKNOWN, secrets=bench.secrets)
+async def unknown_snapshot(env: SocketEnv) -> None:
+    request = v1.GetMetadataAllocatedRequest(snapshot_id=UNKNOWN, secrets=env.secrets)
     code = (Code.NOT_FOUND,)
-    await bench.expect_error(
-        code, bench.controller, "GetMetadataAllocated", request, "of an unknown snapshot"
-    )
+    await env.expect_error(code, env.controller, "GetMetadataAllocated", request, "of an unknown snapshot")
     both = v1.GetMetadataDeltaRequest(
-        base_snapshot_id=UNKNOWN, target_snapshot_id=f"{UNKNOWN}-2", secrets=bench.secrets
+        base_snapshot_id=UNKNOWN, target_snapshot_id=f"{UNKNOWN}-2", secrets=env.secrets
     )
-    await bench.expect_error(code, bench.controller, "GetMetadataDelta", both, "of unknown snapshots")
+    await env.expect_error(code, env.controller, "GetMetadataDelta", both, "of unknown snapshots")
 
 
 @case(
@@ -189,10 +185,8 @@ async def unknown_snapshot(bench: SocketEnv) -> None:
     "snapshot",
     "create",
 )
-async def offset_beyond_end(bench: SocketEnv) -> None:
-    volume = await bench.create_and_publish(capability=BLOCK)
-    made = await snapshot(bench, volume)
-    request = allocated_ranges(bench, made, starting_offset=1 << 60)
-    await bench.expect_error(
-        (Code.OUT_OF_RANGE,), bench.controller, "GetMetadataAllocated", request, "at 2^60"
-    )
+async def offset_beyond_end(env: SocketEnv) -> None:
+    volume = await env.create_and_publish(capability=BLOCK)
+    made = await snapshot(env, volume)
+    request = allocated_ranges(env, made, starting_offset=1 << 60)
+    await env.expect_error((Code.OUT_OF_RANGE,), env.controller, "GetMetadataAllocated", request, "at 2^60")

@@ -21,10 +21,10 @@ LARGEST = 1 << 60  # bytes beyond which nobody means a size
 # --- volumes
 
 
-async def _entry(bench: SocketEnv, id: str) -> v1.ListVolumesResponse.Entry:
+async def _entry(env: SocketEnv, id: str) -> v1.ListVolumesResponse.Entry:
     token = ""
     while True:
-        reply = await bench.controller.call("ListVolumes", v1.ListVolumesRequest(starting_token=token))
+        reply = await env.controller.call("ListVolumes", v1.ListVolumesRequest(starting_token=token))
         for entry in reply.entries:
             if entry.volume.volume_id == id:
                 found: v1.ListVolumesResponse.Entry = entry
@@ -42,14 +42,14 @@ async def _entry(bench: SocketEnv, id: str) -> v1.ListVolumesResponse.Entry:
     "attach",
     "create",
 )
-async def published_nodes(bench: SocketEnv) -> None:
-    volume, node = await bench.create(), bench.nodes[0]
+async def published_nodes(env: SocketEnv) -> None:
+    volume, node = await env.create(), env.nodes[0]
     await volume.attach(node)
-    told = list((await _entry(bench, volume.id)).status.published_node_ids)
+    told = list((await _entry(env, volume.id)).status.published_node_ids)
     require(node.id in told, f"{volume.id} is at {node.id}, listed is {told}")
-    if bench.capabilities.has("get"):
+    if env.capabilities.has("get"):
         request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
-        reply = await bench.controller.call("ControllerGetVolume", request)
+        reply = await env.controller.call("ControllerGetVolume", request)
         told = list(reply.status.published_node_ids)
         require(
             node.id in told, f"{volume.id} is at {node.id}, told is {told}", section="ControllerGetVolume"
@@ -71,9 +71,9 @@ def _expect_healthy(condition: v1.VolumeCondition, who: str, section: str) -> No
     "condition-controller",
     "create",
 )
-async def list_condition(bench: SocketEnv) -> None:
-    volume = await bench.create()
-    status = (await _entry(bench, volume.id)).status
+async def list_condition(env: SocketEnv) -> None:
+    volume = await env.create()
+    status = (await _entry(env, volume.id)).status
     require(status.HasField("volume_condition"), f"{volume.id} is listed without its condition")
     _expect_healthy(status.volume_condition, "ListVolumes", "ListVolumes")
 
@@ -86,10 +86,10 @@ async def list_condition(bench: SocketEnv) -> None:
     "condition-controller",
     "create",
 )
-async def get_condition(bench: SocketEnv) -> None:
-    volume = await bench.create()
+async def get_condition(env: SocketEnv) -> None:
+    volume = await env.create()
     request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
-    reply = await bench.controller.call("ControllerGetVolume", request)
+    reply = await env.controller.call("ControllerGetVolume", request)
     require(reply.status.HasField("volume_condition"), f"{volume.id} is told without its condition")
     _expect_healthy(reply.status.volume_condition, "ControllerGetVolume", "ControllerGetVolume")
 
@@ -102,8 +102,8 @@ async def get_condition(bench: SocketEnv) -> None:
     "stats",
     "create",
 )
-async def node_condition(bench: SocketEnv) -> None:
-    volume, node = await bench.create_and_publish(), bench.nodes[0]
+async def node_condition(env: SocketEnv) -> None:
+    volume, node = await env.create_and_publish(), env.nodes[0]
     reply = await stats_are_plausible(node, volume, volume.target(node))
     require(reply.HasField("volume_condition"), f"{volume.id} is told without its condition")
     _expect_healthy(reply.volume_condition, "NodeGetVolumeStats", "NodeGetVolumeStats")
@@ -117,17 +117,17 @@ async def node_condition(bench: SocketEnv) -> None:
     "expand-controller",
     "create",
 )
-async def get_expanded(bench: SocketEnv) -> None:
-    volume = await bench.create()
+async def get_expanded(env: SocketEnv) -> None:
+    volume = await env.create()
     request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
-    await expand_in_controller(bench, volume, 2 * bench.size)
-    told = (await bench.controller.call("ControllerGetVolume", request)).volume.capacity_bytes
+    await expand_in_controller(env, volume, 2 * env.size)
+    told = (await env.controller.call("ControllerGetVolume", request)).volume.capacity_bytes
     require(
-        not told or told >= 2 * bench.size, f"it has grown to {2 * bench.size} bytes, told is {told}"
+        not told or told >= 2 * env.size, f"it has grown to {2 * env.size} bytes, told is {told}"
     )  # 0: not known
     await volume.delete()
-    await bench.expect_error(
-        (Code.NOT_FOUND,), bench.controller, "ControllerGetVolume", request, "of a volume that is deleted"
+    await env.expect_error(
+        (Code.NOT_FOUND,), env.controller, "ControllerGetVolume", request, "of a volume that is deleted"
     )
 
 
@@ -142,16 +142,16 @@ async def get_expanded(bench: SocketEnv) -> None:
     "list-snapshots",
     "create",
 )
-async def snapshot_pages(bench: SocketEnv) -> None:
-    ids = [(await snapshot(bench, await bench.create())).snapshot_id for _ in range(3)]
+async def snapshot_pages(env: SocketEnv) -> None:
+    ids = [(await snapshot(env, await env.create())).snapshot_id for _ in range(3)]
     for most in (0, 1, 2):
-        found = await snapshots_clones.list_all_snapshots(bench, most)
+        found = await snapshots_clones.list_all_snapshots(env, most)
         missing = [one for one in ids if found.count(one) != 1]
         require(not missing, f"with {most or 'all'} a page: {missing} not once in {found}")
-    request = v1.DeleteSnapshotRequest(snapshot_id=ids[0], secrets=bench.secrets)
-    await bench.controller.call("DeleteSnapshot", request)
+    request = v1.DeleteSnapshotRequest(snapshot_id=ids[0], secrets=env.secrets)
+    await env.controller.call("DeleteSnapshot", request)
     require(
-        ids[0] not in await snapshots_clones.list_all_snapshots(bench),
+        ids[0] not in await snapshots_clones.list_all_snapshots(env),
         f"{ids[0]} is deleted and still listed",
     )
 
@@ -162,10 +162,10 @@ async def snapshot_pages(bench: SocketEnv) -> None:
     "A token that is none is ABORTED.",
     "list-snapshots",
 )
-async def snapshot_token(bench: SocketEnv) -> None:
-    request = v1.ListSnapshotsRequest(starting_token="volplane-no-such-token", secrets=bench.secrets)
-    await bench.expect_error(
-        (Code.ABORTED,), bench.controller, "ListSnapshots", request, "with a token that is none"
+async def snapshot_token(env: SocketEnv) -> None:
+    request = v1.ListSnapshotsRequest(starting_token="volplane-no-such-token", secrets=env.secrets)
+    await env.expect_error(
+        (Code.ABORTED,), env.controller, "ListSnapshots", request, "with a token that is none"
     )
 
 
@@ -177,18 +177,18 @@ async def snapshot_token(bench: SocketEnv) -> None:
     "get-snapshot",
     "create",
 )
-async def get_snapshot(bench: SocketEnv) -> None:
-    made = await snapshot(bench, await bench.create())
-    request = v1.GetSnapshotRequest(snapshot_id=made.snapshot_id, secrets=bench.secrets)
-    told = (await bench.controller.call("GetSnapshot", request)).snapshot
+async def get_snapshot(env: SocketEnv) -> None:
+    made = await snapshot(env, await env.create())
+    request = v1.GetSnapshotRequest(snapshot_id=made.snapshot_id, secrets=env.secrets)
+    told = (await env.controller.call("GetSnapshot", request)).snapshot
     require(
         (told.snapshot_id, told.source_volume_id) == (made.snapshot_id, made.source_volume_id),
         f"asked for {made.snapshot_id} of {made.source_volume_id}, told of {told.snapshot_id!r} of"
         f" {told.source_volume_id!r}",
     )
-    unknown = v1.GetSnapshotRequest(snapshot_id="volplane-no-such-snapshot", secrets=bench.secrets)
-    await bench.expect_error(
-        (Code.NOT_FOUND,), bench.controller, "GetSnapshot", unknown, "of an unknown snapshot"
+    unknown = v1.GetSnapshotRequest(snapshot_id="volplane-no-such-snapshot", secrets=env.secrets)
+    await env.expect_error(
+        (Code.NOT_FOUND,), env.controller, "GetSnapshot", unknown, "of an unknown snapshot"
     )
 
 
@@ -202,19 +202,19 @@ async def get_snapshot(bench: SocketEnv) -> None:
     "capacity",
     "create",
 )
-async def largest(bench: SocketEnv) -> None:
-    reply = await read_available_capacity(bench)
+async def largest(env: SocketEnv) -> None:
+    reply = await read_available_capacity(env)
     for bound in ("maximum_volume_size", "minimum_volume_size"):
         require(getattr(reply, bound).value >= 0, f"{bound} is {getattr(reply, bound).value}")
     most = reply.maximum_volume_size.value
     if not reply.HasField("maximum_volume_size") or most >= LARGEST:
         raise NotSupported("GetCapacity tells no largest size of a volume")
-    wanted = bench.create_request(bench.new_name(), size=most + 1)
+    wanted = env.create_request(env.new_name(), size=most + 1)
     # Where the largest volume takes all that is left, both are true: too large, and not enough room.
     all_of_it = most >= reply.available_capacity
-    await bench.expect_error(
+    await env.expect_error(
         (Code.OUT_OF_RANGE, Code.RESOURCE_EXHAUSTED) if all_of_it else (Code.OUT_OF_RANGE,),
-        bench.controller,
+        env.controller,
         "CreateVolume",
         wanted,
         f"with {most + 1} of at most {most} bytes",
@@ -228,17 +228,15 @@ async def largest(bench: SocketEnv) -> None:
     "create",
     "topology",
 )
-async def nowhere(bench: SocketEnv) -> None:
-    if not bench.nodes[0].topology:
+async def nowhere(env: SocketEnv) -> None:
+    if not env.nodes[0].topology:
         raise NotSupported("its nodes tell no topology")
-    place = convert.topology(dict.fromkeys(bench.nodes[0].topology, ELSEWHERE))
-    request = bench.create_request(bench.new_name())
+    place = convert.topology(dict.fromkeys(env.nodes[0].topology, ELSEWHERE))
+    request = env.create_request(env.new_name())
     request.accessibility_requirements.CopyFrom(v1.TopologyRequirement(requisite=[place], preferred=[place]))
     # That there is no such place may be seen as an argument that is wrong, too.
     codes = (Code.RESOURCE_EXHAUSTED, Code.INVALID_ARGUMENT)
-    await bench.expect_error(
-        codes, bench.controller, "CreateVolume", request, "for a place that is not there"
-    )
+    await env.expect_error(codes, env.controller, "CreateVolume", request, "for a place that is not there")
 
 
 @case(
@@ -246,8 +244,8 @@ async def nowhere(bench: SocketEnv) -> None:
     "NodeGetInfo",
     "How many volumes a node takes is not negative; 0 leaves it to the caller.",
 )
-async def limit(bench: SocketEnv) -> None:
-    for node in bench.nodes:
+async def limit(env: SocketEnv) -> None:
+    for node in env.nodes:
         require(node.most >= 0, f"{node.id} takes {node.most} volumes")
 
 
@@ -261,15 +259,13 @@ async def limit(bench: SocketEnv) -> None:
     "single-writer",
     "create",
 )
-async def several(bench: SocketEnv) -> None:
+async def several(env: SocketEnv) -> None:
     capability = convert.capability(Mode.SINGLE_NODE_MULTI_WRITER)
-    volume, node = await bench.create_and_publish(capability=capability), bench.nodes[0]
+    volume, node = await env.create_and_publish(capability=capability), env.nodes[0]
     second = await volume.publish(node, "b")
-    written = bench.random_data()
+    written = env.random_data()
     await volume.write(second, written)
-    await bench.expect_data(
-        volume, volume.target(node), written, "at the first target, written at the second"
-    )
+    await env.expect_data(volume, volume.target(node), written, "at the first target, written at the second")
 
 
 @case(
@@ -279,10 +275,10 @@ async def several(bench: SocketEnv) -> None:
     "single-writer",
     "create",
 )
-async def next_pod(bench: SocketEnv) -> None:
+async def next_pod(env: SocketEnv) -> None:
     capability = convert.capability(Mode.SINGLE_NODE_SINGLE_WRITER)
-    (volume, written), node = await bench.create_with_data(capability=capability), bench.nodes[0]
+    (volume, written), node = await env.create_with_data(capability=capability), env.nodes[0]
     await volume.unpublish(node)
-    await bench.expect_data(
+    await env.expect_data(
         volume, await volume.publish(node, "b"), written, "for the pod that came after the first"
     )

@@ -36,8 +36,8 @@ async def _call(remote: DriverSocket, method: str, request: Message) -> bool:
     "create",
     "stage",
 )
-async def before_stage(bench: SocketEnv) -> None:
-    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
+async def before_stage(env: SocketEnv) -> None:
+    (volume, written), node = await env.create_with_data(), env.nodes[0]
     await volume.unpublish_unstage_detach(node)
     await volume.attach(node)
     target = volume.target(node)
@@ -45,7 +45,7 @@ async def before_stage(bench: SocketEnv) -> None:
     if await _call(node, "NodePublishVolume", volume.mount_request(node, target)):
         found = await volume.read(target)
         require(found == written, f"OK, and {target} shows {len(found)} bytes of the {len(written)} written")
-    await _repeat_in_order(bench, volume, written, "NodePublishVolume came before NodeStageVolume")
+    await _repeat_in_order(env, volume, written, "NodePublishVolume came before NodeStageVolume")
 
 
 @case(
@@ -56,13 +56,13 @@ async def before_stage(bench: SocketEnv) -> None:
     "attach",
     "stage",
 )
-async def before_attach(bench: SocketEnv) -> None:
-    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
+async def before_attach(env: SocketEnv) -> None:
+    (volume, written), node = await env.create_with_data(), env.nodes[0]
     await volume.unpublish_unstage_detach(node)
     request = volume.stage_request(node)
     volume.staged[request.staging_target_path] = node
     await _call(node, "NodeStageVolume", request)
-    await _repeat_in_order(bench, volume, written, "NodeStageVolume came before ControllerPublishVolume")
+    await _repeat_in_order(env, volume, written, "NodeStageVolume came before ControllerPublishVolume")
 
 
 def _called_too_early(
@@ -70,25 +70,25 @@ def _called_too_early(
     after: str,
     ask: Callable[[SocketEnv, VolumeUnderTest, DriverSocket], tuple[DriverSocket, Message]],
 ) -> CaseBody:
-    async def body(bench: SocketEnv) -> None:
-        (volume, written), node = await bench.create_with_data(), bench.nodes[0]
-        remote, request = ask(bench, volume, node)
+    async def body(env: SocketEnv) -> None:
+        (volume, written), node = await env.create_with_data(), env.nodes[0]
+        remote, request = ask(env, volume, node)
         if not await _call(remote, method, request):
-            await bench.expect_data(volume, volume.target(node), written, f"while {method} was refused")
-        await _repeat_in_order(bench, volume, written, f"{method} came before {after}")
+            await env.expect_data(volume, volume.target(node), written, f"while {method} was refused")
+        await _repeat_in_order(env, volume, written, f"{method} came before {after}")
 
     return body
 
 
-async def _repeat_in_order(bench: SocketEnv, volume: VolumeUnderTest, written: bytes, what: str) -> None:
+async def _repeat_in_order(env: SocketEnv, volume: VolumeUnderTest, written: bytes, what: str) -> None:
     """The volume leaves the node and comes again, as it should have."""
-    node = bench.nodes[0]
+    node = env.nodes[0]
     try:
         await volume.unpublish_unstage_detach(node)
         path = await volume.attach_stage_publish(node)
     except CallError as error:
         raise CaseFailure(f"{what}; in the right order since then: {error}") from None
-    await bench.expect_data(volume, path, written, f"after {what}")
+    await env.expect_data(volume, path, written, f"after {what}")
 
 
 case.add(
@@ -98,7 +98,7 @@ case.add(
     _called_too_early(
         "NodeUnstageVolume",
         "NodeUnpublishVolume",
-        lambda bench, volume, node: (
+        lambda env, volume, node: (
             node,
             v1.NodeUnstageVolumeRequest(volume_id=volume.id, staging_target_path=volume.staging(node)),
         ),
@@ -113,9 +113,9 @@ case.add(
     _called_too_early(
         "ControllerUnpublishVolume",
         "NodeUnstageVolume",
-        lambda bench, volume, node: (
-            bench.controller,
-            v1.ControllerUnpublishVolumeRequest(volume_id=volume.id, node_id=node.id, secrets=bench.secrets),
+        lambda env, volume, node: (
+            env.controller,
+            v1.ControllerUnpublishVolumeRequest(volume_id=volume.id, node_id=node.id, secrets=env.secrets),
         ),
     ),
     "create",

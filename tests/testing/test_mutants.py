@@ -24,7 +24,7 @@ CAUGHT = {
     ),
     "formats-twice": ("attach/moves", "CSI: NodeStageVolume", "not what was written"),
     "leaks-a-mount": ("leaks/mounts", "CSI: NodeUnstageVolume", "still mounted"),
-    "wrong-error-code": ("stage/unknown volume", "CSI: NodeStageVolume Errors", "demanded is NOT_FOUND or"),
+    "wrong-error-code": ("stage/unknown volume", "CSI: NodeStageVolume Errors", "expected NOT_FOUND or"),
     "deadlocks": ("publish/many volumes at once", "CSI: Concurrency", "no answer to CreateVolume"),
     "forgets-secrets": ("secrets/with each call", "CSI: Secrets Requirements", "no key is known"),
     "ignores-read-only": ("publish/read-only", "CSI: NodePublishVolume", "could be written"),
@@ -34,7 +34,7 @@ CAUGHT = {
     "double-attach": (
         "attach/one node only",
         "CSI: ControllerPublishVolume Errors",
-        "OK, demanded is FAILED",
+        "OK, expected FAILED",
     ),
     "forgets-attachments": (
         "cluster/driver killed during NodeStageVolume",
@@ -78,17 +78,17 @@ CAUGHT = {
     "modifies-anything": (
         "modify/unknown parameter",
         "CSI: ControllerModifyVolume Errors",
-        "OK, demanded is INVALID_ARGUMENT",
+        "OK, expected INVALID_ARGUMENT",
     ),
     "delta-misses": ("metadata/delta", "CSI: GetMetadataDelta", "is not told from"),
     "never-starts-over": ("metadata/goes on", "CSI: GetMetadataAllocated", "from 10485760 on was asked for"),
     "nowhere-known": ("list/published nodes", "CSI: ListVolumes", "listed is []"),
     "no-condition": ("get/condition", "CSI: ControllerGetVolume", "without its condition"),
     "one-snapshot-page": ("snapshot/pages", "CSI: ListSnapshots", "with 1 a page"),
-    "any-size": ("capacity/largest volume", "CSI: GetCapacity", "OK, demanded is OUT_OF_RANGE"),
-    "two-writers": ("publish/one pod only", "CSI: NodePublishVolume Errors", "OK, demanded is FAILED"),
+    "any-size": ("capacity/largest volume", "CSI: GetCapacity", "OK, expected OUT_OF_RANGE"),
+    "two-writers": ("publish/one pod only", "CSI: NodePublishVolume Errors", "OK, expected FAILED"),
     "keeps-the-slot": ("attach/limit is given back", "CSI: ControllerPublishVolume", "has 4 volumes"),
-    "displaced": ("provision/topology of nobody", "CSI: CreateVolume Errors", "OK, demanded is RESOURCE"),
+    "displaced": ("provision/unknown topology", "CSI: CreateVolume Errors", "OK, expected RESOURCE"),
 }
 TWO_NODES = frozenset({"formats-twice", "double-attach", "shares-nothing"})
 

@@ -71,7 +71,7 @@ class ClusterEnv:
         tap.ended = self.livelock.observe_call
         self.parameters, self.secrets = dict(parameters or {}), dict(secrets or {})
         self.mutable = dict(mutable or {})
-        self.directory, self.results = directory, directory / "shelf"
+        self.directory, self.results = directory, directory / "results"
         self.random = Random(0)
         self.waiting = ""  # what the case waits for, while it waits
         self.repeated = 0  # always 0: the cluster's own components retry here
@@ -295,8 +295,8 @@ class ClusterEnv:
         volume = self.client.cache(PersistentVolume).get(found.spec.volume_name) if found else None
         affinity = volume.spec.node_affinity if volume is not None else None
         if affinity is not None and affinity.required is not None:
-            told = str(affinity.required)
-            if "worker-1" in told and "worker-2" not in told:
+            terms = str(affinity.required)
+            if "worker-1" in terms and "worker-2" not in terms:
                 raise NotSupported("its volumes stay on their node")
         if len(self.cluster.members) < 2 or not self._has_driver("worker-2"):
             raise NotSupported("it runs on one node only")
@@ -399,14 +399,14 @@ class ClusterEnv:
 
     def logs(self, since: dict[str, int]) -> dict[str, str]:
         """The driver's logs, the cluster's warnings, and what the case was waiting for."""
-        told = []
+        warnings = []
         for event in self.client.cache(Event).all():
             if event.type == "Warning":
                 about = event.involved_object
-                told.append(
+                warnings.append(
                     f"{event.last_timestamp} {about.kind} {about.name}: {event.reason}: {event.message}"
                 )
-        made = {**driver_logs.read_logs(self._roots, since), "warnings": "\n".join(sorted(told)[-40:])}
+        made = {**driver_logs.read_logs(self._roots, since), "warnings": "\n".join(sorted(warnings)[-40:])}
         return {**made, **({"waiting for": self.waiting} if self.waiting else {})}
 
     # --- inspect

@@ -79,7 +79,9 @@ async def run_driver_tests(
                 promises = env.capabilities
                 if whole and promises.has("create"):
                     promises.probed |= {
-                        need for need, wish in _PROBED_BY_CREATE.items() if await env.supports(wish)
+                        need
+                        for need, capability in _PROBED_BY_CREATE.items()
+                        if await env.supports(capability)
                     }
             if whole and _supports_inline_volumes(external, promises):
                 promises.probed.add("inline")

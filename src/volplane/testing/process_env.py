@@ -160,9 +160,9 @@ class ProcessEnv(ClusterEnv):
         one.
         """
         if self._survivor is None:
-            claim, pod, told = await make(self)
+            claim, pod, written = await make(self)
             self._known -= {(PersistentVolumeClaim, claim), (Pod, pod)}  # it must survive the case
-            self._survivor = SurvivorPod(self, claim, pod, told)
+            self._survivor = SurvivorPod(self, claim, pod, written)
         mine = self._survivor
         try:
             if not mine.was_seen:
@@ -194,8 +194,8 @@ class ProcessEnv(ClusterEnv):
 
 
 class SurvivorPod:
-    def __init__(self, env: ProcessEnv, claim: str, pod: str, told: str) -> None:
-        self._env, self.claim, self.pod, self.told = env, claim, pod, told
+    def __init__(self, env: ProcessEnv, claim: str, pod: str, written: str) -> None:
+        self._env, self.claim, self.pod, self.written = env, claim, pod, written
         self._process: tuple[int, int] = (0, 0)
 
     @property

@@ -82,8 +82,8 @@ class DriverSocket:
     ) -> Any:
         """Repeat the call until it has a final outcome, like a caller that does not know the last one's."""
         if method == "ControllerUnpublishVolume":
-            # A mount namespace that was just copied may keep a disk busy for a moment. The specification allows
-            # FAILED_PRECONDITION here, and every cluster retries a detach.
+            # A mount namespace that was just copied may keep a disk busy for a moment. The specification
+            # allows FAILED_PRECONDITION here, and every cluster retries a detach.
             unsettled += (Code.FAILED_PRECONDITION,)
         end, pause = time.monotonic() + SETTLE, 0.01
         while True:

@@ -13,7 +13,7 @@ from volplane.api.storage import StorageClass, VolumeAttributesClass
 from volplane.cluster.apply import parse_object
 
 CLASS = "volplane-test"
-RESULTS = "/shelf"
+RESULTS = "/results"
 DATA = "/data"
 Manifest = dict[str, Any]
 _SECRETS = (
@@ -113,7 +113,7 @@ def pod(
     **more: Any,
 ) -> Manifest:
     """A pod that runs `first` in an init container, then `script`, with the volume at /data or /dev/data."""
-    places: Manifest = {"volumeMounts": [{"name": "shelf", "mountPath": RESULTS}]}
+    places: Manifest = {"volumeMounts": [{"name": "results", "mountPath": RESULTS}]}
     if block:
         places["volumeDevices"] = [{"name": "data", "devicePath": "/dev/data"}]
     else:
@@ -125,7 +125,7 @@ def pod(
         "automountServiceAccountToken": False,
         **({"initContainers": [_container("first", first, places)]} if first else {}),
         "containers": [_container("main", script, places)],
-        "volumes": [{"name": "data", **volume}, {"name": "shelf", "hostPath": {"path": results}}],
+        "volumes": [{"name": "data", **volume}, {"name": "results", "hostPath": {"path": results}}],
         **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
         **more,
     }

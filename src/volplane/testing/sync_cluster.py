@@ -322,8 +322,10 @@ class InjectedFault:
         try:
             return self._handle.run(self._rule.wait_for_call(), timeout)
         except TimeoutError:
-            told = self._handle.diagnostics()
-            raise WaitTimeout(f"{self._rule.method} was not called within {timeout:g} s\n{told}") from None
+            diagnostics = self._handle.diagnostics()
+            raise WaitTimeout(
+                f"{self._rule.method} was not called within {timeout:g} s\n{diagnostics}"
+            ) from None
 
     @property
     def calls(self) -> list[CsiCall]:

@@ -1,4 +1,4 @@
-"""A volume comes to a node, and leaves it."""
+"""Attach and detach volumes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from volplane.testing.volume import VolumeUnderTest
 
 case = CaseTable()
 
-MOST_VOLUMES = 32  # a node's limit up to which it is tried out
+MOST_VOLUMES = 32  # highest limit of a node that is tested
 
 
 @case(
     "attach/one node only",
     "ControllerPublishVolume Errors",
-    "A volume for one node that is at a node already is refused for another one: FAILED_PRECONDITION.",
+    "A single-node volume that is attached to one node cannot be attached to another: FAILED_PRECONDITION.",
     "attach",
     "create",
     "nodes",
@@ -29,13 +29,13 @@ async def one_node_only(env: SocketEnv) -> None:
     second = env.require_second_node(volume)
     await volume.attach(env.nodes[0])
     request = volume.publish_request(second)
-    volume.attached[second.id] = (second, {})  # in case it is done after all
+    volume.attached[second.id] = (second, {})  # in case the call succeeds
     await env.expect_error(
         (Code.FAILED_PRECONDITION,),
         env.controller,
         "ControllerPublishVolume",
         request,
-        f"to {second.id}, while the volume is at {env.nodes[0].id}",
+        f"to {second.id}, while the volume is attached to {env.nodes[0].id}",
     )
     volume.attached.pop(second.id)
 
@@ -77,7 +77,7 @@ async def unknown_node(env: SocketEnv) -> None:
 @case(
     "attach/detach what is not attached",
     "ControllerUnpublishVolume",
-    "A volume that is not at the node has left it: OK.",
+    "Detaching a volume that is not attached to the node is OK.",
     "attach",
     "create",
 )
@@ -89,7 +89,7 @@ async def detach_idle(env: SocketEnv) -> None:
 @case(
     "attach/other access",
     "ControllerPublishVolume Errors",
-    "What is published with one `readonly` is not published with the other: ALREADY_EXISTS.",
+    "A volume that is attached with another `readonly` value is ALREADY_EXISTS.",
     "attach",
     "attach-readonly",
     "create",
@@ -110,7 +110,7 @@ async def other_access(env: SocketEnv) -> None:
 @case(
     "attach/limit",
     "ControllerPublishVolume Errors",
-    "A node that says how many volumes it takes takes so many; one more is RESOURCE_EXHAUSTED.",
+    "A node accepts as many volumes as its limit; one more is RESOURCE_EXHAUSTED.",
     "attach",
     "create",
 )
@@ -129,7 +129,7 @@ async def limit(env: SocketEnv) -> None:
 @case(
     "attach/limit is given back",
     "ControllerUnpublishVolume",
-    "A node at its limit takes another volume when one has left it.",
+    "A node at its limit accepts another volume after one was detached.",
     "attach",
     "create",
 )
@@ -140,11 +140,11 @@ async def detach_frees_slot(env: SocketEnv) -> None:
 
 
 async def _fill_node(env: SocketEnv) -> tuple[DriverSocket, VolumeUnderTest, VolumeUnderTest]:
-    """A node at its limit, one of the volumes that are there, and one that is not."""
+    """Fill a node to its limit; returns it, one of its volumes, and a detached volume."""
     node = env.nodes[-1]
     if not 0 < node.most <= MOST_VOLUMES:
         raise NotSupported(
-            f"the node's limit is {node.most or 'none'}, and not tried out above {MOST_VOLUMES}"
+            f"the node's limit is {node.most or 'none'}; only limits up to {MOST_VOLUMES} are tested"
         )
     volumes = [await env.create(node=node) for _ in range(node.most + 1)]
     for volume in volumes[:-1]:
@@ -155,7 +155,7 @@ async def _fill_node(env: SocketEnv) -> tuple[DriverSocket, VolumeUnderTest, Vol
 @case(
     "attach/moves",
     "Volume Lifecycle",
-    "A volume that has left one node comes to the next with its data.",
+    "A volume that is moved to another node keeps its data.",
     "create",
     "nodes",
 )
@@ -177,7 +177,7 @@ async def moves(env: SocketEnv) -> None:
 @case(
     "attach/both ways at once",
     "Concurrency",
-    "Attach and detach of one volume at the same time are each OK or ABORTED; afterwards both work.",
+    "Concurrent attach and detach of one volume are each OK or ABORTED; afterwards both work.",
     "attach",
     "create",
 )

@@ -1,4 +1,4 @@
-"""Volumes are made, found, judged and deleted."""
+"""The controller service: create, validate, list, get and delete volumes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def _provision_with(mode: str, block: bool) -> CaseBody:
     async def body(env: SocketEnv) -> None:
         precise = env.capabilities.has("single-writer")
         capability = convert.capability(convert.access_mode(mode, multi_writer=precise), block=block)
-        # Judged like any other wish, so that a driver without this mode is not taken for a broken one.
+        # A driver may reject this mode: that is not a failure.
         wanted = v1.VolumeCapability.FromString(capability.SerializeToString())
         volume = await env.create(capability=wanted)
-        require(volume.id, "CreateVolume is OK and names no volume")
+        require(volume.id, "CreateVolume returned OK without a volume id")
         path, data = await volume.attach_stage_publish(env.nodes[0]), env.random_data()
         if mode != ROX:
             await volume.write(path, data)
@@ -35,8 +35,7 @@ for _mode in (RWO, RWOP, RWX, ROX):
         case.add(
             f"provision/{_mode} {'block' if _block else 'filesystem'}",
             "CreateVolume",
-            "A volume with this access mode is made and can be used, or the request is refused with"
-            " INVALID_ARGUMENT.",
+            "A volume with this access mode can be created and used, or the request is INVALID_ARGUMENT.",
             _provision_with(_mode, _block),
             "create",
         )
@@ -45,7 +44,7 @@ for _mode in (RWO, RWOP, RWX, ROX):
 @case(
     "provision/capacity",
     "CreateVolume",
-    "The volume has at least the bytes that are required and at most the bytes of the limit; what is said of"
+    "The volume has at least the required bytes and at most the limit; the reported of"
     " its size is what the node finds.",
     "create",
 )
@@ -57,33 +56,33 @@ async def capacity(env: SocketEnv) -> None:
     if made.capacity_bytes:  # 0: not known
         require(
             env.size <= made.capacity_bytes <= 2 * env.size,
-            f"{env.size} to {2 * env.size} bytes are wanted, the volume has {made.capacity_bytes}",
+            f"{env.size} to {2 * env.size} bytes are required, the volume has {made.capacity_bytes}",
         )
     path = await volume.attach_stage_publish(env.nodes[0])
     found = (await env.host.stats(path)).capacity
-    # A file system keeps some of its device for itself; a tenth and 64 MiB are more than any takes.
+    # A file system uses some of its device for metadata: less than a tenth and 64 MiB.
     least = env.size * 9 // 10 - (64 << 20)
-    require(found >= least, f"{env.size} bytes are wanted, its file system has {found}")
+    require(found >= least, f"{env.size} bytes are required, its file system has {found}")
 
 
 @case(
     "provision/block capacity",
     "CreateVolume",
-    "A raw device has at least the bytes that are required.",
+    "A raw device has at least the required bytes.",
     "create",
 )
 async def block_capacity(env: SocketEnv) -> None:
     volume = await env.create_and_publish(capability=BLOCK)
     found = await env.host.size_of(volume.target(env.nodes[0]))
     said = volume.made.capacity_bytes or env.size
-    require(found >= env.size, f"{env.size} bytes are wanted, the device has {found}")
-    require(found >= said, f"CreateVolume says {said} bytes, the device has {found}")
+    require(found >= env.size, f"{env.size} bytes are required, the device has {found}")
+    require(found >= said, f"CreateVolume reports {said} bytes, the device has {found}")
 
 
 @case(
     "provision/same name, other size",
     "CreateVolume Errors",
-    "A name that exists with something incompatible is ALREADY_EXISTS.",
+    "A name that exists with incompatible arguments is ALREADY_EXISTS.",
     "create",
 )
 async def same_name(env: SocketEnv) -> None:
@@ -97,7 +96,7 @@ async def same_name(env: SocketEnv) -> None:
 @case(
     "provision/without a name",
     "Error Scheme",
-    "A required field that is missing is INVALID_ARGUMENT.",
+    "A missing required field is INVALID_ARGUMENT.",
     "create",
 )
 async def without_name(env: SocketEnv) -> None:
@@ -126,29 +125,27 @@ async def unknown_snapshot(env: SocketEnv) -> None:
 @case(
     "provision/topology",
     "CreateVolume",
-    "The volume is accessible from what is required of it.",
+    "The volume is accessible from the required topology.",
     "create",
     "topology",
 )
 async def topology(env: SocketEnv) -> None:
     for node in env.nodes:
         if not node.topology or env.controller.topology not in ({}, node.topology):
-            continue  # an instance that makes volumes for its own node only
+            continue  # an instance that creates volumes for its own node only
         volume = await env.create(node=node)
         places = [dict(place.segments) for place in volume.made.accessible_topology]
         held = not places or any(place.items() <= node.topology.items() for place in places)
         require(held, f"{node.topology} is required, the volume is accessible from {places}")
 
 
-@case("delete/unknown volume", "DeleteVolume", "What is not there is deleted: OK.", "create")
+@case("delete/unknown volume", "DeleteVolume", "Deleting what does not exist is OK.", "create")
 async def delete_unknown(env: SocketEnv) -> None:
     request = v1.DeleteVolumeRequest(volume_id=UNKNOWN, secrets=env.secrets)
     await env.controller.call("DeleteVolume", request)
 
 
-@case(
-    "delete/without an id", "Error Scheme", "A required field that is missing is INVALID_ARGUMENT.", "create"
-)
+@case("delete/without an id", "Error Scheme", "A missing required field is INVALID_ARGUMENT.", "create")
 async def delete_without_id(env: SocketEnv) -> None:
     request = v1.DeleteVolumeRequest(secrets=env.secrets)
     await env.expect_error((Code.INVALID_ARGUMENT,), env.controller, "DeleteVolume", request, "without an id")
@@ -157,7 +154,7 @@ async def delete_without_id(env: SocketEnv) -> None:
 @case(
     "validate/what was made",
     "ValidateVolumeCapabilities",
-    "The capabilities that a volume was made with are confirmed.",
+    "The capabilities with which a volume was created are confirmed.",
     "controller",
     "create",
 )
@@ -190,7 +187,7 @@ async def validate_unknown(env: SocketEnv) -> None:
 
 
 async def list_all_volumes(env: SocketEnv, most: int = 0) -> list[str]:
-    """The ids of all volumes, page by page."""
+    """List the ids of all volumes, page by page."""
     found: list[str] = []
     token = ""
     while True:
@@ -198,9 +195,7 @@ async def list_all_volumes(env: SocketEnv, most: int = 0) -> list[str]:
         reply = await env.controller.call("ListVolumes", request)
         found += [entry.volume.volume_id for entry in reply.entries]
         if most and len(reply.entries) > most:
-            raise CaseFailure(
-                f"ListVolumes: {most} entries are the most that is asked for, {len(reply.entries)} came"
-            )
+            raise CaseFailure(f"ListVolumes with max_entries {most} returned {len(reply.entries)} entries")
         token = reply.next_token
         if not token:
             return found
@@ -209,7 +204,7 @@ async def list_all_volumes(env: SocketEnv, most: int = 0) -> list[str]:
 @case(
     "list/volumes",
     "ListVolumes",
-    "Every volume once, on one page or on many; none that was deleted.",
+    "Every volume is listed once, on one page or on many; deleted ones are not listed.",
     "list",
     "create",
 )
@@ -227,7 +222,7 @@ async def lists(env: SocketEnv) -> None:
 @case(
     "list/invalid token",
     "ListVolumes Errors",
-    "A token that is none is ABORTED.",
+    "An invalid token is ABORTED.",
     "list",
 )
 async def invalid_token(env: SocketEnv) -> None:
@@ -240,7 +235,7 @@ async def invalid_token(env: SocketEnv) -> None:
 @case(
     "get/volume",
     "ControllerGetVolume",
-    "A volume that was made is found; one that was not is NOT_FOUND.",
+    "An existing volume is returned; an unknown one is NOT_FOUND.",
     "get",
     "create",
 )
@@ -249,7 +244,7 @@ async def get(env: SocketEnv) -> None:
     reply = await env.controller.call(
         "ControllerGetVolume", v1.ControllerGetVolumeRequest(volume_id=volume.id)
     )
-    require(reply.volume.volume_id == volume.id, f"asked for {volume.id}, told of {reply.volume.volume_id!r}")
+    require(reply.volume.volume_id == volume.id, f"requested {volume.id}, got {reply.volume.volume_id!r}")
     unknown = v1.ControllerGetVolumeRequest(volume_id=UNKNOWN)
     await env.expect_error(
         (Code.NOT_FOUND,), env.controller, "ControllerGetVolume", unknown, "of an unknown volume"
@@ -257,7 +252,7 @@ async def get(env: SocketEnv) -> None:
 
 
 async def read_available_capacity(env: SocketEnv) -> v1.GetCapacityResponse:
-    """What is left for volumes of the first node."""
+    """GetCapacity for the first node."""
     request = v1.GetCapacityRequest(volume_capabilities=[WRITER], parameters=env.parameters)
     if env.capabilities.has("topology") and env.nodes[0].topology:
         request.accessible_topology.CopyFrom(convert.topology(env.nodes[0].topology))
@@ -265,7 +260,7 @@ async def read_available_capacity(env: SocketEnv) -> v1.GetCapacityResponse:
     return reply
 
 
-@case("capacity/answer", "GetCapacity", "What is left is a number that is not negative.", "capacity")
+@case("capacity/answer", "GetCapacity", "The available capacity is not negative.", "capacity")
 async def get_capacity(env: SocketEnv) -> None:
     reply = await read_available_capacity(env)
     require(reply.available_capacity >= 0, f"{reply.available_capacity} bytes are available")
@@ -274,8 +269,7 @@ async def get_capacity(env: SocketEnv) -> None:
 @case(
     "secrets/with each call",
     "Secrets Requirements",
-    "Secrets come with each call that needs them: a driver that was started again needs nothing that it was"
-    " told before.",
+    "Each call that needs secrets has them: a restarted driver must not depend on secrets of earlier calls.",
     "secrets",
     "create",
 )
@@ -286,9 +280,7 @@ async def secrets(env: SocketEnv) -> None:
     try:
         path = await volume.attach_stage_publish(env.nodes[0])
     except CallError as error:
-        raise CaseFailure(
-            f"with the secrets in each call, but after the driver was killed: {error}"
-        ) from None
+        raise CaseFailure(f"after the driver was killed, with the secrets in each call: {error}") from None
     data = env.random_data()
     await volume.write(path, data)
     await env.expect_data(volume, path, data, "with its secrets given in each call")
@@ -297,7 +289,7 @@ async def secrets(env: SocketEnv) -> None:
 @case(
     "delete/in use",
     "DeleteVolume Errors",
-    "A volume that is at a node is not deleted under it: FAILED_PRECONDITION.",
+    "A volume in use cannot be deleted: FAILED_PRECONDITION.",
     "create",
     "attach",
 )
@@ -309,6 +301,4 @@ async def in_use(env: SocketEnv) -> None:
     except CallError as error:
         require(error.code is Code.FAILED_PRECONDITION, f"DeleteVolume of a volume in use: {error}")
     else:
-        require(
-            False, "DeleteVolume of a volume that is published at a node: OK, demanded is FAILED_PRECONDITION"
-        )
+        require(False, "DeleteVolume of a published volume: OK, expected FAILED_PRECONDITION")

@@ -1,4 +1,4 @@
-"""A volume grows: in use or not, with its data, as often as it is asked."""
+"""Expand volumes, in use and not in use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CAP_SYS_RESOURCE = 24
 
 
 async def expand_in_controller(env: SocketEnv, volume: VolumeUnderTest, size: int) -> bool:
-    """Whether the node has to do something, too."""
+    """Call ControllerExpandVolume; whether the node must expand, too."""
     if not env.capabilities.has("expand-controller"):
         return True
     request = v1.ControllerExpandVolumeRequest(
@@ -29,7 +29,7 @@ async def expand_in_controller(env: SocketEnv, volume: VolumeUnderTest, size: in
     reply = await env.controller.call("ControllerExpandVolume", request)
     require(
         reply.capacity_bytes >= size,
-        f"ControllerExpandVolume to {size} bytes is OK with {reply.capacity_bytes}",
+        f"ControllerExpandVolume to {size} bytes returned OK with {reply.capacity_bytes}",
         section="ControllerExpandVolume",
     )
     return bool(reply.node_expansion_required)
@@ -54,17 +54,17 @@ async def expand_on_node(env: SocketEnv, volume: VolumeUnderTest, node: DriverSo
     if reply.capacity_bytes:
         require(
             reply.capacity_bytes >= size,
-            f"NodeExpandVolume to {size} bytes is OK with {reply.capacity_bytes}",
+            f"NodeExpandVolume to {size} bytes returned OK with {reply.capacity_bytes}",
             section="NodeExpandVolume",
         )
 
 
 async def skip_if_kernel_cannot_grow(env: SocketEnv, path: str) -> None:
-    """Where a file system cannot grow for anybody, no driver is to blame. Raises NotPromised."""
+    """Raise NotSupported if this machine cannot expand the mounted file system at all."""
     entry = (await env.host.mounts()).at(path)
     if entry is not None and entry.fstype.startswith("ext") and not may_grow_mounted_ext():
         raise NotSupported(
-            f"{entry.fstype} cannot grow in use on this machine, which gives no CAP_SYS_RESOURCE"
+            f"{entry.fstype} cannot be expanded while mounted on this machine without CAP_SYS_RESOURCE"
         )
 
 
@@ -75,7 +75,7 @@ def may_grow_mounted_ext() -> bool:
 
 
 def create_growable(env: SocketEnv) -> v1.VolumeCapability:
-    """A file system that can grow in use here, if a node has to make it grow."""
+    """A capability whose file system can be expanded while mounted on this machine."""
     anyone = may_grow_mounted_ext() or not env.capabilities.has("expand-node")
     return convert.capability(Mode.SINGLE_NODE_WRITER, fs_type="" if anyone else "xfs")
 
@@ -86,13 +86,13 @@ async def expect_size(env: SocketEnv, volume: VolumeUnderTest, node: DriverSocke
         found, least = await env.host.size_of(path), size
     else:
         found, least = (await env.host.stats(path)).capacity, size * 9 // 10 - (64 << 20)
-    require(found >= least, f"it was to grow to {size} bytes, the node finds {found}")
+    require(found >= least, f"expanded to {size} bytes, the node finds {found}")
 
 
 @case(
     "expand/online",
     "ControllerExpandVolume",
-    "A volume in use grows, what is on it stays, and the node finds the new size.",
+    "A volume in use is expanded, keeps its data, and has the new size on the node.",
     "create",
     "expand-online",
 )
@@ -108,7 +108,7 @@ async def online(env: SocketEnv) -> None:
 @case(
     "expand/offline",
     "ControllerExpandVolume",
-    "A volume that nobody uses grows, and has the new size and its data when it is used again.",
+    "An unused volume is expanded, and has the new size and its data when it is used again.",
     "create",
     "expand",
 )
@@ -127,7 +127,7 @@ async def offline(env: SocketEnv) -> None:
 @case(
     "expand/block",
     "ControllerExpandVolume",
-    "A raw device grows.",
+    "A raw device is expanded.",
     "create",
     "expand-online",
 )
@@ -142,7 +142,7 @@ async def block(env: SocketEnv) -> None:
 @case(
     "expand/not smaller",
     "ControllerExpandVolume",
-    "A volume that is as large as is asked, or larger, is left as it is: OK with its size.",
+    "A volume that has the requested size, or is larger, is not changed: OK with its size.",
     "create",
     "expand-controller",
 )
@@ -156,7 +156,7 @@ async def not_smaller(env: SocketEnv) -> None:
         secrets=env.secrets,
     )
     reply = await env.controller.call("ControllerExpandVolume", request)
-    require(reply.capacity_bytes >= 2 * env.size, f"it has shrunk to {reply.capacity_bytes} bytes")
+    require(reply.capacity_bytes >= 2 * env.size, f"the volume was shrunk to {reply.capacity_bytes} bytes")
 
 
 @case(

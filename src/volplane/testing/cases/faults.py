@@ -1,7 +1,7 @@
-"""What the field does to drivers: every call comes twice, at once, too briefly, and into a dying process.
+"""Disturbed calls: repeated, concurrent, with a short deadline, and into a killed process.
 
-All of these are one life of a volume with something in the way of one call. The life goes on afterwards to
-its end, so that a call which only looked right is found out by the next one, or by the data.
+Each case is one lifecycle of a volume in which one call is disturbed. The lifecycle continues to its end, so
+that wrong effects are found by later calls or by the data.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from volplane.testing.volume import VolumeUnderTest
 
 case = CaseTable()
 
-SEVERAL = 4  # calls at once
-# Each call of a life, and what a driver must promise for it to be made.
+SEVERAL = 4  # concurrent calls
+# The calls of a lifecycle, and the capabilities that each needs.
 CALLS: dict[str, tuple[str, ...]] = {
     "CreateVolume": (),
     "ControllerPublishVolume": ("attach",),
@@ -55,7 +55,7 @@ SNAPSHOTS = ("CreateSnapshot", "DeleteSnapshot")
 
 
 async def run_lifecycle(env: SocketEnv, method: str) -> None:
-    """From nothing to nothing; the parts that the method does not need are left out."""
+    """Run a lifecycle from create to delete, without the parts that do not need the method."""
     node = env.nodes[0]
     volume = await env.create(**({"capability": create_growable(env)} if "Expand" in method else {}))
     path = await volume.attach_stage_publish(node)
@@ -75,7 +75,7 @@ async def run_lifecycle(env: SocketEnv, method: str) -> None:
         volume,
         await volume.attach_stage_publish(node),
         data,
-        f"after {method} was disturbed, when it came back",
+        f"after {method} was disturbed, on the next node",
     )
     await volume.unpublish_unstage_detach(node)
     if method in SNAPSHOTS:
@@ -93,12 +93,12 @@ async def run_lifecycle(env: SocketEnv, method: str) -> None:
 
 
 async def _run_group_lifecycle(env: SocketEnv, volume: VolumeUnderTest) -> None:
-    """A group of the volume and another one, from its making to its end."""
+    """Create, get and delete a group snapshot of the volume and another one."""
     other = await env.create()
     group = await groups.group_snapshot(env, [volume, other])
     reply = await env.controller.call("GetVolumeGroupSnapshot", groups.get_request(env, group))
-    told, made = (sorted(one.snapshot_id for one in g.snapshots) for g in (reply.group_snapshot, group))
-    require(told == made, f"a group of {made} has {told}", section="GetVolumeGroupSnapshot")
+    found, made = (sorted(one.snapshot_id for one in g.snapshots) for g in (reply.group_snapshot, group))
+    require(found == made, f"a group of {made} has {found}", section="GetVolumeGroupSnapshot")
     await env.controller.call("DeleteVolumeGroupSnapshot", groups.delete_request(env, group))
     groups.untrack_group(env, group)
     await other.delete()
@@ -112,7 +112,7 @@ async def _run_group_lifecycle(env: SocketEnv, volume: VolumeUnderTest) -> None:
 
 
 async def take_inventory(env: SocketEnv) -> Inventory:
-    """What there is on the nodes, and what the driver lists."""
+    """Mounts and devices on the nodes, and what the driver lists."""
     mounts = {t for node in env.nodes for t in await env.host.call(mounts_below, str(node.root))}
     place = f"{env.directory}/"
     devices = {f"{d} ({f})" for d, f in (await env.host.loops()).items() if f.startswith(place)}
@@ -124,12 +124,10 @@ async def take_inventory(env: SocketEnv) -> Inventory:
 
 
 def expect_same_answer(method: str, first: Message, second: Message) -> None:
-    """Raises Broken if two answers to one call contradict each other."""
-    told, again = _comparable(method, first), _comparable(method, second)
-    if told != again:
-        raise CaseFailure(
-            f"{method} called twice with the same arguments is answered with {told}, then with {again}"
-        )
+    """Raise CaseFailure if two answers to the same call differ."""
+    found, again = _comparable(method, first), _comparable(method, second)
+    if found != again:
+        raise CaseFailure(f"{method} called twice with the same arguments returned {found}, then {again}")
 
 
 def _comparable(method: str, reply: Any) -> str:
@@ -137,18 +135,16 @@ def _comparable(method: str, reply: Any) -> str:
         case "CreateSnapshot":
             copy = v1.CreateSnapshotResponse.FromString(reply.SerializeToString())
             copy.snapshot.ClearField("ready_to_use")
-            copy.snapshot.ClearField("size_bytes")  # known when it is ready
+            copy.snapshot.ClearField("size_bytes")  # set when it is ready
             return _one_line(copy)
         case "CreateVolumeGroupSnapshot" | "GetVolumeGroupSnapshot":
             return str((reply.group_snapshot.group_snapshot_id, sorted(_group_members(reply.group_snapshot))))
         case "ControllerExpandVolume" | "NodeExpandVolume":
-            return (
-                f"capacity_bytes: {reply.capacity_bytes}"  # whether the node has work left may have changed
-            )
+            return f"capacity_bytes: {reply.capacity_bytes}"  # node_expansion_required may have changed
         case "GetCapacity" | "NodeGetVolumeStats" | "Probe":
-            return "an answer"  # what is true now may not be a moment later
+            return "an answer"  # values change over time
         case "NodeGetInfo":
-            return str(reply.node_id)  # how many volumes it takes depends on what else it has
+            return str(reply.node_id)  # max_volumes_per_node may change
         case "ListVolumes" | "ListSnapshots":
             return str(sorted(_entry_ids(reply)))
         case _ if method.endswith("GetCapabilities") or method == "GetPluginCapabilities":
@@ -166,7 +162,7 @@ def _entry_ids(reply: Any) -> Iterator[str]:
 
 
 def _group_members(group: v1.VolumeGroupSnapshot) -> list[tuple[str, str, str]]:
-    """Its snapshots, but for what is known when they are ready."""
+    """Its snapshots, without fields that are set when they are ready."""
     return [(s.source_volume_id, s.snapshot_id, str(s.creation_time).strip()) for s in group.snapshots]
 
 
@@ -197,12 +193,12 @@ def call_concurrently(env: SocketEnv) -> CallWrapper:
             if isinstance(answer, CallError):
                 require(
                     answer.code is Code.ABORTED,
-                    f"{SEVERAL} times {method} at once: {answer.code.name} ({answer.message}),"
-                    " allowed are OK and ABORTED",
+                    f"{SEVERAL} concurrent calls of {method}: {answer.code.name} ({answer.message}),"
+                    " expected OK or ABORTED",
                 )
             elif isinstance(answer, BaseException):
                 raise answer
-        last = await call_again(remote, method, request, f"after {SEVERAL} at once")
+        last = await call_again(remote, method, request, f"after {SEVERAL} concurrent calls")
         for answer in answers:
             if not isinstance(answer, BaseException):
                 expect_same_answer(method, answer, last)
@@ -230,7 +226,7 @@ def call_with_short_deadline(env: SocketEnv) -> CallWrapper:
 
 
 def kill_during(env: SocketEnv) -> CallWrapper:
-    """At a moment that the seed chooses."""
+    """Kill the driver at a random moment."""
 
     async def around(remote: DriverSocket, method: str, request: Message) -> Any:
         call = asyncio.ensure_future(remote.call_once(method, request))
@@ -250,7 +246,7 @@ def kill_after(env: SocketEnv) -> CallWrapper:
     async def around(remote: DriverSocket, method: str, request: Message) -> Any:
         first = await remote.call_until_settled(method, request)
         await remote.instance.restart()
-        last = await call_again(remote, method, request, "repeated after the driver was killed and started")
+        last = await call_again(remote, method, request, "repeated after the driver was killed and restarted")
         expect_same_answer(method, first, last)
         return last
 
@@ -262,7 +258,9 @@ def _lifecycle_with(disturb: Callable[[SocketEnv], CallWrapper], method: str) ->
         before = await take_inventory(env)
         env.around[method] = disturb(env)
         await run_lifecycle(env, method)
-        require(method not in env.around, f"{method} was never called: its capability is named in vain")
+        require(
+            method not in env.around, f"{method} was never called, although the driver has its capability"
+        )
         for wrong in (await take_inventory(env)).leftovers_since(before):
             require(False, wrong.what, section=wrong.section)
 
@@ -273,7 +271,7 @@ for _method, _needs in CALLS.items():
     case.add(
         f"twice/{_method}",
         _method,
-        "The same call with the same arguments again is OK, with the same answer.",
+        "A repeated call with the same arguments is OK, with the same answer.",
         _lifecycle_with(call_twice, _method),
         "create",
         *_needs,
@@ -282,7 +280,7 @@ for _method, _needs in CALLS.items():
     case.add(
         f"at once/{_method}",
         "Concurrency",
-        "The same call several times at once: each is OK or ABORTED, and in the end it is done once.",
+        "Of several concurrent identical calls each is OK or ABORTED, and the effect happens once.",
         _lifecycle_with(call_concurrently, _method),
         "create",
         *_needs,
@@ -291,7 +289,7 @@ for _method, _needs in CALLS.items():
     case.add(
         f"given up/{_method}",
         "Timeouts",
-        "A caller whose deadline has passed calls again, and finds it done or gets it done.",
+        "After a passed deadline the repeated call succeeds.",
         _lifecycle_with(call_with_short_deadline, _method),
         "create",
         *_needs,
@@ -300,7 +298,7 @@ for _method, _needs in CALLS.items():
     case.add(
         f"killed during/{_method}",
         _method,
-        "A driver that is killed during the call, and started again, does it when it is asked again.",
+        "A driver that is killed during the call and restarted succeeds when the call is repeated.",
         _lifecycle_with(kill_during, _method),
         "create",
         *_needs,
@@ -309,7 +307,7 @@ for _method, _needs in CALLS.items():
     case.add(
         f"killed after/{_method}",
         _method,
-        "What was answered with OK holds, also for a driver that was killed and started again since.",
+        "The effect of a call that returned OK survives a kill and restart of the driver.",
         _lifecycle_with(kill_after, _method),
         "create",
         *_needs,

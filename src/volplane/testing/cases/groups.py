@@ -1,4 +1,4 @@
-"""Snapshots of several volumes at one moment."""
+"""Group snapshots: several volumes at one point in time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from volplane.testing.volume import VolumeUnderTest
 case = CaseTable()
 
 UNKNOWN = "volplane-no-such-group"
-COUNTER_SIZE = 16  # bytes of a counter: so few are written at once or not at all
-BEFORE = 5  # rounds that have been written when the snapshot is asked for
+COUNTER_SIZE = 16  # bytes of a counter: few enough for an atomic write
+BEFORE = 5  # rounds written before the snapshot is requested
 
 
 def group_request(
@@ -51,7 +51,7 @@ async def group_snapshot(
     volumes: list[VolumeUnderTest],
     request: v1.CreateVolumeGroupSnapshotRequest | None = None,
 ) -> v1.VolumeGroupSnapshot:
-    """Cut, and ready to be restored."""
+    """Create a snapshot, and wait until it is ready."""
     request = request or group_request(env, volumes)
     end, pause = time.monotonic() + READY, 0.05
     while True:
@@ -69,22 +69,22 @@ async def group_snapshot(
 
 def _expect_complete(made: v1.VolumeGroupSnapshot, volumes: list[VolumeUnderTest]) -> None:
     section = "CreateVolumeGroupSnapshot"
-    require(made.group_snapshot_id, f"{section} is OK and names no group", section=section)
-    told = sorted(one.source_volume_id for one in made.snapshots)
+    require(made.group_snapshot_id, f"{section} returned OK without a group id", section=section)
+    found = sorted(one.source_volume_id for one in made.snapshots)
     wanted = sorted(volume.id for volume in volumes)
-    require(told == wanted, f"a group of {wanted} has snapshots of {told}", section=section)
+    require(found == wanted, f"a group of {wanted} has snapshots of {found}", section=section)
     for one in made.snapshots:
         require(
             one.group_snapshot_id == made.group_snapshot_id,
-            f"{one.snapshot_id} is in {made.group_snapshot_id}, and says {one.group_snapshot_id!r}",
+            f"{one.snapshot_id} of {made.group_snapshot_id} has the group id {one.group_snapshot_id!r}",
             section="CreateSnapshot",
         )
     late = [one.snapshot_id for one in made.snapshots if not one.ready_to_use]
-    require(not (made.ready_to_use and late), f"ready to use, and {late} are not", section=section)
+    require(not (made.ready_to_use and late), f"the group is ready, and {late} are not", section=section)
 
 
 def untrack_group(env: SocketEnv, group: v1.VolumeGroupSnapshot) -> None:
-    """It is deleted: nobody has to do it after the case."""
+    """The group was deleted: do not clean it up after the case."""
     env.groups[:] = [one for one in env.groups if one.group_snapshot_id != group.group_snapshot_id]
 
 
@@ -98,7 +98,7 @@ async def restore_from_group(
 @case(
     "group snapshot/data",
     "CreateVolumeGroupSnapshot",
-    "Each snapshot of the group is its volume as it was then, and a new volume can be made of each.",
+    "Each snapshot of the group has its volume's data of that time, and can be restored.",
     "group-snapshot",
     "create",
 )
@@ -122,7 +122,7 @@ async def data(env: SocketEnv) -> None:
 @case(
     "group snapshot/one moment of all",
     "CreateVolumeGroupSnapshot",
-    "What was written to one volume after the other was written is in the group only with that other: the"
+    "If a write is in the group, then all earlier writes to the other volumes are, too: the"
     " order of writes is kept.",
     "group-snapshot",
     "create",
@@ -166,7 +166,9 @@ async def one_moment(env: SocketEnv) -> None:
         f"a writer counts on one volume, then on the other; in the group the first is at {ahead}, the second"
         f" at {behind}",
     )
-    require(ahead >= BEFORE, f"{BEFORE} rounds were on both disks before it was asked for, in it are {ahead}")
+    require(
+        ahead >= BEFORE, f"{BEFORE} rounds were on both disks before the request, the snapshot has {ahead}"
+    )
 
 
 def _write_counter(path: str, number: int) -> None:
@@ -186,7 +188,7 @@ def _read_counter(path: str) -> int:
 @case(
     "group snapshot/twice",
     "CreateVolumeGroupSnapshot",
-    "The same call with the same arguments again makes nothing new: the same group of the same snapshots.",
+    "A repeated call with the same arguments returns the same group of the same snapshots.",
     "group-snapshot",
     "create",
 )
@@ -194,8 +196,8 @@ async def twice(env: SocketEnv) -> None:
     volumes = [await env.create() for _ in range(2)]
     request = group_request(env, volumes)
     first, second = [await group_snapshot(env, volumes, request) for _ in range(2)]
-    told, again = [(one.group_snapshot_id, sorted(_ids(one))) for one in (first, second)]
-    require(told == again, f"first there is {told}, then {again}")
+    found, again = [(one.group_snapshot_id, sorted(_ids(one))) for one in (first, second)]
+    require(found == again, f"first {found}, then {again}")
 
 
 @case(
@@ -222,21 +224,24 @@ async def used_name(env: SocketEnv) -> None:
 @case(
     "group snapshot/get",
     "GetVolumeGroupSnapshot",
-    "A group is found with its snapshots; one that is not there is NOT_FOUND.",
+    "A group is returned with its snapshots; an unknown one is NOT_FOUND.",
     "group-snapshot",
     "create",
 )
 async def get(env: SocketEnv) -> None:
     made = await group_snapshot(env, [await env.create() for _ in range(2)])
     reply = await env.controller.call("GetVolumeGroupSnapshot", get_request(env, made))
-    told = (reply.group_snapshot.group_snapshot_id, sorted(_ids(reply.group_snapshot)))
+    found = (reply.group_snapshot.group_snapshot_id, sorted(_ids(reply.group_snapshot)))
     wanted = (made.group_snapshot_id, sorted(_ids(made)))
-    require(told == wanted, f"there is {wanted}, told is {told}")
+    require(found == wanted, f"expected {wanted}, got {found}")
     unknown = v1.GetVolumeGroupSnapshotRequest(
         group_snapshot_id=UNKNOWN, snapshot_ids=_ids(made), secrets=env.secrets
     )
     await env.expect_error(
-        (Code.NOT_FOUND, Code.INVALID_ARGUMENT),  # the snapshots belong to another: whichever is seen first
+        (
+            Code.NOT_FOUND,
+            Code.INVALID_ARGUMENT,
+        ),  # or the snapshots belong to another group, whichever is checked first
         env.controller,
         "GetVolumeGroupSnapshot",
         unknown,
@@ -247,7 +252,7 @@ async def get(env: SocketEnv) -> None:
 @case(
     "group snapshot/delete",
     "DeleteVolumeGroupSnapshot",
-    "The group goes with all of its snapshots; what is not there is deleted: OK.",
+    "The group is deleted with all of its snapshots; deleting an unknown group is OK.",
     "group-snapshot",
     "create",
 )

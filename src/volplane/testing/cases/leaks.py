@@ -1,4 +1,4 @@
-"""After a whole life of a volume nothing of it is left: no mount, device, file, process, volume, snapshot."""
+"""After a lifecycle nothing is left: no mount, device, file, process, volume or snapshot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def _run_lifecycles(env: SocketEnv) -> None:
     await volume.take_down_and_delete(env.nodes[0])
 
 
-@case("leaks/mounts", "NodeUnstageVolume", "What was mounted for a volume is unmounted with it.", "create")
+@case("leaks/mounts", "NodeUnstageVolume", "Mounts of a volume are removed with it.", "create")
 async def mounts(env: SocketEnv) -> None:
     before = {t for node in env.nodes for t in mounts_below(str(node.root))}
     await _run_lifecycles(env)
@@ -34,7 +34,7 @@ async def mounts(env: SocketEnv) -> None:
 @case(
     "leaks/loop devices",
     "NodeUnpublishVolume",
-    "A loop device that was made for a volume is given back with it.",
+    "Loop devices of a volume are released with it.",
     "create",
 )
 async def loops(env: SocketEnv) -> None:
@@ -49,7 +49,7 @@ async def loops(env: SocketEnv) -> None:
 @case(
     "leaks/files",
     "NodeUnpublishVolume",
-    "What the driver has made at its targets it removes; the staging directory is as empty as it was.",
+    "The driver removes its targets, and leaves the staging directory empty.",
     "create",
 )
 async def files(env: SocketEnv) -> None:
@@ -60,7 +60,7 @@ async def files(env: SocketEnv) -> None:
 
 
 def _list_files(env: SocketEnv) -> Iterator[str]:
-    """Below the places that are the caller's: not the driver's own state."""
+    """Files below the caller's directories, without the driver's own state."""
     for node in env.nodes:
         for part in ("pods", "plugins"):
             for directory, _, names in os.walk(node.root / part):
@@ -72,7 +72,7 @@ def _list_files(env: SocketEnv) -> Iterator[str]:
 @case(
     "leaks/processes",
     "Supervised Lifecycle Management",
-    "A driver ends what it has started for a volume.",
+    "A driver ends the processes that it has started for a volume.",
     "create",
 )
 async def processes(env: SocketEnv) -> None:
@@ -86,7 +86,7 @@ async def processes(env: SocketEnv) -> None:
         )
 
 
-@case("leaks/volumes", "DeleteVolume", "A deleted volume is not listed any more.", "create", "list")
+@case("leaks/volumes", "DeleteVolume", "A deleted volume is not listed.", "create", "list")
 async def volumes(env: SocketEnv) -> None:
     before = set(await list_all_volumes(env))
     await _run_lifecycles(env)
@@ -97,7 +97,7 @@ async def volumes(env: SocketEnv) -> None:
 @case(
     "leaks/snapshots",
     "DeleteSnapshot",
-    "A deleted snapshot is not listed any more.",
+    "A deleted snapshot is not listed.",
     "create",
     "snapshot",
     "list-snapshots",

@@ -1,4 +1,4 @@
-"""Lives of volumes in a cluster, as checksums see them: a pod writes, another one reads, all is deleted."""
+"""Lifecycles of volumes in a cluster: a pod writes, another one compares checksums, everything is deleted."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from volplane.testing.cases import faults
 from volplane.testing.cleanup import NAMESPACE
 from volplane.testing.cluster_env import ClusterEnv
 
-# What the container writes and what it finds, as checksums on the shelf; its errors go there, too.
-WRITE = "head -c 1048576 /dev/urandom > /data/f && sync && sha256sum < /data/f > /shelf/{0}"
-READ = "sha256sum < /data/f > /shelf/{0}"
-# In a cluster a claim grows whether or not a pod uses it, and a group that is ready is not asked for again.
+# A container writes data, and checksums and errors to the results directory.
+WRITE = "head -c 1048576 /dev/urandom > /data/f && sync && sha256sum < /data/f > /results/{0}"
+READ = "sha256sum < /data/f > /results/{0}"
+# In a cluster a claim is expanded whether or not a pod uses it, and a ready group is not queried again.
 CALLS = {
     **{method: needs for method, needs in faults.CALLS.items() if not method.startswith("Get")},
     "ControllerExpandVolume": ("expand-controller",),
@@ -28,39 +28,39 @@ SLEEP = "trap 'exit 0' TERM; sleep 3600 & wait"
 
 
 def _with_error_file(text: str, name: str) -> str:
-    return f"exec 2>/shelf/{name}.err; " + text.format(name)
+    return f"exec 2>/results/{name}.err; " + text.format(name)
 
 
 async def checksum_in_pod(env: ClusterEnv, text: str, claim: str = "", **more: Any) -> str:
-    """What a pod that ran the text has put on the shelf; `{0}` in it is the place."""
+    """Run the script in a pod and return its result; `{0}` in the script is the name of the result file."""
     name = env.new_name("found")
     await env.run(_with_error_file(text, name), claim, **more)
     return env.read(name)
 
 
 async def write_in_pod(env: ClusterEnv, claim: str = "", **more: Any) -> str:
-    """A pod writes; the checksum."""
-    told = await checksum_in_pod(env, WRITE, claim, **more)
-    require(told, "the pod has written nothing")
-    return told
+    """Write data in a pod; returns its checksum."""
+    written = await checksum_in_pod(env, WRITE, claim, **more)
+    require(written, "the pod has written nothing")
+    return written
 
 
 async def start_writer_pod(
     env: ClusterEnv, claim: str = "", *, script: str = SLEEP, **more: Any
 ) -> tuple[str, str]:
-    """A pod that has written, and goes on with the volume; its name and the checksum."""
+    """Start a pod that writes data and keeps running; returns its name and the checksum."""
     name = env.new_name("stays")
     pod = await env.pod(script, claim, first=_with_error_file(WRITE, name), **more)
-    await env.wait_until_running(pod)  # which it does when its first container has ended well
-    told = env.read(name)
-    require(told, f"the pod has written nothing: {env.read(f'{name}.err')}")
-    return pod, told
+    await env.wait_until_running(pod)  # after its init container has succeeded
+    written = env.read(name)
+    require(written, f"the pod has written nothing: {env.read(f'{name}.err')}")
+    return pod, written
 
 
 async def expect_same_data(
     env: ClusterEnv, claim: str, written: str, when: str, *, section: str = "", **more: Any
 ) -> None:
-    """Another pod reads what was written."""
+    """Raise CaseFailure unless another pod reads the written data."""
     now = await checksum_in_pod(env, READ, claim, **more)
     require(
         now == written, f"the data is not what was written, {when}: {now}, was {written}", section=section
@@ -68,33 +68,33 @@ async def expect_same_data(
 
 
 async def run_lifecycle(env: ClusterEnv, *methods: str, when: str = "in the next pod") -> None:
-    """From nothing to nothing; the parts that none of the methods needs are left out."""
+    """Run a lifecycle from create to delete, without the parts that none of the methods needs."""
     labels = new_group_labels(env)
     claim = await env.claim(labels=labels)
-    told = await write_in_pod(env, claim)
+    written = await write_in_pod(env, claim)
     if any("Group" in method for method in methods):
         group_, members = await group_snapshot(env, labels, {claim})
         await expect_same_data(
-            env, await restore_snapshot(env, members[claim]), told, "in a claim of its group"
+            env, await restore_snapshot(env, members[claim]), written, "in a claim of its group"
         )
         await delete_group(env, group_)
     if any("Modify" in method for method in methods):
         await modify_claim(env, claim)
     if set(methods) & set(faults.SNAPSHOTS):
         made = await snapshot(env, claim)
-        await expect_same_data(env, await restore_snapshot(env, made), told, "in a claim of its snapshot")
+        await expect_same_data(env, await restore_snapshot(env, made), written, "in a claim of its snapshot")
         await delete_snapshot(env, made)
     grows = any("Expand" in method for method in methods)
     if grows:
         await expand_claim(env, claim)
-    await expect_same_data(env, claim, told, when)
+    await expect_same_data(env, claim, written, when)
     if grows:
         await wait_until_expanded(env, claim)
     await env.delete_created()
 
 
 async def snapshot(env: ClusterEnv, claim: str) -> str:
-    """Of the claim, when it is ready."""
+    """Create a snapshot of the claim, and wait until it is ready."""
     name = env.new_name("snapshot")
     await env.create(specs.snapshot(name, claim))
     known = env.client.cache(VolumeSnapshot)
@@ -108,7 +108,7 @@ async def snapshot(env: ClusterEnv, claim: str) -> str:
 
 
 async def restore_snapshot(env: ClusterEnv, snapshot: str) -> str:
-    """A claim made of it."""
+    """Create a claim from the snapshot."""
     source = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": snapshot}
     return await env.claim(source=source)
 
@@ -119,14 +119,14 @@ async def delete_snapshot(env: ClusterEnv, name: str) -> None:
 
 
 def new_group_labels(env: ClusterEnv) -> dict[str, str]:
-    """Labels of claims that a group is made of."""
+    """New labels for the claims of a group."""
     return {"volplane-test": env.new_name("together")}
 
 
 async def group_snapshot(
     env: ClusterEnv, labels: Mapping[str, str], claims: set[str]
 ) -> tuple[str, dict[str, str]]:
-    """Of the claims with the labels, when it is ready; its snapshots by claim."""
+    """Create a group snapshot of the claims with the labels, and wait; returns its snapshots by claim."""
     name = env.new_name("group")
     await env.create(specs.group(name, labels))
     snapshots, is_member = env.client.cache(VolumeSnapshot), cleanup.members_of({name})
@@ -156,7 +156,7 @@ async def delete_group(env: ClusterEnv, name: str) -> None:
 
 
 async def modify_claim(env: ClusterEnv, claim: str) -> None:
-    """Until the volume of the claim is of the class that it names."""
+    """Change the claim's VolumeAttributesClass, and wait until the volume has it."""
     patch = {"spec": {"volumeAttributesClassName": specs.CLASS}}
     await env.request(lambda: env.client.patch(PersistentVolumeClaim, claim, NAMESPACE, merge=patch))
     claims = env.client.cache(PersistentVolumeClaim)
@@ -169,7 +169,7 @@ async def modify_claim(env: ClusterEnv, claim: str) -> None:
 
 
 async def expand_claim(env: ClusterEnv, claim: str) -> None:
-    """Until the claim has it, or waits for a node to use it."""
+    """Expand the claim, and wait until it has the size or waits for its node."""
     patch = {"spec": {"resources": {"requests": {"storage": "2Gi"}}}}
     await env.request(lambda: env.client.patch(PersistentVolumeClaim, claim, NAMESPACE, merge=patch))
     claims = env.client.cache(PersistentVolumeClaim)
@@ -197,7 +197,7 @@ def _is_expanded(claim: PersistentVolumeClaim | None) -> bool:
 
 @asynccontextmanager
 async def expect_nothing_left(env: ClusterEnv) -> AsyncIterator[None]:
-    """What is made inside is made once, is in one place at a time, and is gone at the end."""
+    """Check that the block creates nothing twice, attaches nothing twice, and leaves nothing."""
     before, first = await env.take_inventory(), env.tap.mark()
     yield
     after = await env.take_inventory()

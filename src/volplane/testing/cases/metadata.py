@@ -1,4 +1,4 @@
-"""Which blocks of a snapshot hold data, and which have changed between two: told as a stream."""
+"""Snapshot metadata: allocated blocks of a snapshot, and changed blocks between two."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from volplane.testing.volume import VolumeUnderTest
 case = CaseTable()
 
 UNKNOWN = "volplane-no-such-snapshot"
-NEAR, FAR = 8 << 20, 64 << 20  # where it is written, far from each other
+NEAR, FAR = 8 << 20, 64 << 20  # positions of the data, far from each other
 BLOCK_SIZE = 1 << 20
 
 
 class BlockRanges:
-    """What a stream told, and whether it may tell so."""
+    """The block ranges of a stream, with checks of their form."""
 
     def __init__(self, method: str, replies: list[Any], *, most: int = 0) -> None:
         if not replies:
-            raise CaseFailure(f"{method} ends without a message, though there is data")
+            raise CaseFailure(f"{method} returned no message, although there is data")
         self.capacity: int = replies[0].volume_capacity_bytes
         self.blocks = [(b.byte_offset, b.size_bytes) for reply in replies for b in reply.block_metadata]
         kinds = {reply.block_metadata_type for reply in replies}
         require(
             len(kinds) == 1 and v1.BlockMetadataType.UNKNOWN not in kinds,
-            f"the style of the blocks is one and known, not {sorted(map(v1.BlockMetadataType.Name, kinds))}",
+            f"all blocks must have one known type, not {sorted(map(v1.BlockMetadataType.Name, kinds))}",
             section="Metadata Format",
         )
         sizes = {size for _, size in self.blocks}
@@ -45,9 +45,7 @@ class BlockRanges:
         said = {reply.volume_capacity_bytes for reply in replies}
         require(len(said) == 1 and self.capacity > 0, f"the volume's capacity is {sorted(said)}")
         largest = max(len(reply.block_metadata) for reply in replies)
-        require(
-            not most or largest <= most, f"{most} a message are the most that is asked for, {largest} came"
-        )
+        require(not most or largest <= most, f"max_results is {most}, a message has {largest}")
         self._in_order()
 
     def _in_order(self) -> None:
@@ -56,11 +54,11 @@ class BlockRanges:
             require(size > 0, f"a block of {size} bytes at {offset}", section="Metadata Format")
             require(
                 offset >= end,
-                f"the block at {offset} comes after one that ends at {end}",
+                f"the block at {offset} follows one that ends at {end}",
                 section="Metadata Format",
             )
             end = offset + size
-        # The last block of a fixed length may reach beyond the end.
+        # The last block of fixed length may extend beyond the end.
         require(
             not self.blocks or self.blocks[-1][0] < self.capacity, f"a block beyond {self.capacity} bytes"
         )
@@ -72,7 +70,7 @@ class BlockRanges:
                 position = offset + length
         require(
             position >= start + size,
-            f"{what} at {start} to {start + size}, and is not told from {position} on",
+            f"{what} at {start} to {start + size}, and is missing from {position} on",
         )
 
 
@@ -101,7 +99,7 @@ def _write_at(path: str, data: bytes, offset: int) -> None:
 @case(
     "metadata/allocated",
     "GetMetadataAllocated",
-    "All that was written to the volume is in the blocks: ascending, without overlap, in one style.",
+    "The blocks contain all written data, ascending, without overlap, of one type.",
     "metadata",
     "snapshot",
     "create",
@@ -118,7 +116,7 @@ async def allocated_blocks(env: SocketEnv) -> None:
 @case(
     "metadata/goes on",
     "Special considerations for processing a snapshot metadata gRPC stream",
-    "From `starting_offset` on the same is told; no block ends before it, and no message has more than"
+    "From `starting_offset` on the blocks are the same; none ends before it, and no message has more than"
     " `max_results`.",
     "metadata",
     "snapshot",
@@ -135,13 +133,13 @@ async def continue_from_offset(env: SocketEnv) -> None:
     )
     found.covers(FAR, BLOCK_SIZE, "data is")
     early = [block for block in found.blocks if sum(block) <= start]
-    require(not early, f"from {start} on was asked for, told is {early}", section="GetMetadataAllocated")
+    require(not early, f"starting_offset is {start}, got {early}", section="GetMetadataAllocated")
 
 
 @case(
     "metadata/delta",
     "GetMetadataDelta",
-    "All that was written between two snapshots is in the blocks.",
+    "The blocks contain all data that was written between two snapshots.",
     "metadata",
     "snapshot",
     "create",

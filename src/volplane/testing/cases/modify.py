@@ -1,4 +1,4 @@
-"""A volume's mutable parameters change, and nothing else does."""
+"""Modify the mutable parameters of a volume."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def expect_modified(env: SocketEnv, volume: VolumeUnderTest) -> None:
 @case(
     "modify/in use",
     "ControllerModifyVolume",
-    "A volume in use takes its new parameters, as often as it is asked, and keeps its data.",
+    "A volume in use is modified, also repeatedly, and keeps its data.",
     "modify-parameters",
     "create",
 )
@@ -49,7 +49,7 @@ async def in_use(env: SocketEnv) -> None:
 @case(
     "modify/from the start",
     "CreateVolume",
-    "A volume is made with mutable parameters; the same request again is the same volume.",
+    "A volume is created with mutable parameters; the repeated request returns the same volume.",
     "modify-parameters",
     "create",
 )
@@ -63,7 +63,7 @@ async def from_the_start(env: SocketEnv) -> None:
     await volume.create()
     if volume.id != first:
         env.volumes.append(_stray(env, volume, first))
-    require(volume.id == first, f"CreateVolume called twice is {first}, then {volume.id}")
+    require(volume.id == first, f"CreateVolume called twice returned {first}, then {volume.id}")
 
 
 def _stray(env: SocketEnv, volume: VolumeUnderTest, id: str) -> VolumeUnderTest:
@@ -75,7 +75,7 @@ def _stray(env: SocketEnv, volume: VolumeUnderTest, id: str) -> VolumeUnderTest:
 @case(
     "modify/unknown parameter",
     "ControllerModifyVolume Errors",
-    "A parameter that the driver does not know is INVALID_ARGUMENT.",
+    "An unknown parameter is INVALID_ARGUMENT.",
     "modify",
     "create",
 )
@@ -86,7 +86,7 @@ async def unknown_parameter(env: SocketEnv) -> None:
         env.controller,
         "ControllerModifyVolume",
         modify_request(env, volume.id, NONE),
-        "with a parameter that nobody knows",
+        "with an unknown parameter",
     )
 
 

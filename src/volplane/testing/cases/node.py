@@ -1,4 +1,4 @@
-"""A volume on a node: staged, published, shared, written to, measured, and gone again."""
+"""The node service: stage, publish, share, read and write, statistics, unpublish, unstage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MANY = 6
 @case(
     "publish/data",
     "NodePublishVolume",
-    "What is written through a target is read through it, and through the next one.",
+    "Data that is written at a target can be read there, and at the next target.",
     "create",
 )
 async def data(env: SocketEnv) -> None:
@@ -36,7 +36,7 @@ async def data(env: SocketEnv) -> None:
 @case(
     "publish/two pods of one node",
     "Kubernetes: pods of a node share a ReadWriteOnce volume",
-    "A volume that is published is published at a second target of the node too, and both show the same.",
+    "A published volume can be published at a second target of the node, with the same data.",
     "create",
 )
 async def share(env: SocketEnv) -> None:
@@ -52,7 +52,7 @@ async def share(env: SocketEnv) -> None:
 @case(
     "publish/one pod only",
     "NodePublishVolume Errors",
-    "A volume for a single writer that has its target is refused for another one: FAILED_PRECONDITION.",
+    "A single-writer volume that is published cannot be published again: FAILED_PRECONDITION.",
     "create",
     "single-writer",
 )
@@ -70,7 +70,7 @@ async def single_writer(env: SocketEnv) -> None:
 @case(
     "publish/read-only",
     "NodePublishVolume",
-    "A target that is asked for with `readonly` shows the data and cannot be written to.",
+    "A target with `readonly` has the data and cannot be written.",
     "create",
 )
 async def readonly(env: SocketEnv) -> None:
@@ -81,7 +81,7 @@ async def readonly(env: SocketEnv) -> None:
     try:
         await volume.write(path, b"no", "other")
     except OSError as error:
-        require(error.errno in (errno.EROFS, errno.EACCES, errno.EPERM), f"writing fails, but with {error}")
+        require(error.errno in (errno.EROFS, errno.EACCES, errno.EPERM), f"writing failed with {error}")
     else:
         raise CaseFailure(f"{path} is published with readonly, and a file could be written there")
 
@@ -89,7 +89,7 @@ async def readonly(env: SocketEnv) -> None:
 @case(
     "publish/target is removed",
     "NodeUnpublishVolume",
-    "The driver has made the target, and deletes it when the volume leaves it.",
+    "The driver creates the target, and deletes it when the volume is unpublished.",
     "create",
 )
 async def target_is_removed(env: SocketEnv) -> None:
@@ -103,7 +103,7 @@ async def target_is_removed(env: SocketEnv) -> None:
 @case(
     "publish/never published",
     "NodeUnpublishVolume",
-    "A target at which the volume is not has none: OK.",
+    "Unpublishing a target without the volume is OK.",
     "create",
 )
 async def never_published(env: SocketEnv) -> None:
@@ -122,7 +122,7 @@ async def unknown_volume(env: SocketEnv) -> None:
     volume = VolumeUnderTest(env, env.create_request(env.new_name()), WRITER)
     volume.made = v1.Volume(volume_id=UNKNOWN)
     request = volume.mount_request(node, volume.target(node))
-    # What was never staged is a wrong order too, and a driver may look at that first.
+    # The volume was not staged either, and a driver may check that first.
     codes = (Code.NOT_FOUND, Code.FAILED_PRECONDITION) if env.capabilities.has("stage") else (Code.NOT_FOUND,)
     await env.expect_error(codes, node, "NodePublishVolume", request, "of an unknown volume")
 
@@ -130,7 +130,7 @@ async def unknown_volume(env: SocketEnv) -> None:
 @case(
     "publish/before stage",
     "NodePublishVolume Errors",
-    "A driver that stages volumes refuses a publish without a staging path: FAILED_PRECONDITION.",
+    "If the driver stages volumes, a publish without a staging path is FAILED_PRECONDITION.",
     "create",
     "stage",
 )
@@ -141,7 +141,7 @@ async def before_stage(env: SocketEnv) -> None:
     request = volume.mount_request(node, target)
     request.staging_target_path = ""
     volume.targets[target] = node
-    # An argument that is missing is INVALID_ARGUMENT by the general rule: both are said in the specification.
+    # A missing argument is INVALID_ARGUMENT by the general rule: the specification has both.
     codes = (Code.FAILED_PRECONDITION, Code.INVALID_ARGUMENT)
     await env.expect_error(codes, node, "NodePublishVolume", request, "without a staging path")
 
@@ -149,7 +149,7 @@ async def before_stage(env: SocketEnv) -> None:
 @case(
     "publish/missing arguments",
     "Error Scheme",
-    "A required field that is missing is INVALID_ARGUMENT.",
+    "A missing required field is INVALID_ARGUMENT.",
     "create",
 )
 async def missing_arguments(env: SocketEnv) -> None:
@@ -178,7 +178,7 @@ async def stage_unknown(env: SocketEnv) -> None:
     request = volume.stage_request(node)
     codes: tuple[Code, ...] = (Code.NOT_FOUND,)
     if env.capabilities.has("attach"):
-        # It was never attached either: what should come with that is missing, and may be missed first.
+        # The volume was not attached either: a driver may check the publish context first.
         codes += (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION)
     await env.expect_error(codes, node, "NodeStageVolume", request, "of an unknown volume")
 
@@ -186,7 +186,7 @@ async def stage_unknown(env: SocketEnv) -> None:
 @case(
     "stage/missing arguments",
     "Error Scheme",
-    "A required field that is missing is INVALID_ARGUMENT.",
+    "A missing required field is INVALID_ARGUMENT.",
     "stage",
     "create",
 )
@@ -202,7 +202,7 @@ async def stage_missing(env: SocketEnv) -> None:
 @case(
     "stage/never staged",
     "NodeUnstageVolume",
-    "A path at which the volume is not staged has none: OK.",
+    "Unstaging a path without the volume is OK.",
     "stage",
     "create",
 )
@@ -214,7 +214,7 @@ async def never_staged(env: SocketEnv) -> None:
 @case(
     "stage/keeps the data",
     "NodeUnstageVolume",
-    "A volume that leaves its node and comes back has its data: unstage takes it off the path, and no more.",
+    "A volume that is unstaged and staged again keeps its data.",
     "create",
 )
 async def keeps_data(env: SocketEnv) -> None:
@@ -229,7 +229,7 @@ async def keeps_data(env: SocketEnv) -> None:
 @case(
     "stage/path is left",
     "NodeUnstageVolume",
-    "Nothing is mounted at the staging path any more.",
+    "After NodeUnstageVolume nothing is mounted at the staging path.",
     "stage",
     "create",
 )
@@ -245,7 +245,7 @@ async def path_is_left(env: SocketEnv) -> None:
 @case(
     "block/data",
     "NodePublishVolume",
-    "A raw device keeps what is written to it, at the next target and after it was unstaged.",
+    "A raw device keeps its data, at the next target and after it was unstaged.",
     "create",
 )
 async def block(env: SocketEnv) -> None:
@@ -260,7 +260,7 @@ async def block(env: SocketEnv) -> None:
 @case(
     "stats/usage",
     "NodeGetVolumeStats",
-    "Bytes (and inodes) of a published volume: a total, and used and available that fit into it.",
+    "Total, used and available bytes (and inodes) of a published volume are plausible.",
     "stats",
     "create",
 )
@@ -268,7 +268,7 @@ async def stats(env: SocketEnv) -> None:
     volume, node = await env.create_and_publish(), env.nodes[0]
     await volume.write(volume.target(node), env.random_data())
     reply = await stats_are_plausible(node, volume, volume.target(node))
-    require(reply.usage, "no usage is told")
+    require(reply.usage, "NodeGetVolumeStats returned no usage")
     for usage in reply.usage:
         unit = v1.VolumeUsage.Unit.Name(usage.unit)
         require(usage.unit != v1.VolumeUsage.UNKNOWN, "a usage has no unit")
@@ -280,7 +280,7 @@ async def stats(env: SocketEnv) -> None:
 @case(
     "stats/unknown path",
     "NodeGetVolumeStats Errors",
-    "A path at which the volume is not is NOT_FOUND.",
+    "A path without the volume is NOT_FOUND.",
     "stats",
     "create",
 )
@@ -305,7 +305,7 @@ async def stats_are_plausible(
 @case(
     "publish/mount group",
     "NodeStageVolume",
-    "With VOLUME_MOUNT_GROUP the volume's files belong to the group that is asked for.",
+    "With VOLUME_MOUNT_GROUP the volume's files belong to the requested group.",
     "mount-group",
     "create",
 )
@@ -313,13 +313,13 @@ async def mount_group(env: SocketEnv) -> None:
     capability = convert.capability(Mode.SINGLE_NODE_WRITER, group="4711")
     volume = await env.create_and_publish(capability=capability)
     found = os.stat(volume.target(env.nodes[0])).st_gid
-    require(found == 4711, f"group 4711 is asked for, the volume's root belongs to {found}")
+    require(found == 4711, f"group 4711 is requested, the volume's root belongs to {found}")
 
 
 @case(
     "publish/many volumes at once",
     "Concurrency",
-    "Calls for different volumes do not disturb each other.",
+    "Concurrent calls for different volumes succeed.",
     "create",
 )
 async def many(env: SocketEnv) -> None:
@@ -337,6 +337,6 @@ async def many(env: SocketEnv) -> None:
     answers = await asyncio.gather(*(live(number) for number in range(count)), return_exceptions=True)
     for answer in answers:
         if isinstance(answer, CallError):
-            raise CaseFailure(f"{count} volumes at once, each by itself: {answer}")
+            raise CaseFailure(f"{count} volumes at once: {answer}")
         if isinstance(answer, BaseException):
             raise answer

@@ -1,4 +1,4 @@
-"""What a driver tells of its volumes, snapshots and room while they are used: page by page, and truly."""
+"""Lists, conditions, capacity and limits while volumes are used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from volplane.testing.socket_env import Mode, SocketEnv
 case = CaseTable()
 
 ELSEWHERE = "volplane-no-such-place"
-LARGEST = 1 << 60  # bytes beyond which nobody means a size
+LARGEST = 1 << 60  # bytes; larger sizes are not plausible
 
 
 # --- volumes
@@ -30,13 +30,13 @@ async def _entry(env: SocketEnv, id: str) -> v1.ListVolumesResponse.Entry:
                 found: v1.ListVolumesResponse.Entry = entry
                 return found
         token = reply.next_token
-        require(token, f"{id} is there, and is not listed")
+        require(token, f"{id} exists, and is not listed")
 
 
 @case(
     "list/published nodes",
     "ListVolumes",
-    "A volume that is attached is listed with the nodes that it is at.",
+    "An attached volume is listed with its nodes.",
     "list",
     "published-nodes",
     "attach",
@@ -45,28 +45,32 @@ async def _entry(env: SocketEnv, id: str) -> v1.ListVolumesResponse.Entry:
 async def published_nodes(env: SocketEnv) -> None:
     volume, node = await env.create(), env.nodes[0]
     await volume.attach(node)
-    told = list((await _entry(env, volume.id)).status.published_node_ids)
-    require(node.id in told, f"{volume.id} is at {node.id}, listed is {told}")
+    got = list((await _entry(env, volume.id)).status.published_node_ids)
+    require(node.id in got, f"{volume.id} is attached to {node.id}, listed with {got}")
     if env.capabilities.has("get"):
         request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
         reply = await env.controller.call("ControllerGetVolume", request)
-        told = list(reply.status.published_node_ids)
+        got = list(reply.status.published_node_ids)
         require(
-            node.id in told, f"{volume.id} is at {node.id}, told is {told}", section="ControllerGetVolume"
+            node.id in got,
+            f"{volume.id} is attached to {node.id}, returned with {got}",
+            section="ControllerGetVolume",
         )
 
 
 def _expect_healthy(condition: v1.VolumeCondition, who: str, section: str) -> None:
     require(
-        not condition.abnormal, f"{who}: nothing is wrong, told is {condition.message!r}", section=section
+        not condition.abnormal,
+        f"{who}: the volume is healthy, reported is {condition.message!r}",
+        section=section,
     )
-    require(condition.message, f"{who}: a condition has words, and this one has none", section=section)
+    require(condition.message, f"{who}: the condition has no message, which is required", section=section)
 
 
 @case(
     "list/condition",
     "ListVolumes",
-    "A driver that knows its volumes' condition tells it with each volume.",
+    "With VOLUME_CONDITION each listed volume has its condition.",
     "list",
     "condition-controller",
     "create",
@@ -81,7 +85,7 @@ async def list_condition(env: SocketEnv) -> None:
 @case(
     "get/condition",
     "ControllerGetVolume",
-    "A driver that knows its volumes' condition tells it.",
+    "With VOLUME_CONDITION the volume has its condition.",
     "get",
     "condition-controller",
     "create",
@@ -90,14 +94,14 @@ async def get_condition(env: SocketEnv) -> None:
     volume = await env.create()
     request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
     reply = await env.controller.call("ControllerGetVolume", request)
-    require(reply.status.HasField("volume_condition"), f"{volume.id} is told without its condition")
+    require(reply.status.HasField("volume_condition"), f"{volume.id} is returned without its condition")
     _expect_healthy(reply.status.volume_condition, "ControllerGetVolume", "ControllerGetVolume")
 
 
 @case(
     "stats/condition",
     "NodeGetVolumeStats",
-    "A node that knows its volumes' condition tells it.",
+    "With VOLUME_CONDITION the node reports the volume's condition.",
     "condition",
     "stats",
     "create",
@@ -105,14 +109,14 @@ async def get_condition(env: SocketEnv) -> None:
 async def node_condition(env: SocketEnv) -> None:
     volume, node = await env.create_and_publish(), env.nodes[0]
     reply = await stats_are_plausible(node, volume, volume.target(node))
-    require(reply.HasField("volume_condition"), f"{volume.id} is told without its condition")
+    require(reply.HasField("volume_condition"), f"{volume.id} is returned without its condition")
     _expect_healthy(reply.volume_condition, "NodeGetVolumeStats", "NodeGetVolumeStats")
 
 
 @case(
     "get/after it has grown",
     "ControllerGetVolume",
-    "What is told of a volume is how it is now: its size, and that it is gone.",
+    "ControllerGetVolume returns the current state: the new size, and NOT_FOUND after the deletion.",
     "get",
     "expand-controller",
     "create",
@@ -121,9 +125,9 @@ async def get_expanded(env: SocketEnv) -> None:
     volume = await env.create()
     request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
     await expand_in_controller(env, volume, 2 * env.size)
-    told = (await env.controller.call("ControllerGetVolume", request)).volume.capacity_bytes
+    got = (await env.controller.call("ControllerGetVolume", request)).volume.capacity_bytes
     require(
-        not told or told >= 2 * env.size, f"it has grown to {2 * env.size} bytes, told is {told}"
+        not got or got >= 2 * env.size, f"expanded to {2 * env.size} bytes, returned is {got}"
     )  # 0: not known
     await volume.delete()
     await env.expect_error(
@@ -137,7 +141,7 @@ async def get_expanded(env: SocketEnv) -> None:
 @case(
     "snapshot/pages",
     "ListSnapshots",
-    "Every snapshot once, on one page or on many; none that was deleted.",
+    "Every snapshot is listed once, on one page or on many; deleted ones are not listed.",
     "snapshot",
     "list-snapshots",
     "create",
@@ -159,7 +163,7 @@ async def snapshot_pages(env: SocketEnv) -> None:
 @case(
     "snapshot/invalid token",
     "ListSnapshots Errors",
-    "A token that is none is ABORTED.",
+    "An invalid token is ABORTED.",
     "list-snapshots",
 )
 async def snapshot_token(env: SocketEnv) -> None:
@@ -172,7 +176,7 @@ async def snapshot_token(env: SocketEnv) -> None:
 @case(
     "snapshot/get",
     "GetSnapshot",
-    "A snapshot is found by its id; one that is not there is NOT_FOUND.",
+    "A snapshot is found by its id; an unknown one is NOT_FOUND.",
     "snapshot",
     "get-snapshot",
     "create",
@@ -180,11 +184,11 @@ async def snapshot_token(env: SocketEnv) -> None:
 async def get_snapshot(env: SocketEnv) -> None:
     made = await snapshot(env, await env.create())
     request = v1.GetSnapshotRequest(snapshot_id=made.snapshot_id, secrets=env.secrets)
-    told = (await env.controller.call("GetSnapshot", request)).snapshot
+    got = (await env.controller.call("GetSnapshot", request)).snapshot
     require(
-        (told.snapshot_id, told.source_volume_id) == (made.snapshot_id, made.source_volume_id),
-        f"asked for {made.snapshot_id} of {made.source_volume_id}, told of {told.snapshot_id!r} of"
-        f" {told.source_volume_id!r}",
+        (got.snapshot_id, got.source_volume_id) == (made.snapshot_id, made.source_volume_id),
+        f"requested {made.snapshot_id} of {made.source_volume_id}, got {got.snapshot_id!r} of"
+        f" {got.source_volume_id!r}",
     )
     unknown = v1.GetSnapshotRequest(snapshot_id="volplane-no-such-snapshot", secrets=env.secrets)
     await env.expect_error(
@@ -192,13 +196,13 @@ async def get_snapshot(env: SocketEnv) -> None:
     )
 
 
-# --- room
+# --- capacity
 
 
 @case(
     "capacity/largest volume",
     "GetCapacity",
-    "A volume larger than `maximum_volume_size` is refused: OUT_OF_RANGE. Neither bound is negative.",
+    "A volume larger than `maximum_volume_size` is OUT_OF_RANGE. Neither limit is negative.",
     "capacity",
     "create",
 )
@@ -208,9 +212,9 @@ async def largest(env: SocketEnv) -> None:
         require(getattr(reply, bound).value >= 0, f"{bound} is {getattr(reply, bound).value}")
     most = reply.maximum_volume_size.value
     if not reply.HasField("maximum_volume_size") or most >= LARGEST:
-        raise NotSupported("GetCapacity tells no largest size of a volume")
+        raise NotSupported("GetCapacity reports no maximum_volume_size")
     wanted = env.create_request(env.new_name(), size=most + 1)
-    # Where the largest volume takes all that is left, both are true: too large, and not enough room.
+    # If the largest volume uses all capacity, both errors are right.
     all_of_it = most >= reply.available_capacity
     await env.expect_error(
         (Code.OUT_OF_RANGE, Code.RESOURCE_EXHAUSTED) if all_of_it else (Code.OUT_OF_RANGE,),
@@ -222,9 +226,9 @@ async def largest(env: SocketEnv) -> None:
 
 
 @case(
-    "provision/topology of nobody",
+    "provision/unknown topology",
     "CreateVolume Errors",
-    "A volume that is required at a place that is not there is refused: RESOURCE_EXHAUSTED.",
+    "A volume with an unknown required topology is RESOURCE_EXHAUSTED.",
     "create",
     "topology",
 )
@@ -234,7 +238,7 @@ async def nowhere(env: SocketEnv) -> None:
     place = convert.topology(dict.fromkeys(env.nodes[0].topology, ELSEWHERE))
     request = env.create_request(env.new_name())
     request.accessibility_requirements.CopyFrom(v1.TopologyRequirement(requisite=[place], preferred=[place]))
-    # That there is no such place may be seen as an argument that is wrong, too.
+    # An unknown topology may also be an invalid argument.
     codes = (Code.RESOURCE_EXHAUSTED, Code.INVALID_ARGUMENT)
     await env.expect_error(codes, env.controller, "CreateVolume", request, "for a place that is not there")
 
@@ -242,11 +246,11 @@ async def nowhere(env: SocketEnv) -> None:
 @case(
     "identity/limit",
     "NodeGetInfo",
-    "How many volumes a node takes is not negative; 0 leaves it to the caller.",
+    "The attach limit of a node is not negative; 0 means no limit.",
 )
 async def limit(env: SocketEnv) -> None:
     for node in env.nodes:
-        require(node.most >= 0, f"{node.id} takes {node.most} volumes")
+        require(node.most >= 0, f"{node.id} has the limit {node.most}")
 
 
 # --- writers
@@ -255,7 +259,7 @@ async def limit(env: SocketEnv) -> None:
 @case(
     "publish/several writers",
     "NodePublishVolume",
-    "A volume for several writers of one node is published for each of them, and all see the same.",
+    "A volume for several writers on one node can be published for each of them, with the same data.",
     "single-writer",
     "create",
 )
@@ -271,7 +275,7 @@ async def several(env: SocketEnv) -> None:
 @case(
     "publish/the next pod",
     "NodePublishVolume",
-    "A volume for a single writer is published at the next target when it has left the last one.",
+    "A single-writer volume can be published at the next target after it was unpublished.",
     "single-writer",
     "create",
 )

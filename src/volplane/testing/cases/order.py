@@ -1,7 +1,7 @@
-"""Calls in the wrong order, as a cluster makes them that has lost count.
+"""Calls in the wrong order.
 
-What the specification leaves open is not judged: such a call may be refused or done. But what is answered
-with OK has to be so, and whoever then calls in the right order finds the volume and its data.
+The specification does not say whether such a call fails or succeeds. But if it returns OK, it must have its
+effect, and calls in the right order must succeed afterwards, with the volume's data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ case = CaseTable()
 
 
 async def _call(remote: DriverSocket, method: str, request: Message) -> bool:
-    """Whether it is OK: here both are right."""
+    """Whether the call is OK: here both are right."""
     try:
         await remote.call_once(method, request)
     except CallError:
@@ -31,7 +31,7 @@ async def _call(remote: DriverSocket, method: str, request: Message) -> bool:
 @case(
     "order/publish before stage",
     "NodePublishVolume",
-    "A volume that is not staged is not published: the call is refused, or the target shows the volume and"
+    "Publishing a volume that is not staged fails, or the target has the volume and"
     " not the empty directory where it would be staged.",
     "create",
     "stage",
@@ -51,7 +51,7 @@ async def before_stage(env: SocketEnv) -> None:
 @case(
     "order/stage before attach",
     "NodeStageVolume",
-    "A volume that is not attached may be refused; attached, it is staged as if nobody had asked before.",
+    "Staging a volume that is not attached may fail; after the attach it succeeds.",
     "create",
     "attach",
     "stage",
@@ -81,20 +81,20 @@ def _called_too_early(
 
 
 async def _repeat_in_order(env: SocketEnv, volume: VolumeUnderTest, written: bytes, what: str) -> None:
-    """The volume leaves the node and comes again, as it should have."""
+    """Take the volume off the node and bring it back, in the right order."""
     node = env.nodes[0]
     try:
         await volume.unpublish_unstage_detach(node)
         path = await volume.attach_stage_publish(node)
     except CallError as error:
-        raise CaseFailure(f"{what}; in the right order since then: {error}") from None
+        raise CaseFailure(f"{what}; afterwards in the right order: {error}") from None
     await env.expect_data(volume, path, written, f"after {what}")
 
 
 case.add(
     "order/unstage before unpublish",
     "NodeUnstageVolume",
-    "A volume that is still published may be refused; in the right order it leaves the node with its data.",
+    "Unstaging a published volume may fail; in the right order it succeeds, and the data is kept.",
     _called_too_early(
         "NodeUnstageVolume",
         "NodeUnpublishVolume",
@@ -109,7 +109,7 @@ case.add(
 case.add(
     "order/detach before unstage",
     "ControllerUnpublishVolume",
-    "A volume that is still in use may be refused; in the right order it leaves the node with its data.",
+    "Detaching a staged volume may fail; in the right order it succeeds, and the data is kept.",
     _called_too_early(
         "ControllerUnpublishVolume",
         "NodeUnstageVolume",

@@ -1,6 +1,6 @@
-"""What a driver is only asked: each question twice, at once, too briefly, and into a dying process.
+"""Read-only calls: repeated, concurrent, with a short deadline, and into a killed process.
 
-One life has them all. What changes by itself between two answers (room, statistics) is not compared.
+One lifecycle has them all. Values that change by themselves (capacity, statistics) are not compared.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ReadOnlyCall(Struct, frozen=True):
 def _read_only_calls(
     env: SocketEnv, volume: VolumeUnderTest, target: str, cut: str
 ) -> Iterator[ReadOnlyCall]:
-    """About a published volume and (`cut`) a snapshot of it, as far as the driver promises answers."""
+    """The read-only calls that the driver supports, for a published volume and (`cut`) its snapshot."""
     controller, node = env.controller, env.nodes[0]
     own: tuple[tuple[str, Message], ...] = (
         ("GetPluginInfo", v1.GetPluginInfoRequest()),
@@ -81,7 +81,7 @@ async def _disturb_each(
 
 
 async def _kill_during(env: SocketEnv, questions: list[ReadOnlyCall]) -> None:
-    """All are under way when the driver dies."""
+    """Kill the driver while all calls are in flight."""
     asked = [asyncio.ensure_future(one.call()) for one in questions]
     await asyncio.wait(asked, timeout=env.random.uniform(0.0, 0.03))
     await asyncio.gather(*(instance.kill() for instance in env.instances))
@@ -93,7 +93,7 @@ async def _kill_during(env: SocketEnv, questions: list[ReadOnlyCall]) -> None:
 async def _kill_after(env: SocketEnv, questions: list[ReadOnlyCall]) -> None:
     first = [await one.call() for one in questions]
     await asyncio.gather(*(instance.restart() for instance in env.instances))
-    await _expect_same_answers(questions, first, "repeated after the driver was killed and started")
+    await _expect_same_answers(questions, first, "repeated after the driver was killed and restarted")
 
 
 async def _expect_same_answers(questions: list[ReadOnlyCall], first: list[Any], when: str) -> None:
@@ -113,7 +113,7 @@ def _read_only_with(disturb: Callable[[SocketEnv, list[ReadOnlyCall]], Awaitable
         await volume.write(target, data)
         questions = list(_read_only_calls(env, volume, target, cut))
         await disturb(env, questions)
-        await env.expect_data(volume, target, data, "after the driver was asked about it")
+        await env.expect_data(volume, target, data, "after read-only calls")
 
     return body
 
@@ -121,35 +121,35 @@ def _read_only_with(disturb: Callable[[SocketEnv, list[ReadOnlyCall]], Awaitable
 case.add(
     "twice/questions",
     "RPC Interface",
-    "What a driver is asked a second time it answers as before.",
+    "A repeated read-only call returns the same answer.",
     _read_only_with(lambda env, questions: _disturb_each(env, questions, faults.call_twice)),
     "create",
 )
 case.add(
     "at once/questions",
     "Concurrency",
-    "A question that is asked several times at once is answered each time, and alike.",
+    "Concurrent read-only calls return the same answer.",
     _read_only_with(lambda env, questions: _disturb_each(env, questions, faults.call_concurrently)),
     "create",
 )
 case.add(
     "given up/questions",
     "Timeouts",
-    "A question that was given up is answered when it is asked again.",
+    "A read-only call succeeds after a passed deadline.",
     _read_only_with(lambda env, questions: _disturb_each(env, questions, faults.call_with_short_deadline)),
     "create",
 )
 case.add(
     "killed during/questions",
     "Supervised Lifecycle Management",
-    "A driver that is killed while it is asked, and started again, answers.",
+    "A driver that is killed during read-only calls and restarted answers them.",
     _read_only_with(_kill_during),
     "create",
 )
 case.add(
     "killed after/questions",
     "Supervised Lifecycle Management",
-    "What a driver has answered it answers again when it was killed and started since.",
+    "Read-only calls return the same answer after a kill and restart of the driver.",
     _read_only_with(_kill_after),
     "create",
 )

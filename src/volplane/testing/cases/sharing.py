@@ -1,4 +1,4 @@
-"""One volume at two nodes at the same time, where its access mode is made for that."""
+"""Volumes that are used on two nodes at the same time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARED_BLOCK = convert.capability(Mode.MULTI_NODE_MULTI_WRITER, block=True)
 @case(
     "share/two nodes write",
     "CreateVolume",
-    "A volume for many writers (MULTI_NODE_MULTI_WRITER) is at two nodes at once, and each finds what the"
+    "A volume with MULTI_NODE_MULTI_WRITER is used on two nodes at once, and each reads what the"
     " other has written; it stays at the one when it leaves the other.",
     "create",
     "nodes",
@@ -41,7 +41,7 @@ async def writers(env: SocketEnv) -> None:
 @case(
     "share/two nodes write to a device",
     "CreateVolume",
-    "A raw device for many writers is at two nodes at once, and is the same at both.",
+    "A raw device with MULTI_NODE_MULTI_WRITER has the same data on two nodes.",
     "create",
     "nodes",
 )
@@ -57,7 +57,7 @@ async def devices(env: SocketEnv) -> None:
 @case(
     "share/two nodes read",
     "CreateVolume",
-    "A volume for many readers (MULTI_NODE_READER_ONLY) that is made from another is read at two nodes.",
+    "A clone with MULTI_NODE_READER_ONLY can be read on two nodes.",
     "create",
     "nodes",
 )
@@ -69,7 +69,7 @@ async def readers(env: SocketEnv) -> None:
         await copy.attach(one, readonly=env.capabilities.has("attach-readonly"))
         await copy.stage(one)
         path = await copy.publish(one, readonly=True)
-        await env.expect_data(copy, path, written, f"at {one.id}, one of two that read it")
+        await env.expect_data(copy, path, written, f"on {one.id}, one of two readers")
 
 
 async def _source(env: SocketEnv, volume: VolumeUnderTest) -> v1.VolumeContentSource:

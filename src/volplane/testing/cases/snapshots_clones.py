@@ -1,4 +1,4 @@
-"""Snapshots and clones: one moment of a volume, and independent of it from then on."""
+"""Snapshots and clones: the data of one point in time, independent of the source."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def snapshot_request(env: SocketEnv, volume: VolumeUnderTest, name: str = "") ->
 
 
 async def snapshot(env: SocketEnv, volume: VolumeUnderTest) -> v1.Snapshot:
-    """Cut, and ready to be restored."""
+    """Create a snapshot, and wait until it is ready."""
     request = snapshot_request(env, volume)
     made: v1.Snapshot = (await env.controller.call("CreateSnapshot", request)).snapshot
     env.snapshots.append(made.snapshot_id)
-    require(made.snapshot_id, "CreateSnapshot is OK and names no snapshot", section="CreateSnapshot")
+    require(made.snapshot_id, "CreateSnapshot returned OK without a snapshot id", section="CreateSnapshot")
     require(
         made.source_volume_id == volume.id,
-        f"a snapshot of {volume.id} says that it is one of {made.source_volume_id!r}",
+        f"a snapshot of {volume.id} has the source {made.source_volume_id!r}",
         section="CreateSnapshot",
     )
     end, pause = time.monotonic() + READY, 0.05
@@ -43,14 +43,14 @@ async def snapshot(env: SocketEnv, volume: VolumeUnderTest) -> v1.Snapshot:
 
 
 async def list_all_snapshots(env: SocketEnv, most: int = 0) -> list[str]:
-    """The ids of all snapshots, page by page."""
+    """List the ids of all snapshots, page by page."""
     found: list[str] = []
     token = ""
     while True:
         request = v1.ListSnapshotsRequest(max_entries=most, starting_token=token, secrets=env.secrets)
         reply = await env.controller.call("ListSnapshots", request)
         came = [entry.snapshot.snapshot_id for entry in reply.entries]
-        require(not most or len(came) <= most, f"{most} entries are the most that is asked for, {came} came")
+        require(not most or len(came) <= most, f"max_entries is {most}, got {came} entries")
         found, token = found + came, reply.next_token
         if not token:
             return found
@@ -63,7 +63,7 @@ def snapshot_source(made: v1.Snapshot) -> v1.VolumeContentSource:
 @case(
     "snapshot/one moment",
     "CreateSnapshot",
-    "A snapshot is the volume as it was when it was cut: what is written later is not in it.",
+    "A snapshot has the volume's data of that time: later writes are not in it.",
     "snapshot",
     "create",
 )
@@ -83,7 +83,7 @@ async def one_moment(env: SocketEnv) -> None:
 @case(
     "snapshot/restored volume is its own",
     "CreateVolume",
-    "A restored volume says what it was made from, and writing to it changes neither snapshot nor source.",
+    "A restored volume reports its source, and writing to it changes neither snapshot nor source.",
     "snapshot",
     "create",
 )
@@ -92,7 +92,7 @@ async def restored_volume_is_independent(env: SocketEnv) -> None:
     made = await snapshot(env, volume)
     first = await env.create_and_publish(source=snapshot_source(made))
     said = first.made.content_source.snapshot.snapshot_id
-    require(said == made.snapshot_id, f"it is made from {made.snapshot_id}, and says {said!r}")
+    require(said == made.snapshot_id, f"it was restored from {made.snapshot_id}, and reports {said!r}")
     await first.write(first.target(node), env.random_data())
     await env.expect_data(volume, volume.target(node), written, "in the source, when its copy was written to")
     second = await env.create_and_publish(source=snapshot_source(made))
@@ -120,7 +120,7 @@ async def used_name(env: SocketEnv) -> None:
 @case(
     "snapshot/two of one volume",
     "CreateSnapshot",
-    "Each snapshot of a volume is its own moment; a second one leaves the first as it is.",
+    "Each snapshot has the data of its own time; a second one does not change the first.",
     "snapshot",
     "create",
 )
@@ -137,7 +137,7 @@ async def two_of_one(env: SocketEnv) -> None:
         await env.expect_data(restored, restored.target(node), data, f"in snapshot {number} of 2")
 
 
-@case("snapshot/delete unknown", "DeleteSnapshot", "What is not there is deleted: OK.", "snapshot")
+@case("snapshot/delete unknown", "DeleteSnapshot", "Deleting what does not exist is OK.", "snapshot")
 async def delete_unknown(env: SocketEnv) -> None:
     request = v1.DeleteSnapshotRequest(snapshot_id="volplane-no-such-snapshot", secrets=env.secrets)
     await env.controller.call("DeleteSnapshot", request)
@@ -146,8 +146,7 @@ async def delete_unknown(env: SocketEnv) -> None:
 @case(
     "snapshot/outlives its volume",
     "DeleteVolume Errors",
-    "Independent snapshots outlive their volume; with others the volume cannot be deleted:"
-    " FAILED_PRECONDITION.",
+    "Snapshots survive their volume, or the volume cannot be deleted: FAILED_PRECONDITION.",
     "snapshot",
     "create",
 )
@@ -170,7 +169,7 @@ async def snapshot_outlives_volume(env: SocketEnv) -> None:
 @case(
     "snapshot/list",
     "ListSnapshots",
-    "A snapshot is found by its id and by its volume's; one that does not exist is an empty answer.",
+    "A snapshot is listed by its id and by its volume's; for an unknown id the list is empty.",
     "snapshot",
     "list-snapshots",
     "create",
@@ -184,16 +183,16 @@ async def lists(env: SocketEnv) -> None:
     ):
         reply = await env.controller.call("ListSnapshots", request)
         ids = [entry.snapshot.snapshot_id for entry in reply.entries]
-        require(ids == [made.snapshot_id], f"there is {made.snapshot_id}, listed is {ids}")
+        require(ids == [made.snapshot_id], f"{made.snapshot_id} exists, listed are {ids}")
     unknown = v1.ListSnapshotsRequest(snapshot_id="volplane-no-such-snapshot", secrets=env.secrets)
     reply = await env.controller.call("ListSnapshots", unknown)
-    require(not reply.entries, f"of an unknown snapshot {len(reply.entries)} are listed")
+    require(not reply.entries, f"{len(reply.entries)} entries are listed for an unknown snapshot")
 
 
 @case(
     "clone/data",
     "CreateVolume",
-    "A clone has the data of its source, says what it was made from, and is independent of it.",
+    "A clone has the data of its source, reports it, and is independent of it.",
     "clone",
     "create",
 )
@@ -203,7 +202,7 @@ async def clone(env: SocketEnv) -> None:
     source = v1.VolumeContentSource(volume={"volume_id": volume.id})
     copy = await env.create_and_publish(source=source)
     said = copy.made.content_source.volume.volume_id
-    require(said == volume.id, f"it is made from {volume.id}, and says {said!r}")
+    require(said == volume.id, f"it was cloned from {volume.id}, and reports {said!r}")
     await env.expect_data(copy, copy.target(node), written, "in the clone")
     await copy.write(copy.target(node), env.random_data())
     await volume.attach_stage_publish(node)

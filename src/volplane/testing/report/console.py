@@ -99,10 +99,12 @@ def table(run: DriverTestRun) -> Table:
 
 def verdict(run: DriverTestRun) -> str:
     failed = run.count(CaseVerdict.FAILED)
-    told = (
+    counts_text = (
         f"{run.count(CaseVerdict.PASSED)} passed, {failed} failed, {run.count(CaseVerdict.SKIPPED)} skipped"
     )
     color = "green" if run.complete and not failed else "red"
     name = escape(f"{run.driver} {run.version}".strip())
     early = "" if run.complete else ", interrupted"
-    return f"\n[bold {color}]{told}[/bold {color}] in {run.seconds:.1f} s{early}: {name}, seed {run.seed}"
+    return (
+        f"\n[bold {color}]{counts_text}[/bold {color}] in {run.seconds:.1f} s{early}: {name}, seed {run.seed}"
+    )

@@ -89,8 +89,8 @@ def page(run: DriverTestRun) -> str:
 def _summary(run: DriverTestRun) -> str:
     nodes = f" on {len(run.nodes)} nodes" if run.nodes else ""
     early = "" if run.complete else "; <b class='failed'>interrupted</b>"
-    told = f"{run.started}: {len(run.results)} cases in {run.seconds:.1f} s{nodes}, seed {run.seed}"
-    return f"{told.removeprefix(': ')}{early}"
+    text = f"{run.started}: {len(run.results)} cases in {run.seconds:.1f} s{nodes}, seed {run.seed}"
+    return f"{text.removeprefix(': ')}{early}"
 
 
 def _counts(run: DriverTestRun) -> str:
@@ -211,13 +211,13 @@ def _group(name: str, results: list[CaseResult]) -> str:
         (sum(r.verdict is v for r in results), v)
         for v in (CaseVerdict.FAILED, CaseVerdict.PASSED, CaseVerdict.SKIPPED)
     ]
-    told = ", ".join(
+    text = ", ".join(
         f"<b class='{v}'>{n} {v}</b>" if v is CaseVerdict.FAILED else f"{n} {v}" for n, v in counts if n
     )
     head = "<tr><th>case</th><th>verdict</th><th>seconds</th><th>section</th></tr>"
     return (
         f"<details class='group'{' open' * bool(counts[0][0])}><summary>{escape(name)}"
-        f"<span>{told} in {sum(r.seconds for r in results):.1f} s</span></summary>"
+        f"<span>{text} in {sum(r.seconds for r in results):.1f} s</span></summary>"
         f"<table>{head}{''.join(map(_row, results))}</table></details>"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from volplane.api.core import Container, Pod, PodSpec, ResourceRequirements
 from volplane.api.meta import ObjectMeta
@@ -35,6 +36,9 @@ STEPS = {
         "Always", ran(1, 1), 10.0, 4.0, Wait(6.0, "back-off 10s restarting failed container"),
     ),
     "the wait ends": ("Always", ran(1, 1), 10.0, 10.0, StartAttempt(2)),
+    "one that the node interrupted starts again": (
+        "Never", structs.replace(ran(), interrupted=True), 0.0, 0.0, StartAttempt(1),
+    ),
     "long waits are spelled as minutes": (
         "Always", ran(1, 5), 160.0, 0.0, Wait(160.0, "back-off 2m40s restarting failed container"),
     ),
@@ -46,6 +50,28 @@ def test_next_step(
     policy: str, attempt: ContainerAttempt | None, delay: float, ended_for: float, step: object
 ) -> None:
     assert plan.plan(policy, attempt, CrashLoopBackoff(delay), ended_for) == step
+
+
+SIDECAR = Container(name="s", restart_policy="Always")
+POLICIES = {
+    "the pod's": (PodSpec(restart_policy="Never"), Container(name="c"), False, "Never"),
+    "the default": (PodSpec(), Container(name="c"), False, "Always"),
+    "an init container runs once": (PodSpec(), Container(name="c"), True, "OnFailure"),
+    "an init container is not tried again": (
+        PodSpec(restart_policy="Never"),
+        Container(name="c"),
+        True,
+        "Never",
+    ),
+    "a sidecar": (PodSpec(restart_policy="Never"), SIDECAR, True, "Always"),
+}
+
+
+@pytest.mark.parametrize(("spec", "container", "init", "policy"), POLICIES.values(), ids=POLICIES)
+def test_the_restart_policy_of_a_container(
+    spec: PodSpec, container: Container, init: bool, policy: str
+) -> None:
+    assert plan.policy_of(Pod(spec=spec), container, init=init) == policy
 
 
 def test_backoff_grows_and_is_forgiven() -> None:

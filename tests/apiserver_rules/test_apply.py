@@ -230,7 +230,7 @@ def test_entries_of_one_manager_differ_by_operation_and_subresource() -> None:
 
 def test_status_is_nobodys_on_the_main_endpoint_and_spec_on_status() -> None:
     rules = ownership(kinds.of(Pod))
-    found = {"f:spec": {"f:nodeName": {}}, "f:status": {"f:phase": {}}}
+    found: dict[str, Any] = {"f:spec": {"f:nodeName": {}}, "f:status": {"f:phase": {}}}
     assert rules.filter_ownable(found) == {"f:spec": {"f:nodeName": {}}}
     assert rules.filter_ownable(found, "status") == {"f:status": {"f:phase": {}}}
 

@@ -11,7 +11,7 @@ import asyncio
 import compileall
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import uvloop
@@ -77,7 +77,7 @@ async def measure(only: str, nodes: int, sizes: Sizes, waits: Waits, tables: Tab
 
 
 async def _on_one(running: ClusterProcess, only: str, sizes: Sizes, waits: Waits) -> list[Figure]:
-    steps = {
+    steps: dict[str, tuple[str, Callable[[], Awaitable[list[Figure]]]]] = {
         "g": ("the floor", lambda: csi_baseline.measure(running, sizes.floor)),
         "a": ("journeys", lambda: claim_to_pod.measure(running, sizes.journeys)),
         "b": ("single claims", lambda: claims.one_by_one(running, sizes.singles)),

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -108,10 +109,10 @@ def _plan(seconds: float, writes: int) -> Iterator[tuple[Row, Measure]]:
             row = Row(
                 f"{name}, {at_once} at once", "/s", factors[name], told.get(name) if at_once == 16 else None
             )
-            yield row, lambda target, act=act, n=at_once: rate(target, act, n, seconds)
+            yield row, partial(rate, act=act, at_once=at_once, seconds=seconds)
     for count, told_ms in ((1, 4.3), (100, 7.1)):
         name = "write to watcher" if count == 1 else f"write to the last of {count} watchers"
-        yield Row(name, "ms", 4.0, told_ms), lambda target, n=count: measure_watch_latency(target, n, writes)
+        yield Row(name, "ms", 4.0, told_ms), partial(measure_watch_latency, watchers=count, writes=writes)
 
 
 # --- what is asked

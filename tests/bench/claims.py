@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 from tests.bench.cluster_process import ClusterProcess, until
 from tests.bench.objects import IMMEDIATE, NAMESPACE, claim
@@ -38,7 +39,7 @@ async def _one_by_one(running: ClusterProcess, times: int, word: str) -> tuple[f
         name = f"{word}-{number}"
         start = time.monotonic_ns()
         await running.client.create(claim(name, IMMEDIATE))
-        await until(claims, lambda name=name: is_bound(claims, name), f"{name} is Bound")
+        await until(claims, partial(is_bound, claims, name), f"{name} is Bound")
         samples.append((time.monotonic_ns() - start) / 1e6)
         await asyncio.sleep(0.02)  # what is written behind the answer must not count for the next one
     return tuple(samples)

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from volplane.cloud import CloudInstance, CloudOptions, DiskService, open_service
+from volplane.cloud.create_volume import CloudVolumeRequest
 from volplane.cloud.errors import Ec2ErrorResponse, RecordsLostError
 from volplane.cloud.model import AttachmentState, CloudAttachment, CloudVolume, VolumeShape, VolumeState
-from volplane.cloud.service import CloudVolumeRequest, double_attaches
+from volplane.cloud.service import double_attaches
 from volplane.host import Host
 from volplane.store.memory import MemoryStore
 

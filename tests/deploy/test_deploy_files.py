@@ -34,7 +34,7 @@ LESS = ("--health-port",)  # of loopback only, where nobody but us asks
 
 def shipped() -> dict[tuple[str, str], Object]:
     """What `volplane up` applies."""
-    found = {}
+    found: dict[tuple[str, str], Object] = {}
     for file in (resources.files("volplane") / "manifests").iterdir():
         if file.name.endswith(".yaml"):
             found |= by_name(yaml.safe_load_all(file.read_text()))

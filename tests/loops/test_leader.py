@@ -241,7 +241,8 @@ async def test_who_cannot_renew_stops_before_anybody_else_begins(
     """Also one whose last renewal took long to be answered: others count from when it was written."""
     async with world() as w:
         one, two = Candidate(w, "one"), Candidate(w, "two")
-        update, asked = one.client.update, []
+        update = one.client.update
+        asked: list[Any] = []
 
         async def away(obj: Lease) -> Lease:
             if asked:

@@ -52,7 +52,7 @@ def test_next_step(
     assert plan.plan(policy, attempt, CrashLoopBackoff(delay), ended_for) == step
 
 
-SIDECAR = Container(name="s", restart_policy="Always")
+RESTARTABLE = Container(name="s", restart_policy="Always")
 POLICIES = {
     "the pod's": (PodSpec(restart_policy="Never"), Container(name="c"), False, "Never"),
     "the default": (PodSpec(), Container(name="c"), False, "Always"),
@@ -63,7 +63,7 @@ POLICIES = {
         True,
         "Never",
     ),
-    "a sidecar": (PodSpec(restart_policy="Never"), SIDECAR, True, "Always"),
+    "a sidecar": (PodSpec(restart_policy="Never"), RESTARTABLE, True, "Always"),
 }
 
 

@@ -372,7 +372,7 @@ def pod(
 def worker(
     name: str, command: str, claims: Mapping[str, str], node: str = NODE, *, block: bool = False, **spec: Any
 ) -> dict[str, Any]:
-    where = {"volumeDevices" if block else "volumeMounts": []}
+    where: dict[str, list[dict[str, str]]] = {"volumeDevices" if block else "volumeMounts": []}
     for number, path in enumerate(claims):
         where["volumeDevices" if block else "volumeMounts"].append(
             {"name": f"v{number}", "devicePath" if block else "mountPath": path}

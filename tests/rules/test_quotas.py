@@ -49,7 +49,9 @@ def test_a_claim_that_was_shrunk_counts_with_its_allocated_size() -> None:
     assert quotas.usage(shrunk)["requests.storage"] == 5 * GIB
 
 
-MODIFIED = {"modifyVolumeStatus": {"targetVolumeAttributesClassName": "gold", "status": "InProgress"}}
+MODIFIED: dict[str, Any] = {
+    "modifyVolumeStatus": {"targetVolumeAttributesClassName": "gold", "status": "InProgress"}
+}
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,10 @@ def phase(up: Up, kind: str, name: str) -> str:
 
 
 def gone(up: Up, kind: str, name: str) -> None:
-    shown = lambda: up.kubectl("get", kind, name, "--ignore-not-found")  # noqa: E731
-    wait_until(f"{kind} {name} is gone", lambda: not shown(), PATIENCE)
+    def is_gone() -> bool:
+        return not up.kubectl("get", kind, name, "--ignore-not-found")
+
+    wait_until(f"{kind} {name} is gone", is_gone, PATIENCE)
 
 
 @pytest.mark.peer("aws")

@@ -256,7 +256,7 @@ async def test_namespaces_may_be_meant_by_their_labels() -> None:
     async with scheduler_env(full_node("a"), full_node("b", zone="b")) as b:
         await b.client.create(someone("db", "db", nodeSelector={ZONE: "a"}))
         await b.wait_until_scheduled("db")
-        shared = {"namespaceSelector": {"matchLabels": {"team": "data"}}}
+        shared: dict[str, Any] = {"namespaceSelector": {"matchLabels": {"team": "data"}}}
         await b.client.create(someone("w", affinity=near(term("db", **shared))))
         await b.expect_unschedulable(
             "w",

@@ -373,6 +373,7 @@ def templated(kind: str) -> tuple[str, dict[str, Any]]:
     template = {"metadata": {"labels": {"a": "b"}}, "spec": PRIVILEGED["spec"]}
     job = {"metadata": template["metadata"], "spec": {**template["spec"], "restartPolicy": "Never"}}
     selected = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+    spec: dict[str, Any]
     match kind:
         case "Job":
             group, spec = "batch/v1", {"template": job}

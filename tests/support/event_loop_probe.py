@@ -47,7 +47,7 @@ class Probe:
                 self.longest, self.culprit = spent, repr(handle)
             return None
 
-        asyncio.Handle._run = run_measured  # type: ignore[method-assign]
+        asyncio.Handle._run = run_measured  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:

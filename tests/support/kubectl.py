@@ -205,6 +205,7 @@ class RunningCommand:
         return line
 
     def has_more(self) -> bool:
+        assert self.process.stdout is not None
         return bool(select.select([self.process.stdout], [], [], 0.2)[0])
 
     def wait(self) -> Any:

@@ -48,6 +48,7 @@ class InVm(pytest.Item):
 
     @classmethod
     def of(cls, test: pytest.Item) -> Self:
+        assert test.parent is not None
         item: Self = cls.from_parent(test.parent, name=test.name)
         item.test = test
         item.own_markers.extend(test.own_markers)

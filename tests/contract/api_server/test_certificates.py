@@ -147,7 +147,7 @@ async def test_extra_groups_of_a_bootstrap_token(shared: Any) -> None:
         groups = "system:bootstrappers:workers, system:masters"
         await make(api, path, token(**{"auth-extra-groups": groups}))
         async with person(shared.server, token=TOKEN) as machine:
-            body = {"metadata": {}}
+            body: dict[str, Any] = {"metadata": {}}
             review = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
             who = (await machine.post(review, body)).json["status"]["userInfo"]
         assert set(who["groups"]) == {

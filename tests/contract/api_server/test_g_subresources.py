@@ -174,8 +174,8 @@ async def test_ephemeral_containers_only_by_their_own_path(shared: Any) -> None:
         refused = await api.call("PATCH", api.at("pods", "p"), debugger(), type=STRATEGIC)
         assert refused.status == 422
         path = api.at("pods")
-        body = {"metadata": {"name": "q"}, "spec": {"containers": [{"name": "c", "image": "a"}]}}
-        body["spec"].update(debugger()["spec"])
+        spec = {"containers": [{"name": "c", "image": "a"}], **debugger()["spec"]}
+        body = {"metadata": {"name": "q"}, "spec": spec}
         born = await api.post(path, body)
         assert born.status == 422
         assert "cannot be set on create" in born.json["message"]

@@ -275,7 +275,12 @@ async def test_selectable_fields_select(served: Any) -> None:
         fields = [{"jsonPath": ".spec.colour"}, {"jsonPath": ".spec.size"}]
         spec = obj(size=INTEGER, colour={**STRING, "default": "grey"})
         await define(api, version(spec=spec, selectableFields=fields))
-        for name, given in {"a": {"colour": "red"}, "b": {"colour": "blue", "size": 2}, "c": {}}.items():
+        objects: dict[str, dict[str, Any]] = {
+            "a": {"colour": "red"},
+            "b": {"colour": "blue", "size": 2},
+            "c": {},
+        }
+        for name, given in objects.items():
             await api.post(WIDGETS, widget(name, **given))
 
         async def names(selector: str) -> list[str]:

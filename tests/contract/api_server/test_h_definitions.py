@@ -302,7 +302,9 @@ async def test_two_servers_over_one_store_agree(served: Any) -> None:
             async with other.watch(CRDS) as watch:
                 await define(api)
                 await watch.next()
-                await second.backend.registry.of(CustomResourceDefinition).wait_applied(api.store.revision)
+                wait_applied = second.backend.registry.of(CustomResourceDefinition).wait_applied
+                assert wait_applied is not None
+                await wait_applied(api.store.revision)
             made = await other.post(WIDGETS, widget(size=1))
             assert made.status == 201, made.json
             assert (await api.get(f"{WIDGETS}/w")).json == made.json

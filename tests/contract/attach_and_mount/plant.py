@@ -222,7 +222,11 @@ async def plant(
     """With its controller and its attacher at work, or those of them that the test asks for."""
     driver = driver or scripted.driver("attach", "readonly")
     async with AsyncExitStack() as stack:
-        around = await stack.enter_async_context(world() if is_virtual() else https_apiserver())
+        around: InProcessEnv | HttpsApiServer
+        if is_virtual():
+            around = await stack.enter_async_context(world())
+        else:
+            around = await stack.enter_async_context(https_apiserver())
         await around.client.create(account())
         caller, socket = await _caller(stack, driver)
         made = Plant(around, driver, caller)

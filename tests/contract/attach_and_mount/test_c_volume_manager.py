@@ -197,7 +197,9 @@ async def test_driver_unregistered_states_unchanged_pod_termination_blocks_rereg
         await here.wait_until_ready()
         await here.stop_driver()
         assert here.role is not None
-        await until(sometimes(lambda: not list(here.role.drivers)))
+        kubelet = here.role
+        assert kubelet is not None
+        await until(sometimes(lambda: not list(kubelet.drivers)))
         await here.delete()
 
         async def waits() -> bool:

@@ -271,7 +271,7 @@ async def test_the_beta_annotation_is_the_class_wherever_it_is_read() -> None:
 
 async def test_in_tree_deletion_and_recycling_fail_in_the_words_users_know() -> None:
     async with stage(roles=GUARDED) as s:
-        nfs = {"csi": None, "nfs": {"server": "s", "path": "/"}}
+        nfs: dict[str, Any] = {"csi": None, "nfs": {"server": "s", "path": "/"}}
         for name, policy, said, source in (
             ("gone", "Delete", 'error getting deleter volume plugin for volume "gone": ', nfs),
             ("washed", "Recycle", "No recycler plugin found for the volume!", {}),
@@ -287,7 +287,7 @@ async def test_in_tree_deletion_and_recycling_fail_in_the_words_users_know() -> 
 
 async def recycled(s: Stage) -> Pod:
     """A claim on a volume with a directory has gone, and a pod scrubs it."""
-    source = {"csi": None, "hostPath": {"path": "/srv/data"}}
+    source: dict[str, Any] = {"csi": None, "hostPath": {"path": "/srv/data"}}
     await s.volume("v", persistentVolumeReclaimPolicy="Recycle", **source)
     await s.claim(cls="")
     await s.bound("data", to="v")
@@ -328,7 +328,7 @@ async def test_a_scrubber_that_fails_is_told_and_tried_again() -> None:
 
 async def test_a_volume_that_pods_still_use_is_not_scrubbed() -> None:
     async with stage(roles=("binder",)) as s:
-        source = {"csi": None, "hostPath": {"path": "/srv/data"}}
+        source: dict[str, Any] = {"csi": None, "hostPath": {"path": "/srv/data"}}
         await s.volume("v", persistentVolumeReclaimPolicy="Recycle", **source)
         await s.claim(cls="")
         await s.bound("data", to="v")

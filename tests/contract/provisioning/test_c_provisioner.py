@@ -207,7 +207,9 @@ async def test_wrong_arguments_are_not_repeated_within_five_minutes() -> None:
     driver = scripted.driver()
     driver.always("CreateVolume", Fail(Code.INVALID_ARGUMENT, "no such type"))
     pause = 300.0 if is_virtual() else 0.5
-    async with stage(driver, **({} if is_virtual() else {"infeasible_retry_interval": pause})) as s:
+    async with stage(
+        driver, **(dict[str, Any]() if is_virtual() else {"infeasible_retry_interval": pause})
+    ) as s:
         await s.storage_class()
         await s.claim()
         told = await s.event("ProvisioningFailed")
@@ -247,7 +249,7 @@ async def test_a_volume_that_is_too_small_is_deleted_and_ordered_again() -> None
         await s.called("DeleteVolume")
 
         async def given_back() -> bool:
-            return driver.volumes == {}
+            return not driver.volumes
 
         await until(given_back, PATIENCE)
         await s.event("ProvisioningFailed", "created volume capacity 536870912 less than requested")

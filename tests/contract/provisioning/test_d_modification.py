@@ -37,7 +37,7 @@ async def attributes(stage: Stage, *names: str) -> None:
 
 @asynccontextmanager
 async def modifying(**settings: Any) -> AsyncIterator[Stage]:
-    chosen = resizer.ResizerOptions(**({} if is_virtual() else QUICK), **settings)
+    chosen = resizer.ResizerOptions(**(dict[str, Any]() if is_virtual() else QUICK), **settings)
     async with played("modify") as stage, stage.sidecar(resizer.run, chosen):
         await attributes(stage, "a", "b", "c")
         await stage.bound(volumeAttributesClassName="a")
@@ -240,7 +240,7 @@ async def test_a_class_in_use_that_is_deleted_is_held_until_nothing_refers_to_it
 @pytest.mark.virtual
 async def test_the_finalizer_of_a_class_comes_back_when_somebody_strips_it() -> None:
     async with modifying() as stage, stage.controllers(AttributesProtection):
-        stripped = {"metadata": {"finalizers": []}}
+        stripped: dict[str, Any] = {"metadata": {"finalizers": []}}
         await stage.client.patch(VolumeAttributesClass, "c", merge=stripped)
         await asyncio.sleep(1)
         kept = await stage.client.get(VolumeAttributesClass, "c")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from volplane.sidecars import resizer, snapshotter
 
 pytestmark = pytest.mark.virtual
 
-LEADING = {"leader_election": True, "leader_election_namespace": "default"}
+LEADING: dict[str, Any] = {"leader_election": True, "leader_election_namespace": "default"}
 
 
 async def test_each_role_leads_by_the_lease_that_upstream_uses() -> None:

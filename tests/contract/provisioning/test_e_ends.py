@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -261,7 +262,7 @@ async def test_a_claim_is_not_held_for_a_snapshot_that_was_taken_away_by_force()
         await hold.reached_event.wait()
         assert snapshots.CLAIM_AS_SOURCE in (await stage.claim()).metadata.finalizers
         await drop(stage)
-        stripped = {"metadata": {"finalizers": []}}
+        stripped: dict[str, Any] = {"metadata": {"finalizers": []}}
         await stage.client.patch(VolumeSnapshot, "snap", "default", merge=stripped)
         await gone(stage)
         await stage.until_claim(lambda c: snapshots.CLAIM_AS_SOURCE not in c.metadata.finalizers)

@@ -101,7 +101,7 @@ async def test_a_bound_snapshot_whose_content_is_gone_is_no_longer_ready() -> No
         await take(stage)
         snapshot = await ready(stage)
         name = snapshots.bound_name(snapshot)
-        stripped = {"metadata": {"finalizers": []}}
+        stripped: dict[str, Any] = {"metadata": {"finalizers": []}}
         await stage.client.delete(VolumeSnapshotContent, name)
         await stage.client.patch(VolumeSnapshotContent, name, merge=stripped)
         snapshot = await until_snapshot(stage, lambda s: not snapshots.is_ready(s))

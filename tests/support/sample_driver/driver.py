@@ -47,9 +47,11 @@ class SampleDriver(sdk.Driver):
 
     def find_record(self, id: str) -> dict[str, Any] | None:
         try:
-            return json.loads((self.root / f"{os.path.basename(id)}.json").read_text())
+            text = (self.root / f"{os.path.basename(id)}.json").read_text()
         except FileNotFoundError:
             return None
+        record: dict[str, Any] = json.loads(text)
+        return record
 
     def save_record(self, id: str, note: dict[str, Any]) -> None:
         """In one step, so that a killed driver finds the old note or the new one."""

@@ -35,7 +35,12 @@ async def test_what_a_cache_holds_is_decoded_by_nobody_however_much_was_written_
             await cache.wait_for(last.revision)
         loaded: list[Any] = []
         load = feed.shape.load
-        monkeypatch.setattr(feed.shape, "load", lambda *a: loaded.append(a) or load(*a))
+
+        def count_load(*args: Any) -> Any:
+            loaded.append(args)
+            return load(*args)
+
+        monkeypatch.setattr(feed.shape, "load", count_load)
         assert await w.client.get(ConfigMap, "a", "default") is cache.get("a", "default")
         assert loaded == []
         patched = await w.client.patch(ConfigMap, "a", "default", merge={"data": {"x": "2"}})
@@ -57,7 +62,12 @@ async def test_watchers_share_the_writers_object_without_decoding(
             feed = core.backend.registry.of(ConfigMap).watch_cache
             decoded: list[Any] = []
             load = feed.shape.load
-            monkeypatch.setattr(feed.shape, "load", lambda *a: decoded.append(a) or load(*a))
+
+            def count_load(*args: Any) -> Any:
+                decoded.append(args)
+                return load(*args)
+
+            monkeypatch.setattr(feed.shape, "load", count_load)
             made = await client.create(config(x="1"))
             await cache.wait_for(made.revision)
             assert cache.get("a", "default") is made

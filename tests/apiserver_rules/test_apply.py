@@ -266,7 +266,8 @@ KEYS = st.sampled_from(["f:a", "f:b", 'k:{"name":"x"}', 'v:"y"'])
 
 
 def trees(depth: int = 3) -> st.SearchStrategy[Any]:
-    inner = st.just({}) if depth == 0 else st.one_of(st.just({}), st.deferred(lambda: branches(depth - 1)))
+    empty: st.SearchStrategy[Any] = st.just({})
+    inner = empty if depth == 0 else st.one_of(empty, st.deferred(lambda: branches(depth - 1)))
     return st.dictionaries(KEYS, inner, max_size=3).map(lambda d: dict(sorted(d.items())))
 
 

@@ -12,6 +12,7 @@ from volplane.apiserver import discovery, openapi, strategies
 from volplane.apiserver.openapi import gnostic
 from volplane.apiserver.registry import Registry
 from volplane.web import Headers, Request, Response
+from volplane.web.message import header_pairs
 
 V2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 V2BETA = V2.replace("v=v2", "v=v2beta1")
@@ -30,8 +31,7 @@ def ask(path: str, method: str = "GET", **headers: str) -> Request:
 
 
 def header(answer: Response, name: str) -> str:
-    pairs = answer.headers.items() if isinstance(answer.headers, dict) else answer.headers
-    return next((value for key, value in pairs if key.lower() == name), "")
+    return next((value for key, value in header_pairs(answer.headers) if key.lower() == name), "")
 
 
 def body(answer: Response) -> Any:

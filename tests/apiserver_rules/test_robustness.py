@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -46,14 +47,15 @@ def value(dice: random.Random, field: Field, depth: int) -> Any:
         count = dice.randrange(3) if depth > 0 else 0
         items = [value(dice, field.item, depth - 1) for _ in range(count)]
         return items if field.shape == "list" else {dice.choice(TEXTS): item for item in items}
-    return {
+    made: dict[str, Callable[[], Any]] = {
         "string": lambda: dice.choice(TEXTS),
         "integer": lambda: dice.choice((-1, 0, 1, 80, 1 << 31)),
         "number": lambda: 0.5,
         "boolean": lambda: dice.random() < 0.5,
         "bytes": lambda: "YQ==",
         "any": lambda: dice.choice((1, "a", "25%")),
-    }[field.shape]()
+    }
+    return made[field.shape]()
 
 
 def document(dice: random.Random, of: type[Object], depth: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ ZONE = "us-east-1a"
 WISH = CloudVolumeRequest(zone=ZONE, shape=VolumeShape(1, "gp3"), token="claim-1")
 
 
-def settings(directory: Path, **more: float) -> CloudOptions:
+def settings(directory: Path, **more: Any) -> CloudOptions:
     nodes = tuple(
         CloudInstance(f"i-{n}", zone, str(directory / f"n{n}"))
         for n, zone in [(1, ZONE), (2, ZONE), (3, "us-east-1b")]

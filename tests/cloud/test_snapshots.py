@@ -307,8 +307,8 @@ async def test_the_next_start_tells_of_a_snapshot_that_was_promised(tmp_path: Pa
         (tmp_path / "snapshots" / "snap-0000000c.img").write_bytes(b"nobody's")
     async with cloud(tmp_path, store) as service:
         assert sorted(service.ledger.snapshots) == sorted([whole.id, "snap-0000000a"])
-        told = service.snapshots.get("snap-0000000a")
-        assert (told.state, told.why) == (SnapshotState.ERROR, "it was interrupted")
+        interrupted = service.snapshots.get("snap-0000000a")
+        assert (interrupted.state, interrupted.why) == (SnapshotState.ERROR, "it was interrupted")
         left = {f"{whole.id}.img", "snap-0000000c.img.orphaned"}  # data of which nobody knows whose it is
         assert set(os.listdir(tmp_path / "snapshots")) == left
     assert snapshots_room.TRIES > 1

@@ -60,7 +60,8 @@ def node(name: str, *, ready: bool = True, silent: float = 60.0, **parts: Any) -
         "lastTransitionTime": at(silent),
     }
     made = change(objects.node(name), status={"conditions": [condition], **status})
-    return change(made, **parts)
+    changed: Node = change(made, **parts)
+    return changed
 
 
 def in_use(name: str, *volumes: str, attached: bool = True, **more: Any) -> Node:
@@ -82,7 +83,8 @@ def pod(name: str, *claims: str, on: str = "", **parts: Any) -> Pod:
     spec = parts.pop("spec", {})
     made = objects.pod(name, *claims, on=on, **spec)
     metadata = {"uid": f"uid-{name}", "creationTimestamp": at(90), **parts.pop("metadata", {})}
-    return change(made, metadata=metadata, **parts)
+    changed: Pod = change(made, metadata=metadata, **parts)
+    return changed
 
 
 def running(name: str, *claims: str, on: str, **parts: Any) -> Pod:

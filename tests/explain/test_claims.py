@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.controllers.objects import claim, storage_class, volume
 from tests.explain.explain_objects import (
     DRIVER,
@@ -25,8 +27,8 @@ LATER = "WaitForFirstConsumer"
 SELECTED = "volume.kubernetes.io/selected-node"
 
 
-def provisioned_pair(name: str, cls: str | None = "", **more: object) -> PersistentVolumeClaim:
-    metadata = {"uid": f"uid-{name}", "creationTimestamp": at(120), **more.pop("metadata", {})}  # type: ignore[dict-item]
+def provisioned_pair(name: str, cls: str | None = "", **more: Any) -> PersistentVolumeClaim:
+    metadata = {"uid": f"uid-{name}", "creationTimestamp": at(120), **more.pop("metadata", {})}
     asked: PersistentVolumeClaim = change(claim(name, cls=cls, **more), metadata=metadata)
     return asked
 

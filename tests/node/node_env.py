@@ -207,7 +207,8 @@ class NodeEnv:
         await self._server.start()
 
     async def wait_until_registered(self) -> CSINode:
-        return await until(self._find_registered, self.timeout)
+        registered: CSINode = await until(self._find_registered, self.timeout)
+        return registered
 
     async def _find_registered(self) -> CSINode | None:
         found = await self.client.find(CSINode, NODE)
@@ -339,7 +340,8 @@ class NodeEnv:
             fit = any(c.type == "Ready" and c.status == "True" for c in found.status.conditions)
             return found if fit else None
 
-        return await until(ready, self.timeout)
+        found: Pod = await until(ready, self.timeout)
+        return found
 
     async def list_event_messages(self) -> list[str]:
         """What users have been told by the node."""
@@ -351,7 +353,8 @@ class NodeEnv:
         async def told() -> str | None:
             return next((m for m in await self.list_event_messages() if part in m), None)
 
-        return await until(told, self.timeout)
+        message: str = await until(told, self.timeout)
+        return message
 
     async def in_use(self) -> list[str]:
         return list((await self.client.get(Node, NODE)).status.volumes_in_use)
@@ -369,7 +372,11 @@ def unique_name(name: str = "data") -> str:
 @asynccontextmanager
 async def node_env(*, https: bool = False) -> AsyncIterator[NodeEnv]:
     async with AsyncExitStack() as stack:
-        api = await stack.enter_async_context(https_apiserver() if https and not is_virtual() else world())
+        api: InProcessEnv | HttpsApiServer
+        if https and not is_virtual():
+            api = await stack.enter_async_context(https_apiserver())
+        else:
+            api = await stack.enter_async_context(world())
         made = NodeEnv(api, tempfile.mkdtemp(prefix="vp-"), stack)
         stack.push_async_callback(made.close)
         yield made

@@ -32,7 +32,7 @@ def volume_of(capacity: str, mode: str = "ReadWriteOnce") -> PersistentVolume:
 
 
 GI = 1 << 30
-ANNOTATED = {"annotations": {"volume.kubernetes.io/node-expansion-not-required": "true"}}
+ANNOTATED: dict[str, Any] = {"annotations": {"volume.kubernetes.io/node-expansion-not-required": "true"}}
 
 
 @pytest.mark.parametrize(

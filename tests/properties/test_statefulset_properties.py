@@ -32,7 +32,7 @@ class StatefulSetPlane:
             set()
         )  # claims of pods that were away when the set gave them up: nobody's, they stay
 
-    def steps(self) -> list[plan.Step]:
+    def steps(self) -> list[Any]:
         view = plan.StatefulSetView(
             self.wanted,
             NOW,
@@ -67,8 +67,8 @@ class StatefulSetPlane:
                     assert made.name not in self.pods
                     self.uids += 1
                     meta = structs.replace(made.metadata, uid=f"u{self.uids}")
-                    status = PodStatus(phase="Pending")
-                    self.pods[made.name] = structs.replace(made, metadata=meta, status=status)
+                    pending = PodStatus(phase="Pending")
+                    self.pods[made.name] = structs.replace(made, metadata=meta, status=pending)
             case plan.SetOwnerRefs(claim, owners):
                 meta = structs.replace(claim.metadata, owner_references=owners)
                 self.claims[claim.name] = structs.replace(claim, metadata=meta)

@@ -293,7 +293,8 @@ async def recycled(s: Stage) -> Pod:
     await s.bound("data", to="v")
     await s.delete(PersistentVolumeClaim, "data")
     await s.gone(PersistentVolumeClaim, "data")
-    return await s.appears(Pod, "recycler-for-v")
+    recycler: Pod = await s.appears(Pod, "recycler-for-v")
+    return recycler
 
 
 async def test_a_recycled_volume_is_scrubbed_by_a_pod_and_free_again() -> None:

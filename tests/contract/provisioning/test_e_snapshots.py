@@ -85,10 +85,12 @@ async def test_names_and_secrets_go_to_the_driver_but_not_our_own_parameters() -
         await snapshot_class(
             stage,
             speed="slow",
-            **{
-                "csi.storage.k8s.io/snapshotter-secret-name": "${volumesnapshot.name}-key",
-                "csi.storage.k8s.io/snapshotter-secret-namespace": "${volumesnapshot.namespace}",
-            },
+            **dict[str, Any](
+                {
+                    "csi.storage.k8s.io/snapshotter-secret-name": "${volumesnapshot.name}-key",
+                    "csi.storage.k8s.io/snapshotter-secret-namespace": "${volumesnapshot.namespace}",
+                }
+            ),
         )
         made = Secret(metadata=ObjectMeta(name="snap-key", namespace="default"), data={"user": b"me"})
         await stage.client.create(made)
@@ -121,7 +123,7 @@ async def test_names_and_secrets_go_to_the_driver_but_not_our_own_parameters() -
 @pytest.mark.virtual
 async def test_an_unknown_parameter_of_ours_is_refused() -> None:
     async with virtual("snapshots") as stage, roles(stage):
-        await snapshot_class(stage, **{"csi.storage.k8s.io/mistake": "x"})
+        await snapshot_class(stage, **dict[str, Any]({"csi.storage.k8s.io/mistake": "x"}))
         await stage.bound()
         made = await take(stage)
         told = await stage.said("SnapshotCreationFailed", snapshots.content_name(made))

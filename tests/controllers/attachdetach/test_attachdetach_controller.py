@@ -317,8 +317,9 @@ async def test_a_live_look_keeps_a_volume_that_the_node_has_just_begun_to_use() 
             await b.attach("a")
             # The caches stand still while the node speaks and the pod goes.
             seen = controller.nodes
-            apply, held = seen._apply, []
-            seen._apply = held.append  # type: ignore[method-assign]
+            apply = seen._apply
+            held: list[Any] = []
+            seen._apply = held.append  # type: ignore[method-assign, assignment]
             await b.status("a", volumesInUse=[NAME])
             await b.kill("old")
             await b.settle(5)

@@ -13,8 +13,8 @@ from volplane.controllers.expand.plan import SetResizer, StartNodeExpansion, pla
 from volplane.rules import resizing
 from volplane.rules.steps import RecordEvent
 
-EBS = {"csi": None, "awsElasticBlockStore": {"volumeID": "vol-1"}}
-FLEX = {"csi": None, "flexVolume": {"driver": "example.com/lvm"}}
+EBS: dict[str, Any] = {"csi": None, "awsElasticBlockStore": {"volumeID": "vol-1"}}
+FLEX: dict[str, Any] = {"csi": None, "flexVolume": {"driver": "example.com/lvm"}}
 
 
 def grown_claim(request: str = "2Gi", **status: Any) -> PersistentVolumeClaim:

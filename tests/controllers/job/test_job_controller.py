@@ -79,7 +79,8 @@ async def bench(*others: type[Any]) -> AsyncIterator[Bench]:
     async with world() as around:
         await around.client.create(account())
         kubelets = Kubelets(around.role("kubelets"))
-        rooms = [room(around.role("kcm")) for room in (Jobs, *others)]
+        kinds: tuple[Any, ...] = (Jobs, *others)
+        rooms = [kind(around.role("kcm")) for kind in kinds]
         async with running(kubelets.run(), *(room.run() for room in rooms)):
             yield Bench(around, kubelets)
 

@@ -92,7 +92,7 @@ def status_of(steps: list[jobs.Step]) -> JobStatus:
     return report.status
 
 
-def run(wanted: Job, *pods: Pod) -> list[jobs.Step]:
+def run(wanted: Job, *pods: Pod) -> list[Any]:
     return list(jobs.plan(wanted, pods, NOW))
 
 

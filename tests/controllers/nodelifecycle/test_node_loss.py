@@ -98,7 +98,7 @@ async def bench(*names: str, **options: Any) -> AsyncIterator[Bench]:
         for name in names:
             await around.client.create(node(name))
             b.revive(name)
-        rooms = [
+        rooms: list[Any] = [
             NodeLifecycle(around.role("kcm"), **options),
             TaintEviction(around.role("kcm")),
             PodGarbage(around.role("kcm")),

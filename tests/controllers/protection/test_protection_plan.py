@@ -16,7 +16,7 @@ from volplane.controllers.protection.plan import (
     plan_claim,
     plan_volume,
 )
-from volplane.rules.steps import UNTIL_CHANGED, Wait
+from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait
 
 CLAIM, VOLUME = "kubernetes.io/pvc-protection", "kubernetes.io/pv-protection"
 
@@ -55,7 +55,7 @@ def pod(node: str = "n1", phase: str = "Running", ephemeral: bool = False, **met
 
 USED = Wait(UNTIL_CHANGED, "still used by pod default/p")
 
-CLAIMS: dict[str, tuple[PersistentVolumeClaim, list[Pod], list[Step]]] = {
+CLAIMS: dict[str, tuple[PersistentVolumeClaim, list[Pod], list[Step | CommonStep]]] = {
     "new": (claim(False), [], [AddFinalizer((CLAIM,))]),
     "stripped by a user": (claim(False, "mine"), [pod()], [AddFinalizer(("mine", CLAIM))]),
     "protected": (claim(False, CLAIM), [pod()], []),
@@ -68,7 +68,7 @@ CLAIMS: dict[str, tuple[PersistentVolumeClaim, list[Pod], list[Step]]] = {
 
 
 @pytest.mark.parametrize(("of", "users", "steps"), CLAIMS.values(), ids=CLAIMS.keys())
-def test_claim(of: PersistentVolumeClaim, users: list[Pod], steps: list[Step]) -> None:
+def test_claim(of: PersistentVolumeClaim, users: list[Pod], steps: list[Step | CommonStep]) -> None:
     assert list(plan_claim(of, users)) == steps
 
 
@@ -104,7 +104,7 @@ def test_claims_of_ephemeral_volumes(user: Pod, owner: str, held: bool) -> None:
     assert isinstance(step, Wait) is held
 
 
-VOLUMES: dict[str, tuple[PersistentVolume, list[Step]]] = {
+VOLUMES: dict[str, tuple[PersistentVolume, list[Step | CommonStep]]] = {
     "new": (volume(False, "Pending"), [AddFinalizer((VOLUME,))]),
     "protected": (volume(False, "Bound", VOLUME), []),
     "going, bound": (volume(True, "Bound", VOLUME), [Wait(UNTIL_CHANGED, "still bound to claim default/c")]),
@@ -114,5 +114,5 @@ VOLUMES: dict[str, tuple[PersistentVolume, list[Step]]] = {
 
 
 @pytest.mark.parametrize(("of", "steps"), VOLUMES.values(), ids=VOLUMES.keys())
-def test_volume(of: PersistentVolume, steps: list[Step]) -> None:
+def test_volume(of: PersistentVolume, steps: list[Step | CommonStep]) -> None:
     assert list(plan_volume(of)) == steps

@@ -96,7 +96,8 @@ async def bench(*others: type[Any]) -> AsyncIterator[Bench]:
     async with world() as around:
         await around.client.create(account())
         kubelets = Kubelets(around.role("kubelet"))
-        made = [kind(around.role("test")) for kind in (StatefulSets, *others)]
+        kinds: tuple[Any, ...] = (StatefulSets, *others)
+        made = [kind(around.role("test")) for kind in kinds]
         async with running(kubelets.run(), *(c.run() for c in made)):
             yield Bench(around, kubelets)
 

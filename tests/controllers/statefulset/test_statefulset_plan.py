@@ -83,7 +83,7 @@ def view(wanted: StatefulSet, *pods: Pod, **more: Any) -> sts.StatefulSetView:
     return sts.StatefulSetView(wanted, NOW, pods=pods, **more)
 
 
-def describe_steps(steps: list[sts.Step]) -> list[str]:
+def describe_steps(steps: list[Any]) -> list[str]:
     """The deeds in short."""
     said = []
     for step in steps:

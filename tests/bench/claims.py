@@ -41,7 +41,7 @@ async def _one_by_one(running: ClusterProcess, times: int, word: str) -> tuple[f
         await running.client.create(claim(name, IMMEDIATE))
         await until(claims, partial(is_bound, claims, name), f"{name} is Bound")
         samples.append((time.monotonic_ns() - start) / 1e6)
-        await asyncio.sleep(0.02)  # what is written behind the answer must not count for the next one
+        await asyncio.sleep(0.02)  # background writes must not count for the next claim
     return tuple(samples)
 
 
@@ -75,7 +75,7 @@ async def create_bound(running: ClusterProcess, count: int, word: str) -> float:
 
 
 async def delete_all(running: ClusterProcess) -> None:
-    """All claims, and with them their volumes."""
+    """Delete all claims, and wait until their volumes are gone."""
     claims, volumes = await running.watch(PersistentVolumeClaim), await running.watch(PersistentVolume)
     async with asyncio.TaskGroup() as group:
         for each in claims.all():

@@ -228,9 +228,9 @@ async def everything(real: KubeApiServer, directory: Path) -> AsyncIterator[Prog
         await host.close()
 
 
-def wait_for(what: str, programs: Programs, told: Callable[[], Any], wanted: Any) -> None:
+def wait_for(what: str, programs: Programs, reported: Callable[[], Any], wanted: Any) -> None:
     deadline = time.monotonic() + PATIENCE
-    while (found := told()) != wanted:
+    while (found := reported()) != wanted:
         programs.check()
         assert time.monotonic() < deadline, f"{what}: {found!r}, not {wanted!r}"
         time.sleep(0.2)

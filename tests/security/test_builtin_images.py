@@ -159,9 +159,9 @@ def test_a_tenant_does_not_get_a_driver_by_naming_its_image(up: Up) -> None:
             up.wait(f"{name} is tried", partial(event, up, name, "ImageNotAvailable"))
         else:
             up.wait(f"{name} is refused", partial(is_refused, up, name))
-            told = up.wait("an event has the reason", partial(event, up, name, "Failed"))
-            assert f'service account "tenant/default" may not use the built-in image "{known}"' in told
-            assert 'verb "use" on resource "builtinimages" in API group "volplane.dev"' in told
+            reported = up.wait("an event has the reason", partial(event, up, name, "Failed"))
+            assert f'service account "tenant/default" may not use the built-in image "{known}"' in reported
+            assert 'verb "use" on resource "builtinimages" in API group "volplane.dev"' in reported
         assert sockets(up, name) == [], name
     up.kubectl("delete", "pods", "--all", "-n", TENANT)
 
@@ -200,8 +200,8 @@ def test_an_account_that_may_use_the_image_runs_it_and_only_privileged_on_the_ho
     for name in ("waiting", "strong"):
         up.wait(f"{name} runs", partial(is_ready, up, name))
     up.wait("it is refused", lambda: is_refused(up, "weak"))
-    told = up.wait("an event has the reason", partial(event, up, "weak", "Failed"))
-    assert 'container "c" is not privileged' in told
+    reported = up.wait("an event has the reason", partial(event, up, "weak", "Failed"))
+    assert 'container "c" is not privileged' in reported
     assert sockets(up, "weak") == []
     up.kubectl("delete", "clusterrole/tenant-ebs", "clusterrolebinding/tenant-ebs")
     up.kubectl("delete", "pods", "--all", "-n", TENANT)

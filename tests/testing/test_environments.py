@@ -84,10 +84,10 @@ async def test_a_driver_that_keeps_the_last_pod_does_not_cost_the_report(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     world = composed(Refused, tmp_path / "a")
-    world.error, world._survivor = error, SurvivorPod(world, "claim", "pod", "told")
+    world.error, world._survivor = error, SurvivorPod(world, "claim", "pod", "checksum")
     await world.__aexit__()
-    [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    assert told.startswith("pod pod and its volume cannot be removed: ")
+    [reported] = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert reported.startswith("pod pod and its volume cannot be removed: ")
 
 
 class Holding(ClusterEnv):
@@ -111,8 +111,8 @@ def unmounted(at: float, volume: str = "v") -> CsiCall:
 
 async def test_what_was_unmounted_by_force_is_waited_for_to_its_end(tmp_path: Path) -> None:
     world = composed(Holding, tmp_path / "w")
-    [told] = await world.clean()  # and not: nor by force
-    assert "answered with OK 10 times" in told
+    [reported] = await world.clean()  # and not: nor by force
+    assert "answered with OK 10 times" in reported
     assert world.forced == 1
 
 
@@ -142,7 +142,7 @@ async def test_a_case_that_fails_takes_the_witness_with_it(tmp_path: Path) -> No
         raise AssertionError
 
     world = composed(ProcessEnv, tmp_path / "a")
-    world._survivor = one = SurvivorPod(world, "claim", "pod", "told")
+    world._survivor = one = SurvivorPod(world, "claim", "pod", "checksum")
     one._process = (1, 1)
     async with world.survivor_pod(never) as same:
         assert same is one

@@ -80,7 +80,7 @@ CAUGHT = {
         "CSI: ControllerModifyVolume Errors",
         "OK, expected INVALID_ARGUMENT",
     ),
-    "delta-misses": ("metadata/delta", "CSI: GetMetadataDelta", "is not told from"),
+    "delta-misses": ("metadata/delta", "CSI: GetMetadataDelta", "is missing from"),
     "never-starts-over": ("metadata/goes on", "CSI: GetMetadataAllocated", "from 10485760 on was asked for"),
     "nowhere-known": ("list/published nodes", "CSI: ListVolumes", "listed is []"),
     "no-condition": ("get/condition", "CSI: ControllerGetVolume", "without its condition"),
@@ -100,19 +100,19 @@ def test_every_mutant_has_its_case() -> None:
 @pytest.mark.parametrize("mutant", CAUGHT)
 async def test_a_broken_driver_is_caught(mutant: str) -> None:
     case, section, word = CAUGHT[mutant]
-    told: list[CaseResult] = []
+    reported: list[CaseResult] = []
     settings = CaseSettings(seed=SEED, timeout=5.0 if mutant == "deadlocks" else 120.0)
     run = await driver_run.run_driver_tests(
         external_driver.from_command(sample_driver.command_line(mutant)),
         runner.select_cases(ALL_CASES, f"^(identity/name|{case})$", ""),
         settings,
-        told.append,
+        reported.append,
         secrets={"key": "sesame"},
         mutable={"iops": "3000"},
         nodes=2 if mutant in TWO_NODES else 1,
     )
     identity, found = run.results
-    assert told == run.results
+    assert reported == run.results
     assert identity.verdict is CaseVerdict.PASSED
     assert (found.name, found.verdict, found.section) == (case, CaseVerdict.FAILED, section), found.reason
     assert word in found.reason

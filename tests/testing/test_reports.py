@@ -89,8 +89,8 @@ def test_calls_that_only_clean_up_are_not_taken_for_the_reason(tmp_path: Path) -
     assert "DeleteVolume" not in stream.getvalue()
     first, _, rest = page.page(run).partition("Cleanup after the case")
     assert (first.count("DeleteVolume"), rest.count("DeleteVolume")) == (0, 9)
-    told = machine.to_dict(run)["cases"][1]["calls"]
-    assert [call["cleaning"] for call in told] == [False] + [True] * 9
+    reported = machine.to_dict(run)["cases"][1]["calls"]
+    assert [call["cleaning"] for call in reported] == [False] + [True] * 9
 
 
 def test_a_terminal_shows_the_case_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,11 +137,11 @@ def test_junit_is_what_machines_read(tmp_path: Path) -> None:
 
 def test_json_has_the_calls_of_what_failed(tmp_path: Path) -> None:
     machine.write_json(made(), tmp_path / "r.json")
-    told = json.loads((tmp_path / "r.json").read_text())
-    assert (told["passed"], told["failed"], told["skipped"]) == (1, 1, 1)
-    case = told["cases"][1]
+    reported = json.loads((tmp_path / "r.json").read_text())
+    assert (reported["passed"], reported["failed"], reported["skipped"]) == (1, 1, 1)
+    case = reported["cases"][1]
     assert (case["calls"][0]["at"], case["calls"][0]["seconds"]) == (0.25, 0.25)
-    assert "calls" not in told["cases"][0]
+    assert "calls" not in reported["cases"][0]
 
 
 def test_the_page_needs_nothing_else_and_escapes_what_drivers_say() -> None:

@@ -181,7 +181,7 @@ class Plant:
         events = await self.client.list(Event, "default")
         return [e for e in events if e.reason == reason and about in ("", e.involved_object.name)]
 
-    async def told(self, reason: str, message: str, seconds: float = LONG) -> None:
+    async def expect_event(self, reason: str, message: str, seconds: float = LONG) -> None:
         async def heard() -> bool:
             return any(e.message == message for e in await self.events(reason))
 

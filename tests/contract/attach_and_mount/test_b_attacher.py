@@ -155,7 +155,7 @@ async def test_driver_unregistered_from_csinode_attach_fails_with_message_detach
         for name in ("a", "b"):
             await p.client.patch(CSINode, name, merge={"spec": {"drivers": []}})
         await p.pod("late", "late", on="b")
-        await p.told(
+        await p.expect_event(
             "FailedAttachVolume",
             f'AttachVolume.Attach failed for volume "pv-late" : CSINode b does not contain driver {NAME}',
         )
@@ -360,9 +360,9 @@ async def test_failing_with_resource_exhausted_is_told_with_its_code_where_the_g
         await p.volume()
         await p.pod("web", on="a")
 
-        async def told() -> bool:
+        async def reported() -> bool:
             found = await p.attachment("a")
             error = found.status.attach_error if found is not None else None
             return error is not None and error.error_code == 8
 
-        await until(told, LONG)
+        await until(reported, LONG)

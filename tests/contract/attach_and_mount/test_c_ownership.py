@@ -253,8 +253,8 @@ async def test_recursive_read_only_counts_for_what_is_mounted_below(wish: str | 
         (status,) = pod.status.container_statuses
         assert status.state.terminated is not None
         assert status.state.terminated.exit_code == code
-        (told,) = status.volume_mounts
-        assert told.recursive_read_only == ("Enabled" if code == 3 else "Disabled")
+        (reported,) = status.volume_mounts
+        assert reported.recursive_read_only == ("Enabled" if code == 3 else "Disabled")
 
 
 async def test_mount_options_of_a_volume_that_is_not_mounted_are_refused() -> None:

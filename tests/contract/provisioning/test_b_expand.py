@@ -20,8 +20,8 @@ async def test_a_claim_on_a_csi_volume_is_told_once_that_it_waits() -> None:
     async with played() as stage, stage.controllers(Expansion):
         await stage.bound()
         await stage.ask(size="2Gi")
-        told = await stage.said("ExternalExpanding")
-        assert told == "waiting for an external controller to expand this PVC"
+        reported = await stage.said("ExternalExpanding")
+        assert reported == "waiting for an external controller to expand this PVC"
         await rest(3600)
         assert await stage.count("ExternalExpanding") == 1
         (event,) = [e for e in await stage.client.list(Event, "default") if e.reason == "ExternalExpanding"]

@@ -43,8 +43,8 @@ async def test_the_binder_looks_at_everything_each_period() -> None:
         await s.claim(cls="")
 
         async def rounds() -> bool:
-            told = await s.events("FailedBinding")
-            return bool(told) and told[0].count >= 3
+            reported = await s.events("FailedBinding")
+            return bool(reported) and reported[0].count >= 3
 
         await until(rounds, 60)
         assert (await s.find(PersistentVolumeClaim, "data")).status.phase == "Pending"

@@ -105,9 +105,9 @@ async def test_an_uncertain_modification_is_brought_to_a_definite_answer_before_
     async with modifying() as stage:
         stage.driver.script("ControllerModifyVolume", Lose(Code.DEADLINE_EXCEEDED), hold := Hold())
         await stage.ask(attributes="b")
-        told = await stage.said("VolumeModifyFailed")
+        reported = await stage.said("VolumeModifyFailed")
         error = "rpc error: code = DeadlineExceeded desc = the reply was lost"
-        assert told == f"{error}. Still modifying to VAC b"
+        assert reported == f"{error}. Still modifying to VAC b"
         claim = await stage.claim()
         assert on_its_way("InProgress", "b")(claim)
         assert conditions(claim)["ModifyingVolume"] == 'Modifying volume to "b" is still in progress.'

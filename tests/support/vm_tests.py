@@ -54,7 +54,7 @@ class InVm(pytest.Item):
         return item
 
     def setup(self) -> None:
-        peers.require(vm.PROGRAM, "this machine lacks a capability, and ")
+        vm.require("this machine lacks a capability, and ")
 
     def runtest(self) -> None:
         outputs = self.session.stash.setdefault(OUTPUT, {})

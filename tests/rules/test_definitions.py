@@ -11,7 +11,8 @@ from volplane.api import codec
 from volplane.api.apiextensions import CustomResourceDefinition
 from volplane.api.core import PersistentVolume, Pod
 from volplane.api.policy import PodDisruptionBudget
-from volplane.rules import cron, definitions, disruption, topology, workloads
+from volplane.api.snapshot import VolumeSnapshotClass
+from volplane.rules import cron, definitions, disruption, snapshots, topology, workloads
 
 
 def definition(*, established: bool = True, served: bool = True) -> CustomResourceDefinition:
@@ -96,3 +97,14 @@ def test_a_ready_pod_without_a_transition_time_is_never_available() -> None:
 def test_an_interval_without_a_duration_is_refused(schedule: str) -> None:
     with pytest.raises(cron.InvalidSchedule, match="failed to parse duration"):
         cron.parse(schedule)
+
+
+def test_the_default_snapshot_class_of_a_driver() -> None:
+    whole = {
+        "metadata": {"name": "c", "annotations": {snapshots.IS_DEFAULT: "true"}},
+        "driver": "d",
+        "deletionPolicy": "Delete",
+    }
+    cls = codec.convert(VolumeSnapshotClass, whole)
+    assert snapshots.defaults([cls], "d") == [cls]
+    assert snapshots.defaults([cls], "other") == []

@@ -1,4 +1,4 @@
-"""What claims use of a namespace's quotas."""
+"""What claims use of a quota, and which quotas cover a claim."""
 
 from __future__ import annotations
 
@@ -8,95 +8,97 @@ import pytest
 
 from volplane.api import codec
 from volplane.api.core import PersistentVolumeClaim, ResourceQuota
+from volplane.controllers.quota.plan import SetQuotaStatus, plan
 from volplane.rules import quotas
 
 GIB = 1 << 30
+ATTRIBUTES = "VolumeAttributesClass"
 
 
-def claim(
-    size: str = "1Gi", *, cls: str | None = None, attributes: str | None = None, **status: Any
-) -> PersistentVolumeClaim:
-    spec: dict[str, Any] = {"resources": {"requests": {"storage": size}}}
-    if cls is not None:
+def claim(size: str = "1Gi", cls: str = "", allocated: str = "", **more: Any) -> PersistentVolumeClaim:
+    spec = {"resources": {"requests": {"storage": size}}, **more}
+    status = {"allocatedResources": {"storage": allocated}} if allocated else {}
+    if cls:
         spec["storageClassName"] = cls
-    if attributes is not None:
-        spec["volumeAttributesClassName"] = attributes
     return codec.convert(PersistentVolumeClaim, {"metadata": {"name": "c"}, "spec": spec, "status": status})
 
 
-def quota(hard: dict[str, str] | None = None, **spec: Any) -> ResourceQuota:
-    return codec.convert(ResourceQuota, {"metadata": {"name": "q"}, "spec": {"hard": hard or {}, **spec}})
+def quota(*hard: str, status: dict[str, Any] | None = None, **spec: Any) -> ResourceQuota:
+    amounts = dict.fromkeys(hard, "10")
+    whole = {"metadata": {"name": "q"}, "spec": {"hard": amounts, **spec}, "status": status or {}}
+    return codec.convert(ResourceQuota, whole)
 
 
-def selector(operator: str, *values: str, scope: str = "VolumeAttributesClass") -> dict[str, Any]:
-    need = {"scopeName": scope, "operator": operator, "values": list(values)}
-    return {"scopeSelector": {"matchExpressions": [need]}}
+def scoped_quota(operator: str, *values: str, scope: str = ATTRIBUTES) -> ResourceQuota:
+    expression = {"scopeName": scope, "operator": operator, "values": list(values)}
+    return quota("requests.storage", scopeSelector={"matchExpressions": [expression]})
+
+
+GOLD = claim(volumeAttributesClassName="gold")
 
 
 def test_a_claim_counts_in_all_and_for_its_class() -> None:
-    assert quotas.usage(claim("2Gi")) == {
+    assert quotas.usage(claim()) == {
         "persistentvolumeclaims": 1,
         "count/persistentvolumeclaims": 1,
-        "requests.storage": 2 * GIB,
+        "requests.storage": GIB,
     }
-    of_class = quotas.usage(claim("2Gi", cls="fast"))
-    assert of_class["fast.storageclass.storage.k8s.io/requests.storage"] == 2 * GIB
-    assert of_class["fast.storageclass.storage.k8s.io/persistentvolumeclaims"] == 1
+    of_class = quotas.usage(claim(cls="gp3"))
+    assert of_class["gp3.storageclass.storage.k8s.io/requests.storage"] == GIB
+    assert of_class["gp3.storageclass.storage.k8s.io/persistentvolumeclaims"] == 1
 
 
-def test_a_claim_that_was_shrunk_counts_with_its_allocated_size() -> None:
-    shrunk = claim("2Gi", allocatedResources={"storage": "5Gi"})
-    assert quotas.usage(shrunk)["requests.storage"] == 5 * GIB
+def test_a_shrunk_claim_counts_with_what_was_allocated() -> None:
+    assert quotas.usage(claim("1Gi", allocated="3Gi"))["requests.storage"] == 3 * GIB
 
 
-MODIFIED: dict[str, Any] = {
-    "modifyVolumeStatus": {"targetVolumeAttributesClassName": "gold", "status": "InProgress"}
+COVERS = {
+    "no scopes": (quota("requests.storage"), claim(), True),
+    "a scope of pods": (quota("requests.storage", scopes=["BestEffort"]), claim(), False),
+    "the scope, and a class": (quota("requests.storage", scopes=[ATTRIBUTES]), GOLD, True),
+    "the scope, and no class": (quota("requests.storage", scopes=[ATTRIBUTES]), claim(), False),
+    "a selector of pods": (scoped_quota("In", "high", scope="PriorityClass"), GOLD, False),
+    "in": (scoped_quota("In", "gold", "silver"), GOLD, True),
+    "in, another": (scoped_quota("In", "silver"), GOLD, False),
+    "not in": (scoped_quota("NotIn", "silver"), GOLD, True),
+    "not in, but it is": (scoped_quota("NotIn", "gold"), GOLD, False),
+    "exists": (scoped_quota("Exists"), GOLD, True),
+    "does not exist": (scoped_quota("DoesNotExist"), GOLD, False),
+    "does not exist, and has none": (scoped_quota("DoesNotExist"), claim(), True),
+    "an unknown operator": (scoped_quota("Near"), GOLD, False),
 }
 
 
-@pytest.mark.parametrize(
-    ("spec", "of", "covers"),
-    [
-        pytest.param({}, claim(), True, id="no scope"),
-        pytest.param({"scopes": ["Terminating"]}, claim(), False, id="a scope of pods"),
-        pytest.param({"scopes": ["VolumeAttributesClass"]}, claim(), False, id="scope, no class"),
-        pytest.param(
-            {"scopes": ["VolumeAttributesClass"]}, claim(attributes="gold"), True, id="scope, a class"
-        ),
-        pytest.param(selector("In", "gold"), claim(attributes="gold"), True, id="in"),
-        pytest.param(selector("In", "gold"), claim(attributes="tin"), False, id="not in the list"),
-        pytest.param(selector("In", "gold"), claim(**MODIFIED), True, id="the target of a modification"),
-        pytest.param(
-            selector("In", "gold"), claim(currentVolumeAttributesClassName="gold"), True, id="the current one"
-        ),
-        pytest.param(selector("NotIn", "gold"), claim(attributes="gold"), False, id="not in"),
-        pytest.param(selector("NotIn", "gold"), claim(), True, id="not in, no class"),
-        pytest.param(selector("Exists"), claim(attributes="tin"), True, id="exists"),
-        pytest.param(selector("DoesNotExist"), claim(attributes="tin"), False, id="does not exist"),
-        pytest.param(selector("Near"), claim(attributes="tin"), False, id="unknown operator"),
-        pytest.param(
-            selector("Exists", scope="PriorityClass"), claim(attributes="tin"), False, id="another scope"
-        ),
-    ],
-)
-def test_a_quota_covers_claims_by_its_scopes(
-    spec: dict[str, Any], of: PersistentVolumeClaim, covers: bool
-) -> None:
-    assert quotas.covers(quota(**spec), of) is covers
+@pytest.mark.parametrize(("of", "which", "covers"), COVERS.values(), ids=COVERS)
+def test_scopes(of: ResourceQuota, which: PersistentVolumeClaim, covers: bool) -> None:
+    assert quotas.covers(of, which) is covers
 
 
-def test_only_resources_of_claims_are_computed() -> None:
-    hard = {"requests.storage": "10Gi", "persistentvolumeclaims": "5", "pods": "3"}
-    assert quotas.compute_used(quota(hard), [claim("1Gi"), claim("2Gi")]) == {
+def test_a_class_that_is_being_changed_counts_with_its_target() -> None:
+    changing = codec.convert(
+        PersistentVolumeClaim,
+        {"status": {"modifyVolumeStatus": {"targetVolumeAttributesClassName": "gold", "status": "Pending"}}},
+    )
+    assert quotas.covers(scoped_quota("In", "gold"), changing)
+
+
+def test_only_what_the_quota_limits_is_counted() -> None:
+    limited = quota("requests.storage", "persistentvolumeclaims", "pods")
+    assert quotas.compute_used(limited, [claim("1Gi"), claim("2Gi", cls="gp3")]) == {
         "requests.storage": 3 * GIB,
         "persistentvolumeclaims": 2,
     }
-    assert quotas.compute_used(quota({"pods": "3"}), [claim()]) == {}
-    assert quotas.compute_used(quota(hard, scopes=["Terminating"]), [claim()])["requests.storage"] == 0
+    assert quotas.compute_used(quota("pods"), [claim()]) == {}
+    elsewhere = quota("requests.storage", scopes=["BestEffort"])
+    assert quotas.compute_used(elsewhere, [claim()]) == {"requests.storage": 0}
 
 
-def test_amounts_are_quantities() -> None:
-    assert quotas.format_amounts({"requests.storage": 3 * GIB, "persistentvolumeclaims": 2}) == {
-        "requests.storage": "3Gi",
-        "persistentvolumeclaims": "2",
-    }
+def test_the_status_is_written_when_it_differs() -> None:
+    limited = quota("requests.storage", "persistentvolumeclaims")
+    used = {"requests.storage": "1Gi", "persistentvolumeclaims": "1"}
+    (step,) = plan(limited, [claim()])
+    assert step == SetQuotaStatus(limited.spec.hard, used)
+    current = quota(
+        "requests.storage", "persistentvolumeclaims", status={"hard": dict(limited.spec.hard), "used": used}
+    )
+    assert list(plan(current, [claim()])) == []

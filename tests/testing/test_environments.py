@@ -112,7 +112,7 @@ def unmounted(at: float, volume: str = "v") -> CsiCall:
 async def test_what_was_unmounted_by_force_is_waited_for_to_its_end(tmp_path: Path) -> None:
     world = composed(Holding, tmp_path / "w")
     [reported] = await world.clean()  # and not: nor by force
-    assert "answered with OK 10 times" in reported
+    assert "returned OK 10 times" in reported
     assert world.forced == 1
 
 
@@ -155,7 +155,7 @@ async def test_a_case_that_fails_takes_the_witness_with_it(tmp_path: Path) -> No
 
 
 @pytest.mark.root
-async def test_a_directory_that_stays_because_of_a_mount_is_told(
+async def test_a_directory_that_is_not_removed_because_of_a_mount_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = tmp_path / "run"
@@ -163,7 +163,7 @@ async def test_a_directory_that_stays_because_of_a_mount_is_told(
         (place / "m").mkdir(parents=True)
         mounts.bind(str(tmp_path), str(place / "m"), readonly=False, recursive=False)
     assert place.is_dir()
-    assert f"{place} is not removed: still mounted there: {place / 'm'}" in caplog.text
+    assert f"{place} was not removed: still mounted: {place / 'm'}" in caplog.text
     mounts.unmount(str(place / "m"))
     await asyncio.to_thread(driver_run._remove_directory, place)
     assert not place.exists()

@@ -26,8 +26,8 @@ EXPLAINED = {
     "list/volumes": "not once",
     "delete/in use": "OK, expected FAILED_PRECONDITION",
     "snapshot/two of one volume": "",
-    "list/condition": "a condition has words",
-    "get/condition": "a condition has words",
+    "list/condition": "the condition has no message",
+    "get/condition": "the condition has no message",
     "stats/condition": "The volume isn't mounted",
     "capacity/largest volume": "UNKNOWN (failed to create volume",
     "provision/unknown topology": "OK, expected RESOURCE_EXHAUSTED",
@@ -43,7 +43,7 @@ EXPLAINED = {
 FORGOTTEN = (
     "ControllerPublishVolume must be called",
     "must be staged before publishing",
-    "what it was for is still mounted",
+    "the volume is still mounted",
 )
 KILLED = "cluster/driver killed"
 ALWAYS = {f"{KILLED} after ControllerPublishVolume"} | {

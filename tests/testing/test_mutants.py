@@ -20,7 +20,7 @@ CAUGHT = {
     "loses-publish-context": (
         "twice/ControllerPublishVolume",
         "CSI: ControllerPublishVolume",
-        "then with nothing",
+        "then nothing",
     ),
     "formats-twice": ("attach/moves", "CSI: NodeStageVolume", "not what was written"),
     "leaks-a-mount": ("leaks/mounts", "CSI: NodeUnstageVolume", "still mounted"),
@@ -39,12 +39,12 @@ CAUGHT = {
     "forgets-attachments": (
         "cluster/driver killed during NodeStageVolume",
         "CSI: NodeStageVolume",
-        "times in the same words",
+        "times with the same error",
     ),
     "refuses-what-is-published": (
         "cluster/node killed at NodePublishVolume",
         "CSI: NodePublishVolume",
-        "times in the same words",
+        "times with the same error",
     ),
     "keeps-the-device": (
         "cluster/driver killed after NodeUnstageVolume",
@@ -71,7 +71,7 @@ CAUGHT = {
     "group-forgets-its-name": (
         "killed after/CreateVolumeGroupSnapshot",
         "CSI: CreateVolumeGroupSnapshot",
-        "is answered with",
+        "returned",
     ),
     "modifies-once": ("twice/ControllerModifyVolume", "CSI: ControllerModifyVolume", "called again"),
     "answers-once": ("twice/questions", "CSI: RPC Interface", "ControllerGetVolume called twice"),
@@ -81,8 +81,8 @@ CAUGHT = {
         "OK, expected INVALID_ARGUMENT",
     ),
     "delta-misses": ("metadata/delta", "CSI: GetMetadataDelta", "is missing from"),
-    "never-starts-over": ("metadata/goes on", "CSI: GetMetadataAllocated", "from 10485760 on was asked for"),
-    "nowhere-known": ("list/published nodes", "CSI: ListVolumes", "listed is []"),
+    "never-starts-over": ("metadata/goes on", "CSI: GetMetadataAllocated", "starting_offset is 10485760"),
+    "nowhere-known": ("list/published nodes", "CSI: ListVolumes", "listed with []"),
     "no-condition": ("get/condition", "CSI: ControllerGetVolume", "without its condition"),
     "one-snapshot-page": ("snapshot/pages", "CSI: ListSnapshots", "with 1 a page"),
     "any-size": ("capacity/largest volume", "CSI: GetCapacity", "OK, expected OUT_OF_RANGE"),

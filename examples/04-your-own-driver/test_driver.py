@@ -10,7 +10,7 @@ def test_a_volume_keeps_its_data_when_its_pod_moves(claim, pod):
 
 
 def test_a_retried_create_makes_one_volume(volplane_cluster, claim):
-    lost = volplane_cluster.cut("CreateVolume", after=True)  # the driver made the volume, and its answer is lost
+    lost = volplane_cluster.cut("CreateVolume", after=True)  # the driver's answer is lost
     claim().wait_until_bound()
     assert lost.wait_for_call().code == "UNAVAILABLE"
     asked = volplane_cluster.calls_to("CreateVolume")

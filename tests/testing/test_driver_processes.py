@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from volplane.cluster.external_driver import Command
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.host import Host
 from volplane.testing import driver_process
 from volplane.testing.driver_process import DriverProcess, DriverStartError
@@ -21,7 +22,7 @@ async def test_the_error_of_a_driver_that_does_not_listen_has_a_hint(
     monkeypatch.setattr(driver_process, "START", 0.3)
     host = Host()
     command = Command(("/bin/sh", "-c", "echo waiting; sleep 1000", word), {}, "/")
-    one = DriverProcess("node-1", command, tmp_path, host, mode="all")
+    one = DriverProcess("node-1", command, tmp_path, host, mode="all", interceptor=CallInterceptor())
     try:
         with pytest.raises(
             DriverStartError, match=r"nothing listens at \S+/csi\.sock after 0\.3 s.*: waiting"

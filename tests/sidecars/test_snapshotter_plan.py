@@ -70,7 +70,9 @@ def content(
         },
         "status": status,
     }
-    return codec.convert(VolumeGroupSnapshotContent if grouped else VolumeSnapshotContent, made)
+    if grouped:
+        return codec.convert(VolumeGroupSnapshotContent, made)
+    return codec.convert(VolumeSnapshotContent, made)
 
 
 def snapshot_class(kind: SnapshotKind, **parameters: str) -> Any:
@@ -108,7 +110,7 @@ def test_names_are_sent_with_the_call_if_asked_for(kind: SnapshotKind) -> None:
 
 @KINDS
 def test_the_secret_is_the_one_that_the_content_was_created_with(kind: SnapshotKind) -> None:
-    notes = {kind.secret_name: "s", kind.secret_namespace: "ns"}
+    notes: dict[str, Any] = {kind.secret_name: "s", kind.secret_namespace: "ns"}
     (step,) = run(content(kind, **notes), snapshot_class(kind))
     assert isinstance(step, TakeSnapshot)
     assert step.secret == SECRET

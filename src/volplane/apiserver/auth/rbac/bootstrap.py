@@ -17,7 +17,6 @@ from msgspec import structs
 from volplane.api.meta import Resource
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, Role, RoleBinding
 from volplane.apiserver.auth.rbac import policy
-from volplane.apiserver.auth.rbac.policy.words import AUTOUPDATE
 from volplane.apiserver.auth.rbac.rules import missing_rules
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.verbs.create import commit_write
@@ -59,7 +58,7 @@ async def _create(backend: Backend, key: str, wanted: Resource, now: str) -> Non
 
 def add_missing(held: Any, wanted: Any) -> Any | None:
     """What is there with all that should be there, or None when nothing is missing."""
-    if held.metadata.annotations.get(AUTOUPDATE) == "false":
+    if held.metadata.annotations.get(policy.AUTOUPDATE) == "false":
         return None
     match wanted:
         case ClusterRole() if wanted.aggregation_rule is not None:

@@ -22,7 +22,7 @@ from volplane.api.core import PersistentVolumeClaim, Pod, ServiceAccount
 from volplane.api.errors import BadRequest, UnsupportedMediaType
 from volplane.api.meta import DeleteOptions
 from volplane.api.object import schema
-from volplane.api.protobuf import list_message_fields, message_name
+from volplane.api.published_schema import list_message_fields, message_name
 from volplane.apiserver import decode
 from volplane.apiserver.decode import protobuf
 

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from volplane.api import quantity
-from volplane.api.meta import Resource
+from volplane.api.meta import ManagedFieldsEntry, Resource
 from volplane.api.object import Field, Object, schema
-from volplane.apiserver.decode.int_widths import width
+from volplane.api.published_schema import integer_width
 
 Walker = Callable[[Any], list[str] | None]  # findings, relative; None when there are none
 Fix = Callable[[Any, Any, Any], list[str] | None]  # (container, key, value): the same, may replace the value
@@ -65,7 +65,7 @@ def walker(of: type[Object]) -> Walker:
 
     # Filled after `walk` exists: types may contain themselves.
     for name, field in schema(of).items():
-        table[name] = _fix(field, of.__name__)
+        table[name] = _fix(field, of)
     return walk
 
 
@@ -73,9 +73,9 @@ def _below(key: str, found: list[str]) -> list[str]:
     return [f"{key}{step}" if step.startswith("[") else f"{key}.{step}" for step in found]
 
 
-def _fix(field: Field, owner: str) -> Fix | None:
+def _fix(field: Field, owner: type[Object]) -> Fix | None:
     """What to do with a value of this field; None: nothing."""
-    if owner == "ManagedFieldsEntry" and field.name == "fieldsV1":
+    if owner is ManagedFieldsEntry and field.name == "fieldsV1":
         return _raw
     if field.format in _FORMATS:
         return _FORMATS[field.format]
@@ -103,7 +103,7 @@ def _object(of: type[Object]) -> Fix:
     return fix
 
 
-def _list(field: Field, owner: str) -> Fix | None:
+def _list(field: Field, owner: type[Object]) -> Fix | None:
     assert field.item is not None
     inner = _fix(_with_name(field.item, field.name), owner)
     zero = _zero(field.item)
@@ -124,7 +124,7 @@ def _list(field: Field, owner: str) -> Fix | None:
     return fix
 
 
-def _map(field: Field, owner: str) -> Fix | None:
+def _map(field: Field, owner: type[Object]) -> Fix | None:
     assert field.item is not None
     inner = _fix(_with_name(field.item, field.name), owner)
     zero = _zero(field.item)
@@ -183,15 +183,14 @@ _ZEROS: dict[str, Callable[[], Any]] = {
 }
 
 
-def _integer(owner: str, name: str) -> Fix:
-    kind = width(owner, name)
+def _integer(owner: type[Object], name: str) -> Fix:
+    kind = integer_width(owner, name)
     limit = _LIMITS[kind]
 
     def fix(container: Any, key: Any, value: Any) -> None:
         if type(value) is int and not -limit <= value < limit:
-            raise TypeMismatch(
-                f"json: cannot unmarshal number {value} into Go struct field {owner}.{name} of type {kind}"
-            )
+            where = f"Go struct field {owner.__name__}.{name} of type {kind}"
+            raise TypeMismatch(f"json: cannot unmarshal number {value} into {where}")
 
     return fix
 

@@ -14,9 +14,8 @@ from volplane.api import kinds
 from volplane.api.kinds import Kind
 from volplane.api.meta import DeleteOptions, ListMeta, ObjectMeta, Resource, Status
 from volplane.api.object import Field, Object, schema
-from volplane.apiserver.decode.int_widths import width
+from volplane.api.published_schema import integer_width, required_fields
 from volplane.apiserver.openapi import descriptions
-from volplane.apiserver.openapi.required import LESS, MORE
 
 META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 PATCH = f"{META}.Patch"
@@ -128,7 +127,7 @@ def definition(of: type[Object]) -> dict[str, Any]:
     if text := descriptions.of_type(_type_key(of)):
         made["description"] = text
     top = issubclass(of, Resource) or of in _WITH_TYPE_META
-    properties = {name: _property(field, of.__name__) for name, field in schema(of).items()}
+    properties = {name: _property(field, of) for name, field in schema(of).items()}
     together = sorted({**(_TYPE_META if top else {}), **properties}.items())
     made["properties"] = {name: _add_description(_type_key(of), name, body) for name, body in together}
     if needed := required_fields(of):
@@ -153,13 +152,7 @@ def _add_description(row: str, name: str, body: dict[str, Any]) -> dict[str, Any
     return {"description": text, **body} if text else body
 
 
-def required_fields(of: type[Object]) -> list[str]:
-    key = _type_key(of)
-    always = {name for name, field in schema(of).items() if field.always_written}
-    return sorted((always | set(MORE.get(key, ()))) - set(LESS.get(key, ())))
-
-
-def _property(field: Field, owner: str) -> dict[str, Any]:
+def _property(field: Field, owner: type[Object]) -> dict[str, Any]:
     made = _shape(field, owner, field.name)
     if field.shape == "list":
         # Lists merge in one way for strategic merge patch and in another for apply; both are told.
@@ -182,13 +175,13 @@ def _strategy(field: Field) -> str:
     return ",".join(word for word, holds in words if holds)
 
 
-def _shape(field: Field, owner: str, name: str) -> dict[str, Any]:
+def _shape(field: Field, owner: type[Object], name: str) -> dict[str, Any]:
     if field.format in _FORMATS:
         return {"$ref": _FORMATS[field.format]}
     if field.type is not None:
         return {"$ref": name_of(field.type)}
     if field.shape == "integer":
-        return {"type": "integer", "format": width(owner, name)}
+        return {"type": "integer", "format": integer_width(owner, name)}
     if field.item is not None:
         inner = _shape(field.item, owner, name)
         if field.shape == "list":

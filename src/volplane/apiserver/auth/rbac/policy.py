@@ -31,7 +31,9 @@ _SUBJECT_KINDS = {"user": "User", "group": "Group", "account": "ServiceAccount"}
 @cache
 def _policy() -> Mapping[str, Any]:
     text = Path(__file__).with_name("policy.yaml").read_bytes()
-    policy: Mapping[str, Any] = yaml.load(text, Loader=yaml.CBaseLoader)  # everything is text: no types to resolve
+    policy: Mapping[str, Any] = yaml.load(
+        text, Loader=yaml.CBaseLoader
+    )  # everything is text: no types to resolve
     return policy
 
 
@@ -91,7 +93,9 @@ def _cluster_role(name: str, given: Any) -> ClusterRole:
         aggregation = AggregationRule(cluster_role_selectors=(selector,))
     labels = _aggregate_to(given["aggregateTo"]) if "aggregateTo" in given else {}
     return ClusterRole(
-        metadata=_metadata(name, labels), rules=parse_rules(given.get("rules", ())), aggregation_rule=aggregation
+        metadata=_metadata(name, labels),
+        rules=parse_rules(given.get("rules", ())),
+        aggregation_rule=aggregation,
     )
 
 

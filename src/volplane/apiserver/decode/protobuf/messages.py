@@ -15,7 +15,7 @@ from typing import Any
 
 from volplane.api.apiextensions import JSONSchemaProps
 from volplane.api.object import Field, Object, schema
-from volplane.api.protobuf import ProtobufField, list_message_fields, message_name
+from volplane.api.published_schema import PublishedField, list_message_fields, message_name
 from volplane.apiserver.decode.protobuf import values
 from volplane.apiserver.decode.protobuf.values import Reader
 from volplane.apiserver.decode.protobuf.wire import (
@@ -76,7 +76,7 @@ def _fill(row: str, of: type[Object]) -> Fill:
     return fill
 
 
-def _acts(field: ProtobufField, of: type[Object]) -> dict[int, Act]:
+def _acts(field: PublishedField, of: type[Object]) -> dict[int, Act]:
     """What to do with a field, by the kind of its wire form."""
     if field.inlined_message:
         return {LENGTH: _inlined_message(field.inlined_message, of)}

@@ -23,7 +23,6 @@ from volplane.apiserver import decode
 from volplane.apiserver.apply import document, fields, lastapplied, managed, merging, types
 from volplane.apiserver.apply.fields import InvalidFieldSet
 from volplane.apiserver.apply.ownership import Ownership, ownership_of
-from volplane.apiserver.facts import facts_of
 
 SAMPLES = json.loads(Path(__file__).with_name("apply.samples.json").read_text())
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -31,8 +30,7 @@ STAMP = "2026-01-02T03:04:05Z"
 
 
 def ownership(kind: Kind, schema: Any = None) -> Ownership:
-    facts = facts_of(kind)
-    return ownership_of(kind, status=facts.status, status_metadata=facts.status_metadata, schema=schema)
+    return ownership_of(kind, status=kind.has_status, status_metadata=kind.status_metadata, schema=schema)
 
 
 class FieldManagerRun:

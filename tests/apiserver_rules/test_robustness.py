@@ -112,7 +112,7 @@ async def _judge(kind: kinds.Kind, dice: random.Random) -> None:
         assert codec.decode(kind.type, codec.encode(obj)) == obj
         other = dice.choice(held)
         rules.validate_update(call(kind), other, rules.prepare_update(call(kind), other, obj))
-        if rules.facts.status:
+        if rules.kind.has_status:
             rules.validate_status(call(kind), other, rules.prepare_status(call(kind), other, obj))
     assert held
     msgspec.json.encode(tables.render(kind, held, "Object"))

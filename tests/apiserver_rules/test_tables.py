@@ -466,6 +466,6 @@ def test_the_frame_of_a_table() -> None:
 
 
 def test_custom_resources_show_their_name_and_date() -> None:
-    kind = msgspec.structs.replace(kind_of("configmaps"), type=None, group="example.com")
+    kind = kinds.Kind(None, "example.com", "v1", "Widget", "widgets")
     [row] = tables.render(kind, [{"metadata": META}])["rows"]
     assert row["cells"] == ["x", "2026-01-02T03:00:45Z"]

@@ -84,7 +84,7 @@ async def on_get(backend: Backend, entry: ServedResource, call: ApiCall, request
 
 async def on_list(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
     wanted = _negotiate_format(entry, request, lists=True)
-    asked = query_options.list_options_of(request.query, entry.facts)
+    asked = query_options.list_options_of(request.query, entry.kind)
     found = await list_records(backend, entry, call, asked)
     return await responses.list_response(entry, found, wanted, query_options.include_object(request.query))
 
@@ -94,7 +94,7 @@ async def on_delete(backend: Backend, entry: ServedResource, call: ApiCall, requ
     how = query_options.delete_options_of(request)
     dry = call.dry_run or bool(how.dry_run)
     outcome = await delete(backend, entry, structs.replace(call, dry_run=dry), how)
-    if outcome.gone and not entry.facts.answers_deleted:
+    if outcome.gone and not entry.kind.returns_deleted:
         meta = entry.access.metadata(outcome.obj)
         details = {"name": meta.name, "group": entry.kind.group, "kind": entry.kind.plural, "uid": meta.uid}
         return responses.success_response(200, {k: v for k, v in details.items() if v})
@@ -110,7 +110,7 @@ async def on_delete_collection(
     wanted = _negotiate_format(entry, request, lists=True)
     how = query_options.delete_options_of(request)
     call = structs.replace(call, dry_run=call.dry_run or bool(how.dry_run))
-    asked = query_options.list_options_of(request.query, entry.facts)
+    asked = query_options.list_options_of(request.query, entry.kind)
     return await responses.list_response(
         entry, await delete_collection(backend, entry, call, asked, how), wanted
     )
@@ -118,7 +118,7 @@ async def on_delete_collection(
 
 async def on_watch(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
     wanted = _negotiate_format(entry, request)
-    asked = query_options.watch_options_of(request.query, entry.facts)
+    asked = query_options.watch_options_of(request.query, entry.kind)
     lines = responses.WatchLines(entry, wanted, query_options.include_object(request.query))
     pushed = _PushWriter(lines, asked.selection)
     stream = _stream(backend, entry, call, asked, pushed)

@@ -73,7 +73,7 @@ def validate(strategy: AnyStrategy, meta: ObjectMeta) -> list[Cause]:
         *_labels(meta),
         *_annotations(meta),
         *_owners(meta.owner_references),
-        *_finalizers(meta.finalizers, qualified=strategy.facts.qualified_finalizers),
+        *_finalizers(meta.finalizers, qualified=strategy.kind.qualified_finalizers),
     ]
 
 
@@ -100,7 +100,7 @@ def validate_change(strategy: AnyStrategy, old: ObjectMeta, new: ObjectMeta) -> 
     if new.owner_references != old.owner_references:
         causes += _owners(new.owner_references)
     if new.finalizers != old.finalizers:
-        causes += _finalizers(new.finalizers, qualified=strategy.facts.qualified_finalizers)
+        causes += _finalizers(new.finalizers, qualified=strategy.kind.qualified_finalizers)
         causes += _late_finalizers(old, new)
     return causes
 

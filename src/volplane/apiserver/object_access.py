@@ -7,7 +7,8 @@ without either.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ from msgspec import structs
 from volplane.api import codec
 from volplane.api.kinds import Kind
 from volplane.api.meta import ObjectMeta, Resource
+from volplane.api.object import Object, schema
 
 O = TypeVar("O")  # noqa: E741
 Plain = dict[str, Any]
@@ -147,6 +149,29 @@ class DictAccess:
         left_out = {"apiVersion", "kind", *except_for}
         names = (old.keys() | new.keys()) - left_out
         return any(old.get(name) != new.get(name) for name in names)
+
+
+def path_reader(type: type[Object] | None, path: str) -> Callable[[Any], Any]:
+    """Reads the value at a path of wire names (`spec.selector`), None if a part of it is absent; "" is the
+    object."""
+    steps = path.split(".") if path else []
+    if type is None:
+        return lambda obj: reduce(_member, steps, obj)
+    attributes = []
+    for step in steps:
+        assert type is not None
+        field = schema(type)[step]
+        attributes.append(field.attribute)
+        type = field.type
+    return lambda obj: reduce(_attribute, attributes, obj)
+
+
+def _member(obj: Any, name: str) -> Any:
+    return obj.get(name) if isinstance(obj, dict) else None
+
+
+def _attribute(obj: Any, name: str) -> Any:
+    return None if obj is None else getattr(obj, name)
 
 
 def access_for(kind: Kind) -> Any:

@@ -30,10 +30,9 @@ class ServedResource:
     def __init__(self, kind: Kind, strategy: AnyStrategy) -> None:
         self.kind = kind
         self.strategy = strategy
-        self.facts = strategy.facts
         self.access: ObjectAccess[Any] = strategy.access
         self.resource = kind.resource
-        self.prefix = f"/registry/{strategy.storage_resource or kind.resource}/"
+        self.prefix = f"/registry/{kind.stored_as or kind.resource}/"
         self.selector_reader = strategy.selector_reader()
         self.watch_cache = WatchCache(self.access, self.selector_reader)
         self.list_prefix = (
@@ -46,11 +45,10 @@ class ServedResource:
     @cached_property
     def ownership(self) -> Ownership:
         """How fields of this kind are owned; worked out when the first object is tracked."""
-        facts = self.facts
         return ownership_of(
             self.kind,
-            status=facts.status,
-            status_metadata=facts.status_metadata,
+            status=self.kind.has_status,
+            status_metadata=self.kind.status_metadata,
             schema=self.strategy.schema,
         )
 

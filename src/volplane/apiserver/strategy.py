@@ -19,14 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 
 from volplane.api.autoscaling import Scale
-from volplane.api.errors import Cause
+from volplane.api.errors import Cause, invalid
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
-from volplane.apiserver.facts import Facts, facts_of
-from volplane.apiserver.object_access import ObjectAccess, access_for
+from volplane.apiserver.object_access import ObjectAccess, access_for, path_reader
 from volplane.apiserver.selectors import SelectorReader
 
 if TYPE_CHECKING:
@@ -93,24 +92,21 @@ class ScaleAccess(Protocol):
 class Strategy(Generic[O]):
     """The behaviour of a kind without rules of its own."""
 
-    storage_resource = (
-        ""  # the resource among whose objects these lie, if they are another's under other names
-    )
-
     # Of a custom kind:
     schema: Mapping[str, Any] | None = None  # its structural schema
     printer: TablePrinter | None = None  # what it shows of itself in tables
     scaling: ScaleAccess | None = None  # where its replicas stand
-    warnings: tuple[str, ...] = ()  # what every answer about it carries
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
-        self.facts: Facts = facts_of(kind)  # what section C of the contract says in tables: see facts.py
+        self.warnings: tuple[str, ...] = (kind.warning,) if kind.warning else ()  # in every response
         self.access: ObjectAccess[O] = access_for(kind)
+        self._has_status = kind.has_status
+        self._immutable = [(path, path_reader(kind.type, path)) for path in kind.immutable]
 
     def selector_reader(self) -> SelectorReader:
         """How selectors read stored objects of the kind."""
-        return SelectorReader(self.facts.fields)
+        return SelectorReader(self.kind.selectable)
 
     # Defaults
 
@@ -134,27 +130,35 @@ class Strategy(Generic[O]):
 
     def prepare_create(self, call: ApiCall, obj: O) -> O:
         """The initial status is the server's to write; a kind that starts in a phase sets it here."""
-        return self.access.without_status(obj) if self.facts.status else obj
+        return self.access.without_status(obj) if self._has_status else obj
 
     def prepare_update(self, call: ApiCall, old: O, new: O) -> O:
         """The main endpoint does not write status."""
-        return self.access.with_status_of(new, old) if self.facts.status else new
+        return self.access.with_status_of(new, old) if self._has_status else new
 
     def prepare_status(self, call: ApiCall, old: O, new: O) -> O:
-        """/status writes status, and metadata unless `facts.status_metadata` is off."""
-        return self.access.only_status_of(new, old, metadata=self.facts.status_metadata)
+        """/status writes status, and metadata unless `kind.status_metadata` is off."""
+        return self.access.only_status_of(new, old, metadata=self.kind.status_metadata)
 
     # Validation
 
     def validate_name(self, name: str, *, prefix: bool = False) -> list[str]:
         """What is wrong with this name, in the API's words; `prefix` for generateName."""
-        return self.facts.check_name(name, prefix)
+        return self.kind.check_name(name, prefix)
 
     def validate_create(self, call: ApiCall, obj: O) -> list[Cause]:
         return []
 
     def validate_update(self, call: ApiCall, old: O, new: O) -> list[Cause]:
-        return []
+        """What holds for a new object holds for a changed one, and the kind's immutable fields stay."""
+        return self.validate_create(call, new) + self.validate_immutable(old, new)
+
+    def validate_immutable(self, old: O, new: O) -> list[Cause]:
+        return [
+            invalid(path, to_builtins(read(new)), "field is immutable")
+            for path, read in self._immutable
+            if read(new) != read(old)
+        ]
 
     def validate_status(self, call: ApiCall, old: O, new: O) -> list[Cause]:
         return []
@@ -169,7 +173,7 @@ class Strategy(Generic[O]):
 
     def grace(self, call: ApiCall, obj: O, requested: int | None) -> int:
         """Seconds the object stays after DELETE (0: gone at once, or as soon as its finalizers are)."""
-        return self.facts.grace(obj, requested) if self.facts.grace else 0
+        return 0
 
     def mark_deleted(self, call: ApiCall, obj: O) -> O:
         """The object as stored when deletion begins but cannot end yet (a namespace becomes Terminating)."""

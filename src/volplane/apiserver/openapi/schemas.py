@@ -15,7 +15,7 @@ from volplane.api.kinds import Kind
 from volplane.api.meta import DeleteOptions, ListMeta, ObjectMeta, Resource, Status
 from volplane.api.object import Field, Object, schema
 from volplane.api.published_schema import integer_width, required_fields
-from volplane.apiserver.openapi import descriptions
+from volplane.apiserver.openapi.descriptions import describe_field, describe_type
 
 META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 PATCH = f"{META}.Patch"
@@ -124,7 +124,7 @@ _WITH_TYPE_META = (DeleteOptions, Status)
 @cache
 def definition(of: type[Object]) -> dict[str, Any]:
     made: dict[str, Any] = {"type": "object"}
-    if text := descriptions.of_type(_type_key(of)):
+    if text := describe_type(_type_key(of)):
         made["description"] = text
     top = issubclass(of, Resource) or of in _WITH_TYPE_META
     properties = {name: _property(field, of) for name, field in schema(of).items()}
@@ -148,7 +148,7 @@ def _type_key(of: type[Object]) -> str:
 
 
 def _add_description(row: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
-    text = descriptions.of_field(row, name)
+    text = describe_field(row, name)
     return {"description": text, **body} if text else body
 
 

@@ -68,8 +68,6 @@ def to_core_event(event: events.Event) -> core.Event:
 
 
 class EventsK8sIoStrategy(Strategy[events.Event]):
-    storage_resource = "events"
-
     def __init__(self, kind: Kind) -> None:
         super().__init__(kind)
         self.access = EventsAccess(kind)

@@ -69,8 +69,6 @@ class ResourceQuotaStrategy(Strategy[ResourceQuota]):
 
 
 class EndpointsStrategy(Strategy[Endpoints]):
-    warnings = ("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",)
-
     def defaults(self, obj: Endpoints) -> Endpoints:
         return replace_fields(obj, subsets=map_items(obj.subsets, _subset))
 

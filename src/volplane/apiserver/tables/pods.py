@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from msgspec import Struct
 
-from volplane.api.core import ContainerStateTerminated, ContainerStatus, Pod
-from volplane.apiserver.tables.columns import NONE, TablePrinter, age, age_of, columns
+from volplane.api.core import ContainerStateTerminated, ContainerStatus, Pod, PodIP
+from volplane.apiserver.tables.cells import NONE, age
 
 COMPLETED: Mapping[str, str] = {
     "Succeeded": "The pod has completed successfully.",
@@ -33,23 +32,14 @@ class _PodSummary(Struct):
             self.last_restart = ended.finished_at or ""
 
 
-def _cells(pod: Pod, now: datetime) -> list[Any]:
+def pod_summary(pod: Pod, now: datetime) -> list[str]:
+    """READY, STATUS and RESTARTS."""
     total = _summarize(pod)
     count = len(pod.spec.containers) + len(_sidecars(pod))
     restarts = str(total.restarts)
     if total.restarts and total.last_restart:
         restarts += f" ({age(total.last_restart, now)} ago)"
-    return [
-        pod.name,
-        f"{total.ready}/{count}",
-        total.reason,
-        restarts,
-        age_of(pod, now),
-        next((ip.ip for ip in pod.status.pod_ips), "") or NONE,
-        pod.spec.node_name or NONE,
-        pod.status.nominated_node_name or NONE,
-        _gates(pod),
-    ]
+    return [f"{total.ready}/{count}", total.reason, restarts]
 
 
 def _summarize(pod: Pod) -> _PodSummary:
@@ -131,34 +121,19 @@ def _has_condition(pod: Pod, condition: str) -> bool:
     return any(c.type == condition and c.status == "True" for c in pod.status.conditions)
 
 
-def _gates(pod: Pod) -> str:
+def first_ip(ips: Sequence[PodIP]) -> str:
+    return next((ip.ip for ip in ips), "") or NONE
+
+
+def readiness_gates(pod: Pod) -> str:
     gates = pod.spec.readiness_gates
     if not gates:
         return NONE
     return f"{sum(_has_condition(pod, gate.condition_type) for gate in gates)}/{len(gates)}"
 
 
-def _conditions(pod: Pod) -> list[dict[str, str]]:
+def pod_conditions(pod: Pod) -> list[dict[str, str]]:
     phase = pod.status.phase
     if phase not in COMPLETED:
         return []
     return [{"type": "Completed", "status": "True", "reason": phase, "message": COMPLETED[phase]}]
-
-
-PRINTERS: Mapping[str, TablePrinter] = {
-    "pods": TablePrinter(
-        columns(
-            "Name",
-            "Ready",
-            "Status",
-            "Restarts",
-            "Age",
-            "IP*",
-            "Node*",
-            "Nominated Node*",
-            "Readiness Gates*",
-        ),
-        _cells,
-        _conditions,
-    )
-}

@@ -93,7 +93,7 @@ async def require_namespace(backend: Backend, entry: ServedResource, call: ApiCa
 async def _store(backend: Backend, entry: ServedResource, call: ApiCall, obj: Any) -> WriteResult:
     shape = entry.access
     meta = metadata.initial_metadata(
-        call, shape.metadata(obj), generation=1 if entry.facts.generation == "counted" else 0
+        call, shape.metadata(obj), generation=1 if entry.kind.generation == "counted" else 0
     )
     tries = ATTEMPTS if meta.generate_name and not meta.name else 1
     name = meta.name

@@ -63,7 +63,7 @@ async def update(backend: Backend, entry: ServedResource, call: ApiCall, obj: An
     try:
         return await modify(backend, entry, call, replace)
     except NotFound:
-        if not entry.facts.create_on_update or call.subresource:
+        if not entry.kind.create_on_update or call.subresource:
             raise
         if meta.uid:
             why = f"Precondition failed: UID in precondition: {meta.uid}, UID in object meta: "
@@ -145,7 +145,7 @@ def check_version(
 ) -> None:
     """Optimistic locking, and the identity of the object."""
     if wants.resource_version in ("", "0"):
-        if not entry.facts.unconditional_update:
+        if not entry.kind.unconditional_update:
             told = invalid("metadata.resourceVersion", 0, "must be specified for an update")
             # By its plural: of all refusals of this sort, only this one is made by the store.
             raise Invalid.of(entry.kind.plural, name, [told], group=entry.kind.group)
@@ -164,7 +164,7 @@ def part_of(entry: ServedResource, call: ApiCall) -> UpdatePart:
 
 
 def _count_generation(entry: ServedResource, old: Any, new: Any) -> Any:
-    if not entry.facts.generation or not entry.strategy.spec_changed(old, new):
+    if not entry.kind.generation or not entry.strategy.spec_changed(old, new):
         return new
     meta = entry.access.metadata(new)
     return entry.access.with_metadata(new, structs.replace(meta, generation=meta.generation + 1))

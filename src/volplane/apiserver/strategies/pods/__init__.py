@@ -81,6 +81,15 @@ class PodStrategy(Strategy[Pod]):
     def validate_status(self, call: ApiCall, old: Pod, new: Pod) -> list[Cause]:
         return update.validate_status(old, new)
 
+    def grace(self, call: ApiCall, obj: Pod, requested: int | None) -> int:
+        """A pod that never ran or no longer runs has nothing to stop."""
+        if not obj.spec.node_name or obj.status.phase in ("Succeeded", "Failed"):
+            return 0
+        seconds = obj.spec.termination_grace_period_seconds if requested is None else requested
+        if seconds is None:
+            return defaults.GRACE_SECONDS
+        return seconds if seconds >= 0 else 1
+
 
 def _validate_spec(pod: Pod) -> list[Cause]:
     return spec.pod_spec("spec", pod.spec, pod=pod.metadata.name)

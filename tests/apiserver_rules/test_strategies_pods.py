@@ -15,8 +15,8 @@ from volplane.api.errors import Forbidden
 from volplane.api.meta import Resource
 from volplane.api.scheduling import PriorityClass
 from volplane.apiserver import strategies
+from volplane.apiserver.defaults import pull_policy
 from volplane.apiserver.strategies.pods import qos_class
-from volplane.apiserver.strategies.pods.defaults import pull_policy
 from volplane.apiserver.strategy import ApiCall, RequestUser
 
 KIND = kinds.of(Pod)

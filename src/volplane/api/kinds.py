@@ -302,7 +302,6 @@ _CORE = (
         core.Endpoints,
         "endpoints",
         "ep",
-        strategy="strategies.limits_and_quotas.EndpointsStrategy",
         create_on_update=True,
         warning="v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
         columns="""

@@ -7,8 +7,9 @@ without either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -152,26 +153,33 @@ class DictAccess:
 
 
 def path_reader(type: type[Object] | None, path: str) -> Callable[[Any], Any]:
-    """Reads the value at a path of wire names (`spec.selector`), None if a part of it is absent; "" is the
-    object."""
-    steps = path.split(".") if path else []
+    """Read the value at a path of wire names (`spec.selector`), None if a part is absent; "" is the object."""
+    if not path:
+        return lambda obj: obj
     if type is None:
+        steps = path.split(".")
         return lambda obj: reduce(_member, steps, obj)
-    attributes = []
+    get = attrgetter(".".join(_attributes(type, path.split("."))))
+
+    def read(obj: Any) -> Any:
+        try:
+            return get(obj)
+        except AttributeError:
+            return None
+
+    return read
+
+
+def _attributes(type: type[Object] | None, steps: list[str]) -> Iterator[str]:
     for step in steps:
         assert type is not None
         field = schema(type)[step]
-        attributes.append(field.attribute)
+        yield field.attribute
         type = field.type
-    return lambda obj: reduce(_attribute, attributes, obj)
 
 
 def _member(obj: Any, name: str) -> Any:
     return obj.get(name) if isinstance(obj, dict) else None
-
-
-def _attribute(obj: Any, name: str) -> Any:
-    return None if obj is None else getattr(obj, name)
 
 
 def access_for(kind: Kind) -> Any:

@@ -25,6 +25,7 @@ from volplane.api.autoscaling import Scale
 from volplane.api.errors import Cause, invalid
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
+from volplane.apiserver.defaults import defaulter_of
 from volplane.apiserver.object_access import ObjectAccess, access_for, path_reader
 from volplane.apiserver.selectors import SelectorReader
 
@@ -101,6 +102,7 @@ class Strategy(Generic[O]):
         self.kind = kind
         self.warnings: tuple[str, ...] = (kind.warning,) if kind.warning else ()  # in every response
         self.access: ObjectAccess[O] = access_for(kind)
+        self._default: Callable[[O], O] = defaulter_of(kind.type)
         self._has_status = kind.has_status
         self._immutable = [(path, path_reader(kind.type, path)) for path in kind.immutable]
 
@@ -111,8 +113,8 @@ class Strategy(Generic[O]):
     # Defaults
 
     def defaults(self, obj: O) -> O:
-        """Fill what the writer left out, on create, update and patch; changes nothing when run twice."""
-        return obj
+        """Set the fields that the writer left out, on create, update and patch; idempotent."""
+        return self._default(obj)
 
     # Admission: may read other objects, may refuse
 

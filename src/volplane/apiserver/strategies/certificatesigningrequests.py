@@ -17,8 +17,8 @@ from volplane.api.certificates import CertificateSigningRequest as Request
 from volplane.api.certificates import CertificateSigningRequestCondition as Condition
 from volplane.api.certificates import CertificateSigningRequestStatus as Status
 from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value
-from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
+from volplane.apiserver.struct_edit import replace_fields, set_defaults
 from volplane.base import clock
 
 APPROVED, DENIED, FAILED = "Approved", "Denied", "Failed"

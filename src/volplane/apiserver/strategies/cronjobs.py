@@ -5,8 +5,7 @@ from __future__ import annotations
 from volplane.api.batch import CronJob
 from volplane.api.errors import Cause, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.jobs import job_spec, job_template_defaults
-from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
+from volplane.apiserver.strategies.jobs import job_spec
 from volplane.apiserver.strategy import ApiCall, Strategy
 from volplane.rules import cron
 
@@ -15,18 +14,6 @@ MAX_NAME_LENGTH = 52  # a job's name is eleven characters longer
 
 
 class CronJobStrategy(Strategy[CronJob]):
-    def defaults(self, obj: CronJob) -> CronJob:
-        made = set_defaults(
-            obj.spec,
-            concurrency_policy="Allow",
-            suspend=False,
-            successful_jobs_history_limit=3,
-            failed_jobs_history_limit=1,
-        )
-        return replace_fields(
-            obj, spec=replace_fields(made, job_template=job_template_defaults(made.job_template))
-        )
-
     def validate_create(self, call: ApiCall, obj: CronJob) -> list[Cause]:
         wrong = _spec(obj)
         if len(obj.name) > MAX_NAME_LENGTH:

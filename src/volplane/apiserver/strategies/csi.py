@@ -16,7 +16,6 @@ from volplane.api.storage import (
     TokenRequest,
 )
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
 
 FS_GROUP_POLICIES = ("File", "None", "ReadWriteOnceWithFSType")
@@ -27,19 +26,6 @@ MAX_TOKEN_SECONDS = 1 << 32
 
 
 class CSIDriverStrategy(Strategy[CSIDriver]):
-    def defaults(self, obj: CSIDriver) -> CSIDriver:
-        spec = set_defaults(
-            obj.spec,
-            attach_required=True,
-            pod_info_on_mount=False,
-            storage_capacity=False,
-            fs_group_policy="ReadWriteOnceWithFSType",
-            volume_lifecycle_modes=("Persistent",),
-            requires_republish=False,
-            se_linux_mount=False,
-        )
-        return replace_fields(obj, spec=spec)
-
     def validate_create(self, call: ApiCall, obj: CSIDriver) -> list[Cause]:
         return _driver("spec", obj.spec)
 

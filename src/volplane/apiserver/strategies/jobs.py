@@ -5,14 +5,14 @@ from __future__ import annotations
 from msgspec import structs
 
 from volplane.api import name_validation
-from volplane.api.batch import Job, JobSpec, JobTemplateSpec, PodFailurePolicy, PodFailurePolicyRule
+from volplane.api.batch import Job, JobSpec, PodFailurePolicyRule
 from volplane.api.core import PodTemplateSpec
 from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value
 from volplane.api.meta import LabelSelector
 from volplane.api.selectors import InvalidSelector, LabelMatcher
+from volplane.apiserver.defaults import copy_template_labels
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.pods import defaults, spec
-from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
+from volplane.apiserver.strategies.pods import spec
 from volplane.apiserver.strategy import ApiCall, Strategy
 
 NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")
@@ -24,12 +24,9 @@ _NOT_IMPLEMENTED = "this server does not count failures per index"
 
 
 class JobStrategy(Strategy[Job]):
-    def defaults(self, obj: Job) -> Job:
-        return _copy_template_labels(replace_fields(obj, spec=job_spec_defaults(obj.spec)))
-
     def prepare_create(self, call: ApiCall, obj: Job) -> Job:
         made = super().prepare_create(call, obj)
-        return _copy_template_labels(made if made.spec.manual_selector else _generate_selector(made))
+        return copy_template_labels(made if made.spec.manual_selector else _generate_selector(made))
 
     def validate_create(self, call: ApiCall, obj: Job) -> list[Cause]:
         if words := name_validation.label_problems(obj.name, False):
@@ -70,51 +67,6 @@ class JobStrategy(Strategy[Job]):
                 told = f"cannot disable the terminal {type}=True condition"
                 wrong.append(Cause("FieldValueInvalid", f"Invalid value: {told}", "status.conditions"))
         return wrong
-
-
-# Defaults
-
-
-def job_spec_defaults(given: JobSpec) -> JobSpec:
-    if given.completions is None and given.parallelism is None:
-        given = structs.replace(given, completions=1)
-    policy = "Failed" if given.pod_failure_policy is not None else "TerminatingOrFailed"
-    made = set_defaults(
-        given,
-        parallelism=1,
-        backoff_limit=checks.MAX_INT32 if given.backoff_limit_per_index is not None else 6,
-        completion_mode="NonIndexed",
-        suspend=False,
-        pod_replacement_policy=policy,
-        manual_selector=False,
-    )
-    if made.pod_failure_policy is not None:
-        made = replace_fields(made, pod_failure_policy=_policy_defaults(made.pod_failure_policy))
-    return replace_fields(made, template=defaults.template(made.template))
-
-
-def _policy_defaults(policy: PodFailurePolicy) -> PodFailurePolicy:
-    rules = tuple(
-        structs.replace(
-            rule, on_pod_conditions=tuple(set_defaults(p, status="True") for p in rule.on_pod_conditions)
-        )
-        for rule in policy.rules
-    )
-    return policy if rules == policy.rules else structs.replace(policy, rules=rules)
-
-
-def job_template_defaults(template: JobTemplateSpec) -> JobTemplateSpec:
-    """A job inside another object is completed when it is made; its pods' template already here."""
-    made = replace_fields(template.spec, template=defaults.template(template.spec.template))
-    return replace_fields(template, spec=made)
-
-
-def _copy_template_labels(job: Job) -> Job:
-    """A job without labels has those of its pods."""
-    labels = job.spec.template.metadata.labels
-    if not labels or job.metadata.labels:
-        return job
-    return structs.replace(job, metadata=structs.replace(job.metadata, labels=labels))
 
 
 def _generate_selector(job: Job) -> Job:

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from volplane.api import quantity
-from volplane.api.core import Endpoints, EndpointSubset, LimitRange, LimitRangeItem, ResourceQuota
+from volplane.api.core import LimitRange, LimitRangeItem, ResourceQuota
 from volplane.api.errors import Cause, duplicate, invalid
 from volplane.apiserver.strategies.checks import NOT_NEGATIVE
-from volplane.apiserver.strategies.struct_edit import map_items, replace_fields, set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
 
 _TYPES = ("Container", "PersistentVolumeClaim", "Pod")
 
 
 class LimitRangeStrategy(Strategy[LimitRange]):
-    def defaults(self, obj: LimitRange) -> LimitRange:
-        return replace_fields(
-            obj, spec=replace_fields(obj.spec, limits=map_items(obj.spec.limits, _default_container_limits))
-        )
-
     def validate_create(self, call: ApiCall, obj: LimitRange) -> list[Cause]:
         wrong: list[Cause] = []
         seen: set[str] = set()
@@ -34,16 +28,6 @@ class LimitRangeStrategy(Strategy[LimitRange]):
 
     def validate_update(self, call: ApiCall, old: LimitRange, new: LimitRange) -> list[Cause]:
         return self.validate_create(call, new)
-
-
-def _default_container_limits(item: LimitRangeItem) -> LimitRangeItem:
-    """A container that says nothing gets the most it may have, and asks for as much."""
-    if item.type != "Container":
-        return item
-    default = {**item.max, **item.default}
-    request = {**item.min, **default, **item.default_request}
-    changes = {"default": default, "default_request": request}
-    return replace_fields(item, **{k: v for k, v in changes.items() if v != getattr(item, k)})
 
 
 def _order(path: str, item: LimitRangeItem) -> list[Cause]:
@@ -66,14 +50,3 @@ class ResourceQuotaStrategy(Strategy[ResourceQuota]):
 
     def validate_update(self, call: ApiCall, old: ResourceQuota, new: ResourceQuota) -> list[Cause]:
         return self.validate_create(call, new)
-
-
-class EndpointsStrategy(Strategy[Endpoints]):
-    def defaults(self, obj: Endpoints) -> Endpoints:
-        return replace_fields(obj, subsets=map_items(obj.subsets, _subset))
-
-
-def _subset(subset: EndpointSubset) -> EndpointSubset:
-    return replace_fields(
-        subset, ports=map_items(subset.ports, lambda port: set_defaults(port, protocol="TCP"))
-    )

@@ -10,8 +10,8 @@ from volplane.api.core import Namespace, NamespaceSpec, NamespaceStatus
 from volplane.api.errors import Cause, Forbidden
 from volplane.api.kinds import Kind
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
+from volplane.apiserver.struct_edit import replace_fields, set_defaults
 
 LABEL = "kubernetes.io/metadata.name"
 FINALIZER = "kubernetes"

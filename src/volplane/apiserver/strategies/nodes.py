@@ -8,16 +8,10 @@ from volplane.api.core import Node, Taint
 from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.pods.spec import EFFECTS
-from volplane.apiserver.strategies.struct_edit import replace_fields
 from volplane.apiserver.strategy import ApiCall, Strategy
 
 
 class NodeStrategy(Strategy[Node]):
-    def defaults(self, obj: Node) -> Node:
-        if obj.status.allocatable or not obj.status.capacity:
-            return obj
-        return replace_fields(obj, status=replace_fields(obj.status, allocatable=obj.status.capacity))
-
     def prepare_create(self, call: ApiCall, obj: Node) -> Node:
         # A kubelet registers itself with the status it has.
         return obj

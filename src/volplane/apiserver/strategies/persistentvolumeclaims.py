@@ -24,8 +24,8 @@ from volplane.api.storage import StorageClass
 from volplane.apiserver.strategies import checks, claim_limits, claim_spec
 from volplane.apiserver.strategies.claim_quotas import ClaimQuotaCheck
 from volplane.apiserver.strategies.finalizers import add_finalizer
-from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
+from volplane.apiserver.struct_edit import replace_fields
 
 FINALIZER = "kubernetes.io/pvc-protection"
 BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
@@ -49,12 +49,6 @@ class PersistentVolumeClaimStrategy(Strategy[PersistentVolumeClaim]):
     def __init__(self, kind: Kind) -> None:
         super().__init__(kind)
         self._quotas = ClaimQuotaCheck()
-
-    def defaults(self, obj: PersistentVolumeClaim) -> PersistentVolumeClaim:
-        if obj.spec.volume_mode is not None and obj.status.phase:
-            return obj
-        spec = set_defaults(obj.spec, volume_mode="Filesystem")
-        return replace_fields(obj, spec=spec, status=set_defaults(obj.status, phase="Pending"))
 
     async def admit_create(self, call: ApiCall, obj: PersistentVolumeClaim) -> PersistentVolumeClaim:
         await claim_limits.check(call, obj)

@@ -21,8 +21,8 @@ from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.claim_spec import VOLUME_MODES, access_modes
 from volplane.apiserver.strategies.finalizers import add_finalizer
 from volplane.apiserver.strategies.pods import volumes as sources
-from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
+from volplane.apiserver.struct_edit import replace_fields
 from volplane.base import clock
 
 FINALIZER = "kubernetes.io/pv-protection"
@@ -40,16 +40,6 @@ _SOURCES = {"host_path": "hostPath"} | {
 
 
 class PersistentVolumeStrategy(Strategy[PersistentVolume]):
-    def defaults(self, obj: PersistentVolume) -> PersistentVolume:
-        spec = obj.spec
-        told = spec.persistent_volume_reclaim_policy and spec.volume_mode is not None
-        if told and obj.status.phase and spec.host_path is None:
-            return obj
-        spec = set_defaults(obj.spec, persistent_volume_reclaim_policy="Retain", volume_mode="Filesystem")
-        if spec.host_path is not None:
-            spec = replace_fields(spec, host_path=set_defaults(spec.host_path, type=""))
-        return replace_fields(obj, spec=spec, status=set_defaults(obj.status, phase="Pending"))
-
     async def admit_create(self, call: ApiCall, obj: PersistentVolume) -> PersistentVolume:
         return add_finalizer(obj, FINALIZER)
 

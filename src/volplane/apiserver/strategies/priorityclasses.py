@@ -7,7 +7,6 @@ from volplane.api.noderuntime import RuntimeClass
 from volplane.api.scheduling import PriorityClass
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.pods.spec import PREEMPTION
-from volplane.apiserver.strategies.struct_edit import set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
 
 HIGHEST = 1_000_000_000
@@ -15,9 +14,6 @@ SYSTEM = "system-"
 
 
 class PriorityClassStrategy(Strategy[PriorityClass]):
-    def defaults(self, obj: PriorityClass) -> PriorityClass:
-        return set_defaults(obj, preemption_policy="PreemptLowerPriority")
-
     async def admit_create(self, call: ApiCall, obj: PriorityClass) -> PriorityClass:
         await _only_default(call, obj)
         return obj

@@ -9,7 +9,6 @@ from volplane.api import name_validation
 from volplane.api.errors import Cause, invalid, not_supported, required_value
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, Subject
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.struct_edit import map_items, replace_fields, set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
 
 GROUP = "rbac.authorization.k8s.io"
@@ -35,9 +34,6 @@ class ClusterRoleStrategy(Strategy[ClusterRole]):
 
 
 class RoleBindingStrategy(Strategy[RoleBinding]):
-    def defaults(self, obj: RoleBinding) -> RoleBinding:
-        return _default_api_groups(obj)
-
     def validate_create(self, call: ApiCall, obj: RoleBinding) -> list[Cause]:
         return _reference(obj, ("Role", "ClusterRole")) + _subjects(obj.subjects, namespaced=True)
 
@@ -46,28 +42,11 @@ class RoleBindingStrategy(Strategy[RoleBinding]):
 
 
 class ClusterRoleBindingStrategy(Strategy[ClusterRoleBinding]):
-    def defaults(self, obj: ClusterRoleBinding) -> ClusterRoleBinding:
-        return _default_api_groups(obj)
-
     def validate_create(self, call: ApiCall, obj: ClusterRoleBinding) -> list[Cause]:
         return _reference(obj, ("ClusterRole",)) + _subjects(obj.subjects, namespaced=False)
 
     def validate_update(self, call: ApiCall, old: ClusterRoleBinding, new: ClusterRoleBinding) -> list[Cause]:
         return self.validate_create(call, new) + _same_reference(old, new)
-
-
-# Defaults
-
-
-def _default_api_groups(binding: B) -> B:
-    reference = set_defaults(binding.role_ref, api_group=GROUP)
-    return replace_fields(
-        binding, role_ref=reference, subjects=map_items(binding.subjects, _default_subject_group)
-    )
-
-
-def _default_subject_group(subject: Subject) -> Subject:
-    return set_defaults(subject, api_group=GROUP) if subject.kind in ("User", "Group") else subject
 
 
 # Validation

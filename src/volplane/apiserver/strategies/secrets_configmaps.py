@@ -6,12 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import structs
-
 from volplane.api.core import ConfigMap, Secret
 from volplane.api.errors import Cause, forbidden, invalid, required_value, too_long
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.struct_edit import set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
 
 MAX_SIZE = 1024 * 1024
@@ -28,13 +25,6 @@ _REQUIRED_KEYS = {
 
 
 class SecretStrategy(Strategy[Secret]):
-    def defaults(self, obj: Secret) -> Secret:
-        obj = set_defaults(obj, type="Opaque")
-        if not obj.string_data:
-            return obj
-        data = {**obj.data, **{key: text.encode() for key, text in obj.string_data.items()}}
-        return structs.replace(obj, data=data, string_data={})
-
     def validate_create(self, call: ApiCall, obj: Secret) -> list[Cause]:
         wrong = _keys("data", obj.data)
         if _size(obj.data) > MAX_SIZE:

@@ -6,21 +6,12 @@ from volplane.api.core import Service, ServicePort
 from volplane.api.errors import Cause, duplicate, required_value
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.pods.containers import PROTOCOLS
-from volplane.apiserver.strategies.struct_edit import map_items, replace_fields, set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
 
 TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 
 
 class ServiceStrategy(Strategy[Service]):
-    def defaults(self, obj: Service) -> Service:
-        spec = set_defaults(obj.spec, type="ClusterIP", session_affinity="None")
-        if spec.type != "ExternalName":
-            spec = set_defaults(spec, internal_traffic_policy="Cluster")
-        if spec.cluster_ip:
-            spec = set_defaults(spec, cluster_ips=(spec.cluster_ip,))
-        return replace_fields(obj, spec=replace_fields(spec, ports=map_items(spec.ports, _port)))
-
     def validate_create(self, call: ApiCall, obj: Service) -> list[Cause]:
         spec = obj.spec
         wrong = checks.one_of("spec.type", spec.type, TYPES)
@@ -37,11 +28,6 @@ class ServiceStrategy(Strategy[Service]):
 
     def validate_update(self, call: ApiCall, old: Service, new: Service) -> list[Cause]:
         return self.validate_create(call, new)
-
-
-def _port(port: ServicePort) -> ServicePort:
-    port = set_defaults(port, protocol="TCP")
-    return replace_fields(port, target_port=port.target_port or port.port)
 
 
 def _check_port(path: str, port: ServicePort, *, named: bool) -> list[Cause]:

@@ -6,24 +6,20 @@ from msgspec import structs
 
 from volplane.api.apps import (
     ControllerRevision,
-    RollingUpdateStatefulSetStrategy,
     StatefulSet,
-    StatefulSetPersistentVolumeClaimRetentionPolicy,
     StatefulSetSpec,
     StatefulSetUpdateStrategy,
 )
 from volplane.api.core import (
-    PersistentVolumeClaim,
     PersistentVolumeClaimVolumeSource,
     PodTemplateSpec,
     Volume,
 )
 from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks, claim_spec
-from volplane.apiserver.strategies.pods import defaults
-from volplane.apiserver.strategies.struct_edit import map_items, replace_fields, set_defaults
-from volplane.apiserver.strategies.workloads import HISTORY, check_selector, check_template
+from volplane.apiserver.strategies.workloads import check_selector, check_template
 from volplane.apiserver.strategy import ApiCall, Strategy
+from volplane.apiserver.struct_edit import replace_fields
 
 MUTABLE = (
     "replicas",
@@ -47,27 +43,6 @@ _KEEPS_ALL = (
 
 
 class StatefulSetStrategy(Strategy[StatefulSet]):
-    def defaults(self, obj: StatefulSet) -> StatefulSet:
-        made = set_defaults(
-            obj.spec,
-            replicas=1,
-            revision_history_limit=HISTORY,
-            pod_management_policy="OrderedReady",
-            persistent_volume_claim_retention_policy=StatefulSetPersistentVolumeClaimRetentionPolicy(),
-        )
-        policy = made.persistent_volume_claim_retention_policy
-        assert policy is not None
-        made = replace_fields(
-            made,
-            template=defaults.template(made.template),
-            update_strategy=_strategy(made.update_strategy),
-            volume_claim_templates=map_items(made.volume_claim_templates, _claim_template),
-            persistent_volume_claim_retention_policy=set_defaults(
-                policy, when_deleted="Retain", when_scaled="Retain"
-            ),
-        )
-        return replace_fields(obj, spec=made)
-
     def prepare_create(self, call: ApiCall, obj: StatefulSet) -> StatefulSet:
         return _drop_max_unavailable(super().prepare_create(call, obj))
 
@@ -113,15 +88,6 @@ class StatefulSetStrategy(Strategy[StatefulSet]):
         return wrong
 
 
-def _strategy(update: StatefulSetUpdateStrategy) -> StatefulSetUpdateStrategy:
-    if not update.type:
-        rolling = update.rolling_update or RollingUpdateStatefulSetStrategy()
-        update = replace_fields(update, type="RollingUpdate", rolling_update=rolling)
-    if update.type == "RollingUpdate" and update.rolling_update is not None:
-        update = replace_fields(update, rolling_update=set_defaults(update.rolling_update, partition=0))
-    return update
-
-
 def _drop_max_unavailable(obj: StatefulSet) -> StatefulSet:
     """maxUnavailable stands behind a gate that is off by default; such a field is dropped."""
     update = obj.spec.update_strategy
@@ -131,11 +97,6 @@ def _drop_max_unavailable(obj: StatefulSet) -> StatefulSet:
     return replace_fields(
         obj, spec=replace_fields(obj.spec, update_strategy=replace_fields(update, rolling_update=rolling))
     )
-
-
-def _claim_template(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
-    spec = set_defaults(claim.spec, volume_mode="Filesystem")
-    return replace_fields(claim, spec=spec, status=set_defaults(claim.status, phase="Pending"))
 
 
 def _warn(call: ApiCall, obj: StatefulSet) -> None:

@@ -9,7 +9,6 @@ from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_suppor
 from volplane.api.storage import StorageClass, VolumeAttributesClass
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.finalizers import add_finalizer
-from volplane.apiserver.strategies.struct_edit import set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
 
 ATTRIBUTES_FINALIZER = "kubernetes.io/vac-protection"
@@ -20,9 +19,6 @@ BINDING_MODES = ("Immediate", "WaitForFirstConsumer")
 
 
 class StorageClassStrategy(Strategy[StorageClass]):
-    def defaults(self, obj: StorageClass) -> StorageClass:
-        return set_defaults(obj, reclaim_policy="Delete", volume_binding_mode="Immediate")
-
     def validate_create(self, call: ApiCall, obj: StorageClass) -> list[Cause]:
         wrong = checks.qualified_name("provisioner", obj.provisioner.lower()) if obj.provisioner else []
         wrong += [] if obj.provisioner else [required_value("provisioner")]

@@ -11,16 +11,13 @@ from volplane.api.apps import (
     Deployment,
     DeploymentStrategy,
     ReplicaSet,
-    RollingUpdateDaemonSet,
-    RollingUpdateDeployment,
 )
 from volplane.api.core import PodTemplate, PodTemplateSpec, ReplicationController
 from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
 from volplane.api.meta import LabelSelector
 from volplane.api.selectors import InvalidSelector, LabelMatcher
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.pods import defaults, spec
-from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
+from volplane.apiserver.strategies.pods import spec
 from volplane.apiserver.strategy import ApiCall, Strategy
 
 HISTORY = 10
@@ -33,18 +30,6 @@ _PERCENT_MESSAGE = (
 
 
 class DeploymentsStrategy(Strategy[Deployment]):
-    def defaults(self, obj: Deployment) -> Deployment:
-        made = set_defaults(
-            obj.spec,
-            replicas=1,
-            revision_history_limit=HISTORY,
-            progress_deadline_seconds=PROGRESS_SECONDS,
-        )
-        made = replace_fields(
-            made, template=defaults.template(made.template), strategy=_rolling(made.strategy)
-        )
-        return replace_fields(obj, spec=made)
-
     def validate_create(self, call: ApiCall, obj: Deployment) -> list[Cause]:
         given = obj.spec
         wrong = checks.not_negative("spec.replicas", given.replicas or 0)
@@ -71,10 +56,6 @@ class DeploymentsStrategy(Strategy[Deployment]):
 
 
 class ReplicaSetStrategy(Strategy[ReplicaSet]):
-    def defaults(self, obj: ReplicaSet) -> ReplicaSet:
-        made = set_defaults(obj.spec, replicas=1)
-        return replace_fields(obj, spec=replace_fields(made, template=defaults.template(made.template)))
-
     def validate_create(self, call: ApiCall, obj: ReplicaSet) -> list[Cause]:
         given = obj.spec
         wrong = checks.not_negative("spec.replicas", given.replicas or 0)
@@ -93,16 +74,6 @@ class ReplicaSetStrategy(Strategy[ReplicaSet]):
 
 class ReplicationControllerStrategy(Strategy[ReplicationController]):
     """The oldest of them: its selector may be left out, and may change."""
-
-    def defaults(self, obj: ReplicationController) -> ReplicationController:
-        made = set_defaults(obj.spec, replicas=1)
-        template = made.template
-        if template is not None:
-            template = defaults.template(template)
-            labels = template.metadata.labels
-            made = replace_fields(made, template=template, selector=made.selector or labels)
-            obj = replace_fields(obj, metadata=set_defaults(obj.metadata, labels=labels))
-        return replace_fields(obj, spec=made)
 
     def validate_create(self, call: ApiCall, obj: ReplicationController) -> list[Cause]:
         given = obj.spec
@@ -127,9 +98,6 @@ class ReplicationControllerStrategy(Strategy[ReplicationController]):
 
 
 class PodTemplateStrategy(Strategy[PodTemplate]):
-    def defaults(self, obj: PodTemplate) -> PodTemplate:
-        return replace_fields(obj, template=defaults.template(obj.template))
-
     def validate_create(self, call: ApiCall, obj: PodTemplate) -> list[Cause]:
         return spec.template("template", obj.template)
 
@@ -138,18 +106,6 @@ class PodTemplateStrategy(Strategy[PodTemplate]):
 
 
 class DaemonSetStrategy(Strategy[DaemonSet]):
-    def defaults(self, obj: DaemonSet) -> DaemonSet:
-        made = set_defaults(obj.spec, revision_history_limit=HISTORY)
-        update = set_defaults(made.update_strategy, type="RollingUpdate")
-        if update.type == "RollingUpdate":
-            rolling = set_defaults(
-                update.rolling_update or RollingUpdateDaemonSet(), max_unavailable=1, max_surge=0
-            )
-            update = replace_fields(update, rolling_update=rolling)
-        return replace_fields(
-            obj, spec=replace_fields(made, template=defaults.template(made.template), update_strategy=update)
-        )
-
     def validate_create(self, call: ApiCall, obj: DaemonSet) -> list[Cause]:
         given = obj.spec
         wrong = checks.label_selector("spec.selector", given.selector)
@@ -167,16 +123,6 @@ class DaemonSetStrategy(Strategy[DaemonSet]):
 
 
 # Shared
-
-
-def _rolling(strategy: DeploymentStrategy) -> DeploymentStrategy:
-    strategy = set_defaults(strategy, type="RollingUpdate")
-    if strategy.type != "RollingUpdate":
-        return strategy
-    rolling = set_defaults(
-        strategy.rolling_update or RollingUpdateDeployment(), max_unavailable="25%", max_surge="25%"
-    )
-    return replace_fields(strategy, rolling_update=rolling)
 
 
 def _is_empty(selector: LabelSelector) -> bool:

@@ -34,7 +34,7 @@ _LITERALS: Mapping[str, Any] = {"null": None, "true": True, "false": False, "0":
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {**vars(cells), **vars(pods)}
 
-Cells = Callable[[Any, datetime], list[Any]]
+Cell = Callable[[Any, datetime], Any]
 
 
 class TableColumn(Struct, frozen=True):
@@ -47,21 +47,25 @@ class TableColumn(Struct, frozen=True):
 
 class TablePrinter(Struct, frozen=True):
     columns: tuple[TableColumn, ...]
-    cells: Cells
+    cells: Callable[[Any, datetime], list[Any]]
     conditions: Callable[[Any], list[dict[str, str]]] | None = None
 
 
 @cache
 def printer_of(kind: Kind) -> TablePrinter:
     columns: list[TableColumn] = []
-    sources: list[Cells] = []
+    sources: list[tuple[Cell, bool]] = []
     for line in filter(str.strip, kind.columns.splitlines()):
         titles, _, source = (part.strip() for part in line.partition("="))
         columns += map(_column, titles.split(" & "))
-        sources.append(_source(kind, source or _KNOWN_SOURCES[titles], several=" & " in titles))
+        sources.append((_source(kind, source or _KNOWN_SOURCES[titles]), " & " in titles))
 
     def cells_of(obj: Any, now: datetime) -> list[Any]:
-        return [cell for source in sources for cell in source(obj, now)]
+        row: list[Any] = []
+        for read, is_several in sources:
+            cell = read(obj, now)
+            row += cell if is_several else (cell,)
+        return row
 
     conditions = _FUNCTIONS[kind.row_conditions] if kind.row_conditions else None
     return TablePrinter(tuple(columns), cells_of, conditions)
@@ -79,7 +83,7 @@ def _column(text: str) -> TableColumn:
     )
 
 
-def _source(kind: Kind, text: str, *, several: bool) -> Cells:
+def _source(kind: Kind, text: str) -> Cell:
     found = _SOURCE.fullmatch(text)
     if found is None:
         raise ValueError(f"{kind.resource}: cannot parse the source of a column: {text}")
@@ -88,18 +92,16 @@ def _source(kind: Kind, text: str, *, several: bool) -> Cells:
     call = _function(function) if function else None
     instead = _LITERALS.get(fallback, fallback)
 
-    def cell(obj: Any, now: datetime) -> list[Any]:
+    def cell(obj: Any, now: datetime) -> Any:
         value = read(obj)
         if sign and (value is None or (sign == "|" and not value)):
-            return [instead]
-        if call is not None:
-            value = call(value, now)
-        return value if several else [value]
+            return instead
+        return value if call is None else call(value, now)
 
     return cell
 
 
-def _function(name: str) -> Callable[[Any, datetime], Any]:
+def _function(name: str) -> Cell:
     function = _FUNCTIONS[name]
     if "now" in inspect.signature(function).parameters:
         return function

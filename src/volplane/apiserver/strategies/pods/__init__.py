@@ -9,16 +9,14 @@ from msgspec import structs
 from volplane.api import quantity
 from volplane.api.core import Container, Pod, PodCondition, PodSpec, PodStatus
 from volplane.api.errors import Cause, forbidden, invalid
-from volplane.apiserver.strategies.pods import admission, defaults, resize, spec, update
-from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
+from volplane.apiserver.defaults import GRACE_SECONDS
+from volplane.apiserver.strategies.pods import admission, resize, spec, update
 from volplane.apiserver.strategy import ApiCall, Strategy
+from volplane.apiserver.struct_edit import replace_fields, set_defaults
 from volplane.base import clock
 
 
 class PodStrategy(Strategy[Pod]):
-    def defaults(self, obj: Pod) -> Pod:
-        return defaults.pod(obj)
-
     async def admit_create(self, call: ApiCall, obj: Pod) -> Pod:
         return await admission.admit(call, obj)
 
@@ -87,7 +85,7 @@ class PodStrategy(Strategy[Pod]):
             return 0
         seconds = obj.spec.termination_grace_period_seconds if requested is None else requested
         if seconds is None:
-            return defaults.GRACE_SECONDS
+            return GRACE_SECONDS
         return seconds if seconds >= 0 else 1
 
 

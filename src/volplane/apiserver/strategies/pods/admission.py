@@ -27,9 +27,9 @@ from volplane.api.core import (
 )
 from volplane.api.errors import Forbidden
 from volplane.api.scheduling import PriorityClass
-from volplane.apiserver.strategies.pods.defaults import FILE_MODE
-from volplane.apiserver.strategies.struct_edit import map_items, replace_fields
+from volplane.apiserver.defaults import FILE_MODE
 from volplane.apiserver.strategy import ApiCall
+from volplane.apiserver.struct_edit import map_items, replace_fields
 
 DEFAULT_ACCOUNT = "default"
 DEFAULT_ACCOUNT_TRIES, DEFAULT_ACCOUNT_PAUSE = 10, 0.1

@@ -14,55 +14,8 @@ from typing import Any
 
 from msgspec import structs
 
-from volplane.api.apps import (
-    DaemonSet,
-    Deployment,
-    ReplicaSet,
-    RollingUpdateDaemonSet,
-    RollingUpdateDeployment,
-    RollingUpdateStatefulSetStrategy,
-    StatefulSet,
-    StatefulSetPersistentVolumeClaimRetentionPolicy,
-)
-from volplane.api.batch import CronJob, Job, PodFailurePolicyOnPodConditionsPattern
-from volplane.api.core import (
-    ConfigMapVolumeSource,
-    Container,
-    ContainerPort,
-    DownwardAPIVolumeSource,
-    EmptyDirVolumeSource,
-    EndpointPort,
-    EphemeralContainer,
-    GRPCAction,
-    HostPathVolumeSource,
-    HTTPGetAction,
-    ImageVolumeSource,
-    ISCSIVolumeSource,
-    LimitRangeItem,
-    Node,
-    ObjectFieldSelector,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    PersistentVolumeClaimSpec,
-    Pod,
-    PodSecurityContext,
-    PodSpec,
-    Probe,
-    ProjectedVolumeSource,
-    RBDVolumeSource,
-    ReplicationController,
-    ResourceFieldSelector,
-    Secret,
-    SecretVolumeSource,
-    Service,
-    ServiceAccountTokenProjection,
-    ServicePort,
-    Volume,
-)
+from volplane.api import apps, batch, core, rbac, scheduling, storage
 from volplane.api.object import Object, schema
-from volplane.api.rbac import RoleRef, Subject
-from volplane.api.scheduling import PriorityClass
-from volplane.api.storage import CSIDriver, StorageClass
 from volplane.apiserver.struct_edit import map_items, replace_fields, set_defaults
 
 FILE_MODE = 0o644
@@ -72,47 +25,47 @@ RBAC_GROUP = "rbac.authorization.k8s.io"
 
 VALUES: Mapping[type[Object], Mapping[str, Any]] = {
     # Pods
-    PodSpec: {
+    core.PodSpec: {
         "dns_policy": "ClusterFirst",
         "restart_policy": "Always",
-        "security_context": PodSecurityContext(),
+        "security_context": core.PodSecurityContext(),
         "termination_grace_period_seconds": GRACE_SECONDS,
         "scheduler_name": "default-scheduler",
     },
-    Pod: {"spec.enable_service_links": True},
-    Container: {
+    core.Pod: {"spec.enable_service_links": True},
+    core.Container: {
         "termination_message_path": "/dev/termination-log",
         "termination_message_policy": "File",
     },
-    EphemeralContainer: {
+    core.EphemeralContainer: {
         "termination_message_path": "/dev/termination-log",
         "termination_message_policy": "File",
     },
-    ContainerPort: {"protocol": "TCP"},
-    Probe: {"timeout_seconds": 1, "period_seconds": 10, "success_threshold": 1, "failure_threshold": 3},
-    HTTPGetAction: {"path": "/", "scheme": "HTTP"},
-    GRPCAction: {"service": ""},
-    ObjectFieldSelector: {"api_version": "v1"},
+    core.ContainerPort: {"protocol": "TCP"},
+    core.Probe: {"timeout_seconds": 1, "period_seconds": 10, "success_threshold": 1, "failure_threshold": 3},
+    core.HTTPGetAction: {"path": "/", "scheme": "HTTP"},
+    core.GRPCAction: {"service": ""},
+    core.ObjectFieldSelector: {"api_version": "v1"},
     # Go always writes the divisor: a template that kubectl has read and written must stay the same.
-    ResourceFieldSelector: {"divisor": "0"},
+    core.ResourceFieldSelector: {"divisor": "0"},
     # Volumes
-    HostPathVolumeSource: {"type": ""},
-    SecretVolumeSource: {"default_mode": FILE_MODE},
-    ConfigMapVolumeSource: {"default_mode": FILE_MODE},
-    DownwardAPIVolumeSource: {"default_mode": FILE_MODE},
-    ProjectedVolumeSource: {"default_mode": FILE_MODE},
-    ServiceAccountTokenProjection: {"expiration_seconds": 3600},
-    ISCSIVolumeSource: {"iscsi_interface": "default"},
-    RBDVolumeSource: {"pool": "rbd", "user": "admin", "keyring": "/etc/ceph/keyring"},
-    PersistentVolumeClaim: {"status.phase": "Pending"},
-    PersistentVolumeClaimSpec: {"volume_mode": "Filesystem"},
-    PersistentVolume: {
+    core.HostPathVolumeSource: {"type": ""},
+    core.SecretVolumeSource: {"default_mode": FILE_MODE},
+    core.ConfigMapVolumeSource: {"default_mode": FILE_MODE},
+    core.DownwardAPIVolumeSource: {"default_mode": FILE_MODE},
+    core.ProjectedVolumeSource: {"default_mode": FILE_MODE},
+    core.ServiceAccountTokenProjection: {"expiration_seconds": 3600},
+    core.ISCSIVolumeSource: {"iscsi_interface": "default"},
+    core.RBDVolumeSource: {"pool": "rbd", "user": "admin", "keyring": "/etc/ceph/keyring"},
+    core.PersistentVolumeClaim: {"status.phase": "Pending"},
+    core.PersistentVolumeClaimSpec: {"volume_mode": "Filesystem"},
+    core.PersistentVolume: {
         "spec.persistent_volume_reclaim_policy": "Retain",
         "spec.volume_mode": "Filesystem",
         "status.phase": "Pending",
     },
-    StorageClass: {"reclaim_policy": "Delete", "volume_binding_mode": "Immediate"},
-    CSIDriver: {
+    storage.StorageClass: {"reclaim_policy": "Delete", "volume_binding_mode": "Immediate"},
+    storage.CSIDriver: {
         "spec.attach_required": True,
         "spec.pod_info_on_mount": False,
         "spec.storage_capacity": False,
@@ -122,35 +75,35 @@ VALUES: Mapping[type[Object], Mapping[str, Any]] = {
         "spec.se_linux_mount": False,
     },
     # Workloads
-    Deployment: {
+    apps.Deployment: {
         "spec.replicas": 1,
         "spec.revision_history_limit": 10,
         "spec.progress_deadline_seconds": 600,
         "spec.strategy.type": "RollingUpdate",
     },
-    ReplicaSet: {"spec.replicas": 1},
-    ReplicationController: {"spec.replicas": 1},
-    DaemonSet: {"spec.revision_history_limit": 10, "spec.update_strategy.type": "RollingUpdate"},
-    StatefulSet: {
+    apps.ReplicaSet: {"spec.replicas": 1},
+    core.ReplicationController: {"spec.replicas": 1},
+    apps.DaemonSet: {"spec.revision_history_limit": 10, "spec.update_strategy.type": "RollingUpdate"},
+    apps.StatefulSet: {
         "spec.replicas": 1,
         "spec.revision_history_limit": 10,
         "spec.pod_management_policy": "OrderedReady",
-        "spec.persistent_volume_claim_retention_policy": StatefulSetPersistentVolumeClaimRetentionPolicy(),
+        "spec.persistent_volume_claim_retention_policy": apps.StatefulSetPersistentVolumeClaimRetentionPolicy(),
     },
-    StatefulSetPersistentVolumeClaimRetentionPolicy: {"when_deleted": "Retain", "when_scaled": "Retain"},
-    CronJob: {
+    apps.StatefulSetPersistentVolumeClaimRetentionPolicy: {"when_deleted": "Retain", "when_scaled": "Retain"},
+    batch.CronJob: {
         "spec.concurrency_policy": "Allow",
         "spec.suspend": False,
         "spec.successful_jobs_history_limit": 3,
         "spec.failed_jobs_history_limit": 1,
     },
     # The rest
-    PriorityClass: {"preemption_policy": "PreemptLowerPriority"},
-    Secret: {"type": "Opaque"},
-    Service: {"spec.type": "ClusterIP", "spec.session_affinity": "None"},
-    ServicePort: {"protocol": "TCP"},
-    EndpointPort: {"protocol": "TCP"},
-    RoleRef: {"api_group": RBAC_GROUP},
+    scheduling.PriorityClass: {"preemption_policy": "PreemptLowerPriority"},
+    core.Secret: {"type": "Opaque"},
+    core.Service: {"spec.type": "ClusterIP", "spec.session_affinity": "None"},
+    core.ServicePort: {"protocol": "TCP"},
+    core.EndpointPort: {"protocol": "TCP"},
+    rbac.RoleRef: {"api_group": RBAC_GROUP},
 }
 
 
@@ -226,7 +179,7 @@ def _visit(obj: Any, fields: list[tuple[str, bool, Apply]]) -> Any:
 # Defaults that depend on other fields
 
 
-def _pod(pod: Pod) -> Pod:
+def _pod(pod: core.Pod) -> core.Pod:
     spec = pod.spec
     edit = _host_ports if spec.host_network else _requests_from_limits
     return replace_fields(
@@ -239,12 +192,12 @@ def _pod(pod: Pod) -> Pod:
     )
 
 
-def _host_ports(container: Container) -> Container:
+def _host_ports(container: core.Container) -> core.Container:
     ports = map_items(container.ports, lambda port: set_defaults(port, host_port=port.container_port))
     return _requests_from_limits(replace_fields(container, ports=ports))
 
 
-def _requests_from_limits(container: Container) -> Container:
+def _requests_from_limits(container: core.Container) -> core.Container:
     """A limit without a request requests all of it. Only in pods: a template stays as it was written."""
     limits, requests = container.resources.limits, container.resources.requests
     if all(name in requests for name in limits):
@@ -253,7 +206,7 @@ def _requests_from_limits(container: Container) -> Container:
     return structs.replace(container, resources=structs.replace(container.resources, requests=merged))
 
 
-def _pod_spec(spec: PodSpec) -> PodSpec:
+def _pod_spec(spec: core.PodSpec) -> core.PodSpec:
     """Two names of one field: readers of either find it."""
     account = spec.service_account_name or spec.service_account
     return set_defaults(spec, service_account_name=account, service_account=account) if account else spec
@@ -263,7 +216,7 @@ def _pull_policy(container: Any) -> Any:
     return set_defaults(container, image_pull_policy=pull_policy(container.image))
 
 
-def _image_volume(source: ImageVolumeSource) -> ImageVolumeSource:
+def _image_volume(source: core.ImageVolumeSource) -> core.ImageVolumeSource:
     return set_defaults(source, pull_policy=pull_policy(source.reference))
 
 
@@ -275,47 +228,49 @@ def pull_policy(image: str) -> str:
     return "Always" if latest else "IfNotPresent"
 
 
-_VOLUME_SOURCES = tuple(f.name for f in structs.fields(Volume) if f.name != "name")
+_VOLUME_SOURCES = tuple(f.name for f in structs.fields(core.Volume) if f.name != "name")
 
 
-def _volume(volume: Volume) -> Volume:
+def _volume(volume: core.Volume) -> core.Volume:
     if all(getattr(volume, source) is None for source in _VOLUME_SOURCES):
-        return structs.replace(volume, empty_dir=EmptyDirVolumeSource())
+        return structs.replace(volume, empty_dir=core.EmptyDirVolumeSource())
     return volume
 
 
-def _deployment(obj: Deployment) -> Deployment:
+def _deployment(obj: apps.Deployment) -> apps.Deployment:
     strategy = obj.spec.strategy
     if strategy.type != "RollingUpdate":
         return obj
-    rolling = strategy.rolling_update or RollingUpdateDeployment()
+    rolling = strategy.rolling_update or apps.RollingUpdateDeployment()
     rolling = set_defaults(rolling, max_unavailable="25%", max_surge="25%")
     return replace_fields(
         obj, spec=replace_fields(obj.spec, strategy=replace_fields(strategy, rolling_update=rolling))
     )
 
 
-def _daemon_set(obj: DaemonSet) -> DaemonSet:
+def _daemon_set(obj: apps.DaemonSet) -> apps.DaemonSet:
     update = obj.spec.update_strategy
     if update.type != "RollingUpdate":
         return obj
-    rolling = set_defaults(update.rolling_update or RollingUpdateDaemonSet(), max_unavailable=1, max_surge=0)
+    rolling = set_defaults(
+        update.rolling_update or apps.RollingUpdateDaemonSet(), max_unavailable=1, max_surge=0
+    )
     return replace_fields(
         obj, spec=replace_fields(obj.spec, update_strategy=replace_fields(update, rolling_update=rolling))
     )
 
 
-def _stateful_set(obj: StatefulSet) -> StatefulSet:
+def _stateful_set(obj: apps.StatefulSet) -> apps.StatefulSet:
     update = obj.spec.update_strategy
     if not update.type:
-        rolling = update.rolling_update or RollingUpdateStatefulSetStrategy()
+        rolling = update.rolling_update or apps.RollingUpdateStatefulSetStrategy()
         update = replace_fields(update, type="RollingUpdate", rolling_update=rolling)
     if update.type == "RollingUpdate" and update.rolling_update is not None:
         update = replace_fields(update, rolling_update=set_defaults(update.rolling_update, partition=0))
     return replace_fields(obj, spec=replace_fields(obj.spec, update_strategy=update))
 
 
-def _replication_controller(obj: ReplicationController) -> ReplicationController:
+def _replication_controller(obj: core.ReplicationController) -> core.ReplicationController:
     """Selector and labels are those of the template."""
     if obj.spec.template is None:
         return obj
@@ -324,7 +279,7 @@ def _replication_controller(obj: ReplicationController) -> ReplicationController
     return replace_fields(obj, spec=spec, metadata=set_defaults(obj.metadata, labels=labels))
 
 
-def _job(obj: Job) -> Job:
+def _job(obj: batch.Job) -> batch.Job:
     """Not of a JobSpec: the job in a CronJob gets its defaults when it is created."""
     spec = obj.spec
     if spec.completions is None and spec.parallelism is None:
@@ -343,7 +298,9 @@ def _job(obj: Job) -> Job:
     return copy_template_labels(replace_fields(obj, spec=spec))
 
 
-def _true(pattern: PodFailurePolicyOnPodConditionsPattern) -> PodFailurePolicyOnPodConditionsPattern:
+def _true(
+    pattern: batch.PodFailurePolicyOnPodConditionsPattern,
+) -> batch.PodFailurePolicyOnPodConditionsPattern:
     return set_defaults(pattern, status="True")
 
 
@@ -352,7 +309,7 @@ _FAILURE_RULES: list[tuple[str, bool, Apply]] = [
 ]
 
 
-def copy_template_labels(job: Job) -> Job:
+def copy_template_labels(job: batch.Job) -> batch.Job:
     """A job without labels has those of its pods."""
     labels = job.spec.template.metadata.labels
     if not labels or job.metadata.labels:
@@ -360,14 +317,14 @@ def copy_template_labels(job: Job) -> Job:
     return structs.replace(job, metadata=structs.replace(job.metadata, labels=labels))
 
 
-def _secret(secret: Secret) -> Secret:
+def _secret(secret: core.Secret) -> core.Secret:
     if not secret.string_data:
         return secret
     data = {**secret.data, **{key: text.encode() for key, text in secret.string_data.items()}}
     return structs.replace(secret, data=data, string_data={})
 
 
-def _service(service: Service) -> Service:
+def _service(service: core.Service) -> core.Service:
     spec = service.spec
     if spec.type != "ExternalName":
         spec = set_defaults(spec, internal_traffic_policy="Cluster")
@@ -376,11 +333,11 @@ def _service(service: Service) -> Service:
     return replace_fields(service, spec=spec)
 
 
-def _service_port(port: ServicePort) -> ServicePort:
+def _service_port(port: core.ServicePort) -> core.ServicePort:
     return replace_fields(port, target_port=port.target_port or port.port)
 
 
-def _limit_range_item(item: LimitRangeItem) -> LimitRangeItem:
+def _limit_range_item(item: core.LimitRangeItem) -> core.LimitRangeItem:
     """A container without limits gets the maximum as its limit, and requests as much."""
     if item.type != "Container":
         return item
@@ -390,32 +347,32 @@ def _limit_range_item(item: LimitRangeItem) -> LimitRangeItem:
     return replace_fields(item, **{k: v for k, v in changes.items() if v != getattr(item, k)})
 
 
-def _node(node: Node) -> Node:
+def _node(node: core.Node) -> core.Node:
     if node.status.allocatable or not node.status.capacity:
         return node
     return replace_fields(node, status=replace_fields(node.status, allocatable=node.status.capacity))
 
 
-def _subject(subject: Subject) -> Subject:
+def _subject(subject: rbac.Subject) -> rbac.Subject:
     return set_defaults(subject, api_group=RBAC_GROUP) if subject.kind in ("User", "Group") else subject
 
 
 FUNCTIONS: Mapping[type[Object], Apply] = {
-    Pod: _pod,
-    PodSpec: _pod_spec,
-    Container: _pull_policy,
-    EphemeralContainer: _pull_policy,
-    ImageVolumeSource: _image_volume,
-    Volume: _volume,
-    Deployment: _deployment,
-    DaemonSet: _daemon_set,
-    StatefulSet: _stateful_set,
-    ReplicationController: _replication_controller,
-    Job: _job,
-    Secret: _secret,
-    Service: _service,
-    ServicePort: _service_port,
-    LimitRangeItem: _limit_range_item,
-    Node: _node,
-    Subject: _subject,
+    core.Pod: _pod,
+    core.PodSpec: _pod_spec,
+    core.Container: _pull_policy,
+    core.EphemeralContainer: _pull_policy,
+    core.ImageVolumeSource: _image_volume,
+    core.Volume: _volume,
+    apps.Deployment: _deployment,
+    apps.DaemonSet: _daemon_set,
+    apps.StatefulSet: _stateful_set,
+    core.ReplicationController: _replication_controller,
+    batch.Job: _job,
+    core.Secret: _secret,
+    core.Service: _service,
+    core.ServicePort: _service_port,
+    core.LimitRangeItem: _limit_range_item,
+    core.Node: _node,
+    rbac.Subject: _subject,
 }

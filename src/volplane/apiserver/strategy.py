@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct, field, to_builtins
@@ -102,9 +103,15 @@ class Strategy(Generic[O]):
         self.kind = kind
         self.warnings: tuple[str, ...] = (kind.warning,) if kind.warning else ()  # in every response
         self.access: ObjectAccess[O] = access_for(kind)
-        self._default: Callable[[O], O] = defaulter_of(kind.type)
         self._has_status = kind.has_status
-        self._immutable = [(path, path_reader(kind.type, path)) for path in kind.immutable]
+
+    @cached_property
+    def _default(self) -> Callable[[O], O]:  # compiled at first use: a start does not pay for all kinds
+        return defaulter_of(self.kind.type)
+
+    @cached_property
+    def _immutable(self) -> list[tuple[str, Callable[[O], Any]]]:
+        return [(path, path_reader(self.kind.type, path)) for path in self.kind.immutable]
 
     def selector_reader(self) -> SelectorReader:
         """How selectors read stored objects of the kind."""

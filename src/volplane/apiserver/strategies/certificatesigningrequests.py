@@ -17,6 +17,7 @@ from volplane.api.certificates import CertificateSigningRequest as Request
 from volplane.api.certificates import CertificateSigningRequestCondition as Condition
 from volplane.api.certificates import CertificateSigningRequestStatus as Status
 from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value
+from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategy import ApiCall, Strategy
 from volplane.apiserver.struct_edit import replace_fields, set_defaults
 from volplane.base import clock
@@ -69,37 +70,36 @@ class CertificateSigningRequestStrategy(Strategy[Request]):
 
     def prepare_status(self, call: ApiCall, old: Request, new: Request) -> Request:
         verdicts = tuple(c for c in old.status.conditions if c.type in _VERDICTS)
-        told = tuple(c for c in new.status.conditions if c.type not in _VERDICTS)
-        conditions = _set_timestamps(call, old.status.conditions, (*verdicts, *told))
+        message = tuple(c for c in new.status.conditions if c.type not in _VERDICTS)
+        conditions = _set_timestamps(call, old.status.conditions, (*verdicts, *message))
         return structs.replace(new, spec=old.spec, status=structs.replace(new.status, conditions=conditions))
 
     def validate_create(self, call: ApiCall, obj: Request) -> list[Cause]:
         spec = obj.spec
-        wrong = _check_request(spec.request)
-        if not spec.usages:
-            wrong.append(required_value("spec.usages"))
+        causes = _check_request(spec.request)
+        causes += checks.present("spec.usages", spec.usages)
         for at, usage in enumerate(spec.usages):
             if usage not in USAGES:
-                wrong.append(not_supported(f"spec.usages[{at}]", usage, USAGES))
+                causes.append(not_supported(f"spec.usages[{at}]", usage, USAGES))
             if usage in spec.usages[:at]:
-                wrong.append(duplicate(f"spec.usages[{at}]", usage))
-        wrong += _check_signer_name(spec.signer_name)
+                causes.append(duplicate(f"spec.usages[{at}]", usage))
+        causes += _check_signer_name(spec.signer_name)
         if spec.expiration_seconds is not None and spec.expiration_seconds < MIN_EXPIRATION_SECONDS:
-            told = "may not specify a duration less than 600 seconds (10 minutes)"
-            wrong.append(invalid("spec.expirationSeconds", spec.expiration_seconds, told))
-        return wrong
+            message = "may not specify a duration less than 600 seconds (10 minutes)"
+            causes.append(invalid("spec.expirationSeconds", spec.expiration_seconds, message))
+        return causes
 
     def validate_update(self, call: ApiCall, old: Request, new: Request) -> list[Cause]:
         return _check_removed_conditions(old, new) + _check_conditions(new.status.conditions)
 
     def validate_status(self, call: ApiCall, old: Request, new: Request) -> list[Cause]:
-        wrong = self.validate_update(call, old, new)
+        causes = self.validate_update(call, old, new)
         path, held, given = "status.certificate", old.status.certificate, new.status.certificate
         if held and held != given:
-            wrong.append(forbidden(path, "updates may not modify existing certificate content"))
+            causes.append(forbidden(path, "updates may not modify existing certificate content"))
         elif given and not _has_certificates(given):
-            wrong.append(invalid(path, "<certificate data>", "must contain one or more PEM blocks"))
-        return wrong
+            causes.append(invalid(path, "<certificate data>", "must contain one or more PEM blocks"))
+        return causes
 
 
 def parse_request(request: bytes) -> x509.CertificateSigningRequest:
@@ -126,8 +126,8 @@ def _check_signer_name(name: str) -> list[Cause]:
         return [invalid(path, name, "the legacy signerName is not allowed via this API version")]
     if _SIGNER.fullmatch(name):
         return []
-    told = "must be a fully qualified domain and path of the form 'example.com/signer-name'"
-    return [invalid(path, name, told)]
+    message = "must be a fully qualified domain and path of the form 'example.com/signer-name'"
+    return [invalid(path, name, message)]
 
 
 def _has_certificates(text: bytes) -> bool:
@@ -153,18 +153,17 @@ def _set_timestamps(
 
 
 def _check_conditions(conditions: tuple[Condition, ...]) -> list[Cause]:
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     held = {c.type for c in conditions}
     for at, condition in enumerate(conditions):
         here = f"status.conditions[{at}]"
-        if not condition.type:
-            wrong.append(required_value(f"{here}.type"))
+        causes += checks.present(f"{here}.type", condition.type)
         if condition.type in (APPROVED, DENIED, FAILED) and condition.status != "True":
-            wrong.append(not_supported(f"{here}.status", condition.status, ("True",)))
+            causes.append(not_supported(f"{here}.status", condition.status, ("True",)))
         if condition.type == DENIED and APPROVED in held:
-            told = "Approved and Denied conditions are mutually exclusive"
-            wrong.append(invalid(f"{here}.type", condition.type, told))
-    return wrong
+            message = "Approved and Denied conditions are mutually exclusive"
+            causes.append(invalid(f"{here}.type", condition.type, message))
+    return causes
 
 
 def _check_removed_conditions(old: Request, new: Request) -> list[Cause]:

@@ -17,9 +17,9 @@ TYPE = "PersistentVolumeClaim"
 async def check(call: ApiCall, claim: PersistentVolumeClaim) -> None:
     """Raises Forbidden."""
     limits = await call.reader.list(LimitRange, call.namespace)
-    wrong = [told for limit in limits for told in _list_violations(limit, claim)]
-    if wrong:
-        why = wrong[0] if len(wrong) == 1 else f"[{', '.join(wrong)}]"
+    causes = [message for limit in limits for message in _list_violations(limit, claim)]
+    if causes:
+        why = causes[0] if len(causes) == 1 else f"[{', '.join(causes)}]"
         raise Forbidden.to(call.kind, claim.name, why)
 
 

@@ -11,28 +11,27 @@ VOLUME_MODES = ("Block", "Filesystem")
 
 
 def validate(path: str, spec: PersistentVolumeClaimSpec) -> list[Cause]:
-    wrong = []
+    causes = []
     if not spec.access_modes:
-        wrong.append(required_value(f"{path}.accessModes", "at least 1 access mode is required"))
-    wrong += checks.label_selector(f"{path}.selector", spec.selector)
-    wrong += access_modes(f"{path}.accessModes", spec.access_modes)
-    wrong += _size(f"{path}.resources[storage]", spec)
+        causes.append(required_value(f"{path}.accessModes", "at least 1 access mode is required"))
+    causes += checks.label_selector(f"{path}.selector", spec.selector)
+    causes += access_modes(f"{path}.accessModes", spec.access_modes)
+    causes += _size(f"{path}.resources[storage]", spec)
     if spec.storage_class_name:
-        wrong += checks.subdomain(f"{path}.storageClassName", spec.storage_class_name)
-    if spec.volume_mode is not None and spec.volume_mode not in VOLUME_MODES:
-        wrong.append(not_supported(f"{path}.volumeMode", spec.volume_mode, VOLUME_MODES))
-    wrong += _data_sources(path, spec)
+        causes += checks.subdomain(f"{path}.storageClassName", spec.storage_class_name)
+    causes += checks.choice(f"{path}.volumeMode", spec.volume_mode, VOLUME_MODES)
+    causes += _data_sources(path, spec)
     if spec.volume_attributes_class_name:
-        wrong += checks.subdomain(f"{path}.volumeAttributesClassName", spec.volume_attributes_class_name)
-    return wrong
+        causes += checks.subdomain(f"{path}.volumeAttributesClassName", spec.volume_attributes_class_name)
+    return causes
 
 
 def access_modes(path: str, modes: tuple[str, ...]) -> list[Cause]:
-    wrong = [not_supported(path, mode, ACCESS_MODES) for mode in modes if mode not in ACCESS_MODES]
+    causes = [not_supported(path, mode, ACCESS_MODES) for mode in modes if mode not in ACCESS_MODES]
     known = {mode for mode in modes if mode in ACCESS_MODES}
     if "ReadWriteOncePod" in known and len(known) > 1:
-        wrong.append(forbidden(path, "may not use ReadWriteOncePod with other access modes"))
-    return wrong
+        causes.append(forbidden(path, "may not use ReadWriteOncePod with other access modes"))
+    return causes
 
 
 def _size(path: str, spec: PersistentVolumeClaimSpec) -> list[Cause]:
@@ -44,28 +43,28 @@ def _size(path: str, spec: PersistentVolumeClaimSpec) -> list[Cause]:
 
 def _data_sources(path: str, spec: PersistentVolumeClaimSpec) -> list[Cause]:
     source, ref = spec.data_source, spec.data_source_ref
-    wrong = []
+    causes = []
     if source is not None:
-        wrong += _reference(f"{path}.dataSource", source)
+        causes += _reference(f"{path}.dataSource", source)
     if ref is not None:
-        wrong += _reference(f"{path}.dataSourceRef", ref)
+        causes += _reference(f"{path}.dataSourceRef", ref)
         if ref.namespace:
-            wrong += checks.label(f"{path}.dataSourceRef.namespace", ref.namespace)
+            causes += checks.label(f"{path}.dataSourceRef.namespace", ref.namespace)
     if source is None or ref is None:
-        return wrong
+        return causes
     if ref.namespace:
-        told = "may not be specified when dataSourceRef.namespace is specified"
-        wrong.append(invalid(path, f"{path}.dataSource", told))
+        message = "may not be specified when dataSourceRef.namespace is specified"
+        causes.append(invalid(path, f"{path}.dataSource", message))
     elif (source.api_group, source.kind, source.name) != (ref.api_group, ref.kind, ref.name):
-        wrong.append(invalid(path, f"{path}.dataSource", "must match dataSourceRef"))
-    return wrong
+        causes.append(invalid(path, f"{path}.dataSource", "must match dataSourceRef"))
+    return causes
 
 
 def _reference(path: str, ref: TypedLocalObjectReference | TypedObjectReference) -> list[Cause]:
-    wrong = [required_value(f"{path}.{name}") for name in ("name", "kind") if not getattr(ref, name)]
+    causes = [required_value(f"{path}.{name}") for name in ("name", "kind") if not getattr(ref, name)]
     if not ref.api_group and ref.kind != "PersistentVolumeClaim":
-        told = "must be 'PersistentVolumeClaim' when referencing the default apiGroup"
-        wrong.append(invalid(path, ref.kind, told))
+        message = "must be 'PersistentVolumeClaim' when referencing the default apiGroup"
+        causes.append(invalid(path, ref.kind, message))
     if ref.api_group:
-        wrong += checks.subdomain(f"{path}.apiGroup", ref.api_group)
-    return wrong
+        causes += checks.subdomain(f"{path}.apiGroup", ref.api_group)
+    return causes

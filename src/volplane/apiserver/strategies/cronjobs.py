@@ -15,10 +15,10 @@ MAX_NAME_LENGTH = 52  # a job's name is eleven characters longer
 
 class CronJobStrategy(Strategy[CronJob]):
     def validate_create(self, call: ApiCall, obj: CronJob) -> list[Cause]:
-        wrong = _spec(obj)
+        causes = _spec(obj)
         if len(obj.name) > MAX_NAME_LENGTH:
-            wrong.append(invalid("metadata.name", obj.name, "must be no more than 52 characters"))
-        return wrong
+            causes.append(invalid("metadata.name", obj.name, "must be no more than 52 characters"))
+        return causes
 
     def validate_update(self, call: ApiCall, old: CronJob, new: CronJob) -> list[Cause]:
         return _spec(new)
@@ -26,32 +26,32 @@ class CronJobStrategy(Strategy[CronJob]):
 
 def _spec(obj: CronJob) -> list[Cause]:
     spec = obj.spec
-    wrong = _schedule(spec.schedule)
+    causes = _schedule(spec.schedule)
     for name, value in (
         ("startingDeadlineSeconds", spec.starting_deadline_seconds),
         ("successfulJobsHistoryLimit", spec.successful_jobs_history_limit),
         ("failedJobsHistoryLimit", spec.failed_jobs_history_limit),
     ):
-        wrong += checks.not_negative(f"spec.{name}", value or 0)
-    wrong += _zone(spec.time_zone)
+        causes += checks.not_negative(f"spec.{name}", value or 0)
+    causes += _zone(spec.time_zone)
     if spec.concurrency_policy not in POLICIES:
-        wrong.append(not_supported("spec.concurrencyPolicy", spec.concurrency_policy, POLICIES))
+        causes.append(not_supported("spec.concurrencyPolicy", spec.concurrency_policy, POLICIES))
     path, template = "spec.jobTemplate.spec", spec.job_template.spec
-    wrong += job_spec(path, template)
+    causes += job_spec(path, template)
     if template.selector is not None:
-        told = "`selector` will be auto-generated"
-        wrong.append(invalid(f"{path}.selector", checks.to_plain(template.selector), told))
+        message = "`selector` will be auto-generated"
+        causes.append(invalid(f"{path}.selector", checks.to_plain(template.selector), message))
     if template.manual_selector:
-        wrong.append(not_supported(f"{path}.manualSelector", "true", ("nil", "false")))
-    return wrong
+        causes.append(not_supported(f"{path}.manualSelector", "true", ("nil", "false")))
+    return causes
 
 
 def _schedule(text: str) -> list[Cause]:
     if not text:
         return [required_value("spec.schedule")]
     if "TZ" in text:
-        told = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
-        return [invalid("spec.schedule", text, told)]
+        message = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
+        return [invalid("spec.schedule", text, message)]
     try:
         cron.parse(text)
     except cron.InvalidSchedule as error:
@@ -65,8 +65,8 @@ def _zone(name: str | None) -> list[Cause]:
     if not name:
         return [invalid("spec.timeZone", name, "timeZone must be nil or non-empty string")]
     if name.lower() == "local":
-        told = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
-        return [invalid("spec.timeZone", name, told)]
+        message = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
+        return [invalid("spec.timeZone", name, message)]
     try:
         cron.zone(name)
     except (KeyError, ValueError, OSError):

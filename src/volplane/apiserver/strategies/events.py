@@ -39,7 +39,7 @@ def _check_namespace(event: Event) -> list[Cause]:
 
 
 def _check_new_style(event: Event, reporter: str) -> list[Cause]:
-    found = [] if event.reporting_component else [required_value(reporter)]
+    found = checks.present(reporter, event.reporting_component)
     found += checks.qualified_name(reporter, event.reporting_component)
     for attribute, name, limit in _LIMITS:
         value = getattr(event, attribute)

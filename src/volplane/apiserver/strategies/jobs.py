@@ -30,17 +30,17 @@ class JobStrategy(Strategy[Job]):
 
     def validate_create(self, call: ApiCall, obj: Job) -> list[Cause]:
         if words := name_validation.label_problems(obj.name, False):
-            told = "this is used in Pod names and hostnames, which can result in surprising behavior"
-            call.warnings.append(f"metadata.name: {told}; a DNS label is recommended: [{' '.join(words)}]")
-        wrong = _check_generated_labels(obj) + job_spec("spec", obj.spec)
-        wrong += _selector(obj.spec)
-        return wrong + _host_name(obj)
+            message = "this is used in Pod names and hostnames, which can result in surprising behavior"
+            call.warnings.append(f"metadata.name: {message}; a DNS label is recommended: [{' '.join(words)}]")
+        causes = _check_generated_labels(obj) + job_spec("spec", obj.spec)
+        causes += _selector(obj.spec)
+        return causes + _host_name(obj)
 
     def validate_update(self, call: ApiCall, old: Job, new: Job) -> list[Cause]:
-        wrong = _check_generated_labels(new) + job_spec("spec", new.spec) + _selector(new.spec)
-        wrong += _completions(old.spec, new.spec)
-        wrong += checks.immutable_field("spec.selector", new.spec.selector, old.spec.selector)
-        wrong += checks.immutable_field(
+        causes = _check_generated_labels(new) + job_spec("spec", new.spec) + _selector(new.spec)
+        causes += _completions(old.spec, new.spec)
+        causes += checks.immutable_field("spec.selector", new.spec.selector, old.spec.selector)
+        causes += checks.immutable_field(
             "spec.template", new.spec.template, _with_mutable_scheduling(old, new)
         )
         for path, name in (
@@ -50,23 +50,23 @@ class JobStrategy(Strategy[Job]):
             ("managedBy", "managed_by"),
             ("successPolicy", "success_policy"),
         ):
-            wrong += checks.immutable_field(f"spec.{path}", getattr(new.spec, name), getattr(old.spec, name))
-        return wrong
+            causes += checks.immutable_field(f"spec.{path}", getattr(new.spec, name), getattr(old.spec, name))
+        return causes
 
     def validate_status(self, call: ApiCall, old: Job, new: Job) -> list[Cause]:
-        wrong: list[Cause] = []
+        causes: list[Cause] = []
         for name in ("active", "succeeded", "failed"):
-            wrong += checks.not_negative(f"status.{name}", getattr(new.status, name))
+            causes += checks.not_negative(f"status.{name}", getattr(new.status, name))
         if new.status.failed < old.status.failed:
-            told = "cannot decrease the failed counter"
-            wrong.append(invalid("status.failed", new.status.failed, told))
+            message = "cannot decrease the failed counter"
+            causes.append(invalid("status.failed", new.status.failed, message))
         was = {c.type for c in old.status.conditions if c.status == "True"}
         now = {c.type for c in new.status.conditions if c.status == "True"}
         for type in ("Failed", "Complete", "FailureTarget"):
             if type in was and type not in now:
-                told = f"cannot disable the terminal {type}=True condition"
-                wrong.append(Cause("FieldValueInvalid", f"Invalid value: {told}", "status.conditions"))
-        return wrong
+                message = f"cannot disable the terminal {type}=True condition"
+                causes.append(Cause("FieldValueInvalid", f"Invalid value: {message}", "status.conditions"))
+        return causes
 
 
 def _generate_selector(job: Job) -> Job:
@@ -86,19 +86,19 @@ def _generate_selector(job: Job) -> Job:
 def _check_generated_labels(job: Job) -> list[Cause]:
     if job.spec.manual_selector or job.spec.selector is None:
         return []
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     labels = job.spec.template.metadata.labels
     expected = {**dict.fromkeys(UID_LABELS, job.uid), **dict.fromkeys(NAME_LABELS, job.name)}
     path = "spec.template.metadata.labels"
     for key, value in expected.items():
         if key not in labels:
-            wrong.append(required_value(f"{path}[{key}]", f"must be '{value}'"))
+            causes.append(required_value(f"{path}[{key}]", f"must be '{value}'"))
         elif labels[key] != value:
-            wrong.append(invalid(f"{path}[{key}]", labels[key], f"must be '{value}'"))
+            causes.append(invalid(f"{path}[{key}]", labels[key], f"must be '{value}'"))
     if not _matches(job.spec.selector, expected):
-        told = "`selector` not auto-generated"
-        wrong.append(invalid("spec.selector", checks.to_plain(job.spec.selector), told))
-    return wrong
+        message = "`selector` not auto-generated"
+        causes.append(invalid("spec.selector", checks.to_plain(job.spec.selector), message))
+    return causes
 
 
 def _matches(selector: LabelSelector, labels: dict[str, str]) -> bool:
@@ -111,12 +111,12 @@ def _matches(selector: LabelSelector, labels: dict[str, str]) -> bool:
 def _selector(given: JobSpec) -> list[Cause]:
     if given.selector is None:
         return [required_value("spec.selector")]
-    wrong = checks.label_selector("spec.selector", given.selector)
+    causes = checks.label_selector("spec.selector", given.selector)
     labels = dict(given.template.metadata.labels)
     if not _matches(given.selector, labels):
-        told = "`selector` does not match template `labels`"
-        wrong.append(invalid("spec.template.metadata.labels", labels, told))
-    return wrong
+        message = "`selector` does not match template `labels`"
+        causes.append(invalid("spec.template.metadata.labels", labels, message))
+    return causes
 
 
 def _host_name(job: Job) -> list[Cause]:
@@ -125,12 +125,12 @@ def _host_name(job: Job) -> list[Cause]:
     longest = f"{job.name}-{job.spec.completions - 1}"
     if not name_validation.label_problems(longest, False):
         return []
-    told = f"will not able to create pod with invalid DNS label: {longest}"
-    return [invalid("metadata.name", job.name, told)]
+    message = f"will not able to create pod with invalid DNS label: {longest}"
+    return [invalid("metadata.name", job.name, message)]
 
 
 def job_spec(path: str, given: JobSpec) -> list[Cause]:
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     for name, value in (
         ("parallelism", given.parallelism),
         ("completions", given.completions),
@@ -138,75 +138,76 @@ def job_spec(path: str, given: JobSpec) -> list[Cause]:
         ("backoffLimit", given.backoff_limit),
         ("ttlSecondsAfterFinished", given.ttl_seconds_after_finished),
     ):
-        wrong += checks.not_negative(f"{path}.{name}", value or 0)
-    wrong += _mode(path, given)
+        causes += checks.not_negative(f"{path}.{name}", value or 0)
+    causes += _mode(path, given)
     if given.backoff_limit_per_index is not None:
-        wrong.append(forbidden(f"{path}.backoffLimitPerIndex", _NOT_IMPLEMENTED))
+        causes.append(forbidden(f"{path}.backoffLimitPerIndex", _NOT_IMPLEMENTED))
     if given.max_failed_indexes is not None:
-        wrong.append(forbidden(f"{path}.maxFailedIndexes", _NOT_IMPLEMENTED))
+        causes.append(forbidden(f"{path}.maxFailedIndexes", _NOT_IMPLEMENTED))
     if given.pod_failure_policy is not None:
-        wrong += _failure_policy(f"{path}.podFailurePolicy", given)
-    wrong += _replacement(f"{path}.podReplacementPolicy", given)
-    wrong += spec.template(f"{path}.template", given.template)
-    return wrong + _restart(f"{path}.template.spec.restartPolicy", given)
+        causes += _failure_policy(f"{path}.podFailurePolicy", given)
+    causes += _replacement(f"{path}.podReplacementPolicy", given)
+    causes += spec.template(f"{path}.template", given.template)
+    return causes + _restart(f"{path}.template.spec.restartPolicy", given)
 
 
 def _mode(path: str, given: JobSpec) -> list[Cause]:
-    wrong: list[Cause] = []
-    if given.completion_mode is not None and given.completion_mode not in MODES:
-        wrong.append(not_supported(f"{path}.completionMode", given.completion_mode, MODES))
+    causes: list[Cause] = []
+    causes += checks.choice(f"{path}.completionMode", given.completion_mode, MODES)
     if given.completion_mode == "Indexed":
         if given.completions is None:
-            wrong.append(required_value(f"{path}.completions", "when completion mode is Indexed"))
+            causes.append(required_value(f"{path}.completions", "when completion mode is Indexed"))
         if (given.parallelism or 0) > _MAX_INDEXED_PARALLELISM:
-            told = f"must be less than or equal to {_MAX_INDEXED_PARALLELISM} when completion mode is Indexed"
-            wrong.append(invalid(f"{path}.parallelism", given.parallelism, told))
+            message = (
+                f"must be less than or equal to {_MAX_INDEXED_PARALLELISM} when completion mode is Indexed"
+            )
+            causes.append(invalid(f"{path}.parallelism", given.parallelism, message))
     elif given.success_policy is not None:
         shown = checks.to_plain(given.success_policy)
-        wrong.append(invalid(f"{path}.successPolicy", shown, "requires indexed completion mode"))
+        causes.append(invalid(f"{path}.successPolicy", shown, "requires indexed completion mode"))
     if given.success_policy is not None and not given.success_policy.rules:
-        told = "at least one rules must be specified when the successPolicy is specified"
-        wrong.append(required_value(f"{path}.successPolicy.rules", told))
-    return wrong
+        message = "at least one rules must be specified when the successPolicy is specified"
+        causes.append(required_value(f"{path}.successPolicy.rules", message))
+    return causes
 
 
 def _failure_policy(path: str, given: JobSpec) -> list[Cause]:
     assert given.pod_failure_policy is not None
     names = {c.name for c in (*given.template.spec.containers, *given.template.spec.init_containers)}
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     for at, rule in enumerate(given.pod_failure_policy.rules):
-        wrong += _failure_rule(f"{path}.rules[{at}]", rule, names)
-    return wrong
+        causes += _failure_rule(f"{path}.rules[{at}]", rule, names)
+    return causes
 
 
 def _failure_rule(path: str, rule: PodFailurePolicyRule, containers: set[str]) -> list[Cause]:
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     if rule.action == "FailIndex":
-        told = "requires the backoffLimitPerIndex to be set"
-        wrong.append(invalid(f"{path}.action", rule.action, told))
+        message = "requires the backoffLimitPerIndex to be set"
+        causes.append(invalid(f"{path}.action", rule.action, message))
     elif rule.action not in ACTIONS:
-        wrong.append(not_supported(f"{path}.action", rule.action, ACTIONS))
+        causes.append(not_supported(f"{path}.action", rule.action, ACTIONS))
     codes = rule.on_exit_codes
     if codes is not None:
         here = f"{path}.onExitCodes"
-        wrong += checks.one_of(f"{here}.operator", codes.operator, ("In", "NotIn"))
+        causes += checks.one_of(f"{here}.operator", codes.operator, ("In", "NotIn"))
         if codes.container_name is not None and codes.container_name not in containers:
-            told = "must be one of the container or initContainer names in the pod template"
-            wrong.append(invalid(f"{here}.containerName", codes.container_name, told))
+            message = "must be one of the container or initContainer names in the pod template"
+            causes.append(invalid(f"{here}.containerName", codes.container_name, message))
         if not codes.values:
-            wrong.append(invalid(f"{here}.values", [], "at least one value is required"))
+            causes.append(invalid(f"{here}.values", [], "at least one value is required"))
         for at, code in enumerate(codes.values):
             if codes.operator == "In" and code == 0:
-                wrong.append(invalid(f"{here}.values[{at}]", code, "must not be 0 for the In operator"))
+                causes.append(invalid(f"{here}.values[{at}]", code, "must not be 0 for the In operator"))
             if code in codes.values[:at]:
-                wrong.append(duplicate(f"{here}.values[{at}]", code))
+                causes.append(duplicate(f"{here}.values[{at}]", code))
         if list(codes.values) != sorted(codes.values):
-            wrong.append(invalid(f"{here}.values", list(codes.values), "must be ordered"))
+            causes.append(invalid(f"{here}.values", list(codes.values), "must be ordered"))
     if (codes is None) == (not rule.on_pod_conditions):
         both = "both OnExitCodes and OnPodConditions is not supported"
-        told = both if codes else "one of OnExitCodes and OnPodConditions is required"
-        wrong.append(Cause("FieldValueInvalid", f"Invalid value: specifying {told}", path))
-    return wrong
+        message = both if codes else "one of OnExitCodes and OnPodConditions is required"
+        causes.append(Cause("FieldValueInvalid", f"Invalid value: specifying {message}", path))
+    return causes
 
 
 def _replacement(path: str, given: JobSpec) -> list[Cause]:
@@ -222,8 +223,8 @@ def _restart(path: str, given: JobSpec) -> list[Cause]:
     if policy not in ("OnFailure", "Never"):
         return [not_supported(path, policy, ("OnFailure", "Never"))]
     if given.pod_failure_policy is not None and policy != "Never":
-        told = 'only "Never" is supported when podFailurePolicy is specified'
-        return [invalid(path, policy, told)]
+        message = 'only "Never" is supported when podFailurePolicy is specified'
+        return [invalid(path, policy, message)]
     return []
 
 
@@ -235,8 +236,8 @@ def _completions(old: JobSpec, new: JobSpec) -> list[Cause]:
         return checks.immutable_field("spec.completions", new.completions, old.completions)
     if new.completions in (None, old.completions) or new.completions == new.parallelism:
         return []
-    told = "can only be modified in tandem with spec.parallelism"
-    return [invalid("spec.completions", new.completions, told)]
+    message = "can only be modified in tandem with spec.parallelism"
+    return [invalid("spec.completions", new.completions, message)]
 
 
 def _with_mutable_scheduling(old: Job, new: Job) -> PodTemplateSpec:

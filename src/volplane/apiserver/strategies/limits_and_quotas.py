@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from volplane.api import quantity
 from volplane.api.core import LimitRange, LimitRangeItem, ResourceQuota
-from volplane.api.errors import Cause, duplicate, invalid
+from volplane.api.errors import Cause, invalid
+from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.checks import NOT_NEGATIVE
 from volplane.apiserver.strategy import ApiCall, Strategy
 
@@ -13,31 +14,26 @@ _TYPES = ("Container", "PersistentVolumeClaim", "Pod")
 
 class LimitRangeStrategy(Strategy[LimitRange]):
     def validate_create(self, call: ApiCall, obj: LimitRange) -> list[Cause]:
-        wrong: list[Cause] = []
+        causes: list[Cause] = []
         seen: set[str] = set()
         for at, item in enumerate(obj.spec.limits):
             here = f"spec.limits[{at}]"
             if item.type not in _TYPES and "/" not in item.type:
-                told = "must be a standard limit type or fully qualified"
-                wrong.append(invalid(f"{here}.type", item.type, told))
-            if item.type in seen:
-                wrong.append(duplicate(f"{here}.type", item.type))
-            seen.add(item.type)
-            wrong += _order(here, item)
-        return wrong
-
-    def validate_update(self, call: ApiCall, old: LimitRange, new: LimitRange) -> list[Cause]:
-        return self.validate_create(call, new)
+                message = "must be a standard limit type or fully qualified"
+                causes.append(invalid(f"{here}.type", item.type, message))
+            causes += checks.unseen(f"{here}.type", item.type, seen)
+            causes += _order(here, item)
+        return causes
 
 
 def _order(path: str, item: LimitRangeItem) -> list[Cause]:
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     for name, least in item.min.items():
         most = item.max.get(name)
         if most is not None and quantity.parse(least) > quantity.parse(most):
-            told = f"min value {least} is greater than max value {most}"
-            wrong.append(invalid(f"{path}.min[{name}]", least, told))
-    return wrong
+            message = f"min value {least} is greater than max value {most}"
+            causes.append(invalid(f"{path}.min[{name}]", least, message))
+    return causes
 
 
 class ResourceQuotaStrategy(Strategy[ResourceQuota]):
@@ -47,6 +43,3 @@ class ResourceQuotaStrategy(Strategy[ResourceQuota]):
             for name, amount in sorted(obj.spec.hard.items())
             if quantity.parse(amount) < 0
         ]
-
-    def validate_update(self, call: ApiCall, old: ResourceQuota, new: ResourceQuota) -> list[Cause]:
-        return self.validate_create(call, new)

@@ -20,14 +20,14 @@ class NodeStrategy(Strategy[Node]):
         return _taints("metadata.taints", obj.spec.taints) + _amounts(obj)
 
     def validate_update(self, call: ApiCall, old: Node, new: Node) -> list[Cause]:
-        wrong = _taints("metadata.taints", new.spec.taints) + _amounts(new) + _addresses(new)
+        causes = _taints("metadata.taints", new.spec.taints) + _amounts(new) + _addresses(new)
         if old.spec.pod_cidrs and old.spec.pod_cidrs != new.spec.pod_cidrs:
-            told = 'node updates may not change podCIDR except from "" to valid'
-            wrong.append(forbidden("spec.podCIDRs", told))
+            message = 'node updates may not change podCIDR except from "" to valid'
+            causes.append(forbidden("spec.podCIDRs", message))
         if old.spec.provider_id and old.spec.provider_id != new.spec.provider_id:
-            told = 'node updates may not change providerID except from "" to valid'
-            wrong.append(forbidden("spec.providerID", told))
-        return wrong
+            message = 'node updates may not change providerID except from "" to valid'
+            causes.append(forbidden("spec.providerID", message))
+        return causes
 
     def validate_status(self, call: ApiCall, old: Node, new: Node) -> list[Cause]:
         return _amounts(new) + _addresses(new)
@@ -47,28 +47,28 @@ def _amounts(node: Node) -> list[Cause]:
         "status.capacity": node.status.capacity,
         "status.allocatable": node.status.allocatable,
     }
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     for path, amounts in listed.items():
         for name, amount in amounts.items():
-            wrong += checks.amount_not_negative(f"{path}[{name}]", amount)
-    return wrong
+            causes += checks.amount_not_negative(f"{path}[{name}]", amount)
+    return causes
 
 
 def _taints(path: str, taints: tuple[Taint, ...]) -> list[Cause]:
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     seen: set[tuple[str, str]] = set()
     for at, taint in enumerate(taints):
         here = f"{path}[{at}]"
-        wrong += checks.qualified_name(f"{here}.key", taint.key)
+        causes += checks.qualified_name(f"{here}.key", taint.key)
         words = checks.label_value_problems(taint.value)
-        wrong += [invalid(f"{here}.value", taint.value, ";".join(words))] if words else []
+        causes += [invalid(f"{here}.value", taint.value, ";".join(words))] if words else []
         if not taint.effect:
-            wrong.append(required_value(f"{here}.effect"))
+            causes.append(required_value(f"{here}.effect"))
         elif taint.effect not in EFFECTS:
-            wrong.append(not_supported(f"{here}.effect", taint.effect, EFFECTS))
+            causes.append(not_supported(f"{here}.effect", taint.effect, EFFECTS))
         if (taint.key, taint.effect) in seen:
             twice = duplicate(here, checks.to_plain(taint))
-            told = f"{twice.message}: taints must be unique by key and effect pair"
-            wrong.append(Cause(twice.reason, told, here))
+            message = f"{twice.message}: taints must be unique by key and effect pair"
+            causes.append(Cause(twice.reason, message, here))
         seen.add((taint.key, taint.effect))
-    return wrong
+    return causes

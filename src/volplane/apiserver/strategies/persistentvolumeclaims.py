@@ -10,15 +10,8 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from volplane.api import quantity
-from volplane.api.core import (
-    PersistentVolumeClaim,
-    PersistentVolumeClaimSpec,
-    PersistentVolumeClaimStatus,
-    TypedLocalObjectReference,
-    TypedObjectReference,
-)
-from volplane.api.errors import Cause, Forbidden, forbidden, not_supported, required_value
+from volplane.api import core, quantity
+from volplane.api.errors import Cause, Forbidden, forbidden, not_supported
 from volplane.api.kinds import Kind
 from volplane.api.storage import StorageClass
 from volplane.apiserver.strategies import checks, claim_limits, claim_spec
@@ -45,20 +38,22 @@ RESIZE_STATES = (
 SNAPSHOTS = "snapshot.storage.k8s.io"
 
 
-class PersistentVolumeClaimStrategy(Strategy[PersistentVolumeClaim]):
+class PersistentVolumeClaimStrategy(Strategy[core.PersistentVolumeClaim]):
     def __init__(self, kind: Kind) -> None:
         super().__init__(kind)
         self._quotas = ClaimQuotaCheck()
 
-    async def admit_create(self, call: ApiCall, obj: PersistentVolumeClaim) -> PersistentVolumeClaim:
+    async def admit_create(
+        self, call: ApiCall, obj: core.PersistentVolumeClaim
+    ) -> core.PersistentVolumeClaim:
         await claim_limits.check(call, obj)
         obj = await _set_default_class(call, add_finalizer(obj, FINALIZER))
         await self._quotas.check(call, None, obj)
         return obj
 
     async def admit_update(
-        self, call: ApiCall, old: PersistentVolumeClaim, new: PersistentVolumeClaim
-    ) -> PersistentVolumeClaim:
+        self, call: ApiCall, old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim
+    ) -> core.PersistentVolumeClaim:
         if new.spec is old.spec:
             return new
         if not call.subresource and _size(old) != _size(new):
@@ -77,56 +72,55 @@ class PersistentVolumeClaimStrategy(Strategy[PersistentVolumeClaim]):
             )
         return new
 
-    def prepare_create(self, call: ApiCall, obj: PersistentVolumeClaim) -> PersistentVolumeClaim:
-        status = PersistentVolumeClaimStatus(phase="Pending")
+    def prepare_create(self, call: ApiCall, obj: core.PersistentVolumeClaim) -> core.PersistentVolumeClaim:
+        status = core.PersistentVolumeClaimStatus(phase="Pending")
         return replace_fields(obj, status=status, spec=_data_sources(obj.spec, None))
 
     def prepare_update(
-        self, call: ApiCall, old: PersistentVolumeClaim, new: PersistentVolumeClaim
-    ) -> PersistentVolumeClaim:
+        self, call: ApiCall, old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim
+    ) -> core.PersistentVolumeClaim:
         made = super().prepare_update(call, old, new)
         if new.spec is old.spec:
             return made
         return replace_fields(made, spec=_data_sources(made.spec, old.spec))
 
-    def validate_create(self, call: ApiCall, obj: PersistentVolumeClaim) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: core.PersistentVolumeClaim) -> list[Cause]:
         return claim_spec.validate("spec", obj.spec)
 
     def validate_update(
-        self, call: ApiCall, old: PersistentVolumeClaim, new: PersistentVolumeClaim
+        self, call: ApiCall, old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim
     ) -> list[Cause]:
         if new.spec is old.spec:
             return _class_annotation(old, new)
-        wrong = claim_spec.validate("spec", new.spec)
-        wrong += _class_annotation(old, new)
+        causes = claim_spec.validate("spec", new.spec)
+        causes += _class_annotation(old, new)
         frozen = _without_mutable_fields(old, new)
         if frozen != _with_volume_name(old, new):
-            told = f"{IMMUTABLE}\n{checks.difference(_with_volume_name(old, new), frozen)}"
-            wrong.append(forbidden("spec", told))
-        wrong += _check_shrink(old, new)
-        wrong += checks.immutable_field("volumeMode", new.spec.volume_mode, old.spec.volume_mode)
-        return wrong + _attributes_class(old, new)
+            message = f"{IMMUTABLE}\n{checks.difference(_with_volume_name(old, new), frozen)}"
+            causes.append(forbidden("spec", message))
+        causes += _check_shrink(old, new)
+        causes += checks.immutable_field("volumeMode", new.spec.volume_mode, old.spec.volume_mode)
+        return causes + _attributes_class(old, new)
 
     def validate_status(
-        self, call: ApiCall, old: PersistentVolumeClaim, new: PersistentVolumeClaim
+        self, call: ApiCall, old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim
     ) -> list[Cause]:
-        wrong: list[Cause] = []
-        if not new.spec.access_modes:
-            wrong.append(required_value("Spec.accessModes"))
+        causes: list[Cause] = []
+        causes += checks.present("Spec.accessModes", new.spec.access_modes)
         path = "status.allocatedResourceStatuses"
         for name, state in new.status.allocated_resource_statuses.items():
-            wrong += _resource_key(path, name)
+            causes += _resource_key(path, name)
             if state not in RESIZE_STATES:
-                wrong.append(not_supported(path, name, sorted(RESIZE_STATES)))
+                causes.append(not_supported(path, name, sorted(RESIZE_STATES)))
         for name, amount in new.status.allocated_resources.items():
             bad = _resource_key("status.allocatedResources", name)
-            wrong += bad or checks.amount_not_negative(f"status.allocatedResources[{name}]", amount)
+            causes += bad or checks.amount_not_negative(f"status.allocatedResources[{name}]", amount)
         for name, amount in new.status.capacity.items():
-            wrong += checks.amount_not_negative(f"status.capacity[{name}]", amount)
-        return wrong
+            causes += checks.amount_not_negative(f"status.capacity[{name}]", amount)
+        return causes
 
 
-async def _set_default_class(call: ApiCall, obj: PersistentVolumeClaim) -> PersistentVolumeClaim:
+async def _set_default_class(call: ApiCall, obj: core.PersistentVolumeClaim) -> core.PersistentVolumeClaim:
     if obj.spec.storage_class_name is not None or BETA_CLASS in obj.metadata.annotations:
         return obj
     chosen = default_class(await call.reader.list(StorageClass))
@@ -147,15 +141,15 @@ def is_default(one: StorageClass) -> bool:
     return "true" in (marks.get(IS_DEFAULT), marks.get(IS_DEFAULT_BETA))
 
 
-def class_of(claim: PersistentVolumeClaim) -> str:
+def class_of(claim: core.PersistentVolumeClaim) -> str:
     return claim.metadata.annotations.get(BETA_CLASS, claim.spec.storage_class_name or "")
 
 
-def _size(claim: PersistentVolumeClaim) -> str:
+def _size(claim: core.PersistentVolumeClaim) -> str:
     return claim.spec.resources.requests.get("storage", "0")
 
 
-def _grows(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> bool:
+def _grows(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> bool:
     return quantity.parse(_size(new)) > quantity.parse(_size(old))
 
 
@@ -163,8 +157,8 @@ def _grows(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> bool:
 
 
 def _data_sources(
-    spec: PersistentVolumeClaimSpec, old: PersistentVolumeClaimSpec | None
-) -> PersistentVolumeClaimSpec:
+    spec: core.PersistentVolumeClaimSpec, old: core.PersistentVolumeClaimSpec | None
+) -> core.PersistentVolumeClaimSpec:
     """The old field knows claims and snapshots only; what both fields can say, both say."""
     source, ref = spec.data_source, spec.data_source_ref
     held = old is not None and (old.data_source is not None or old.data_source_ref is not None)
@@ -173,13 +167,13 @@ def _data_sources(
     if ref is None and source is not None and not held and not _is_claim_or_snapshot(source):
         source = None
     if source is not None and ref is None:
-        ref = TypedObjectReference(api_group=source.api_group, kind=source.kind, name=source.name)
+        ref = core.TypedObjectReference(api_group=source.api_group, kind=source.kind, name=source.name)
     elif source is None and ref is not None and not ref.namespace:
-        source = TypedLocalObjectReference(api_group=ref.api_group, kind=ref.kind, name=ref.name)
+        source = core.TypedLocalObjectReference(api_group=ref.api_group, kind=ref.kind, name=ref.name)
     return replace_fields(spec, data_source=source, data_source_ref=ref)
 
 
-def _is_claim_or_snapshot(source: TypedLocalObjectReference) -> bool:
+def _is_claim_or_snapshot(source: core.TypedLocalObjectReference) -> bool:
     return (source.api_group or "", source.kind) in (
         ("", "PersistentVolumeClaim"),
         (SNAPSHOTS, "VolumeSnapshot"),
@@ -189,14 +183,16 @@ def _is_claim_or_snapshot(source: TypedLocalObjectReference) -> bool:
 # What may change
 
 
-def _with_volume_name(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> PersistentVolumeClaimSpec:
+def _with_volume_name(
+    old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim
+) -> core.PersistentVolumeClaimSpec:
     """The old spec, with the volume's name if it had none: the binder gives it once."""
     return replace_fields(old.spec, volume_name=old.spec.volume_name or new.spec.volume_name)
 
 
 def _without_mutable_fields(
-    old: PersistentVolumeClaim, new: PersistentVolumeClaim
-) -> PersistentVolumeClaimSpec:
+    old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim
+) -> core.PersistentVolumeClaimSpec:
     """The new spec with what may change put back to the old."""
     spec = new.spec
     beta = old.metadata.annotations.get(BETA_CLASS)
@@ -215,7 +211,7 @@ def _without_mutable_fields(
     )
 
 
-def _class_annotation(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> list[Cause]:
+def _class_annotation(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> list[Cause]:
     held, given = old.metadata.annotations.get(BETA_CLASS), new.metadata.annotations.get(BETA_CLASS)
     moved = held is not None and old.spec.storage_class_name is None and new.spec.storage_class_name == held
     if moved and given in (None, held):
@@ -223,7 +219,7 @@ def _class_annotation(old: PersistentVolumeClaim, new: PersistentVolumeClaim) ->
     return checks.immutable_field(f"metadata.annotations[{BETA_CLASS}]", given or "", held or "")
 
 
-def _check_shrink(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> list[Cause]:
+def _check_shrink(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> list[Cause]:
     """A request may shrink again after a failed expansion, but not to what the volume already has."""
     if quantity.parse(_size(new)) >= quantity.parse(_size(old)):
         return []
@@ -232,19 +228,19 @@ def _check_shrink(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> lis
     return [forbidden("spec.resources.requests.storage", "field can not be less than status.capacity")]
 
 
-def _attributes_class(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> list[Cause]:
+def _attributes_class(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> list[Cause]:
     given = new.spec.volume_attributes_class_name
     unchanged = given == old.spec.volume_attributes_class_name
     if unchanged or given or old.status.current_volume_attributes_class_name is None:
         return []
     word = "nil" if given is None else "empty string"
-    told = f"update to {word} is forbidden when status.currentVolumeAttributesClassName is not nil"
-    return [forbidden("spec.volumeAttributesClassName", told)]
+    message = f"update to {word} is forbidden when status.currentVolumeAttributesClassName is not nil"
+    return [forbidden("spec.volumeAttributesClassName", message)]
 
 
 def _resource_key(path: str, name: str) -> list[Cause]:
-    wrong = checks.qualified_name(path, name)
+    causes = checks.qualified_name(path, name)
     native = "/" not in name or name.partition("/")[0].endswith("kubernetes.io")
-    if not wrong and native and name != "storage":
+    if not causes and native and name != "storage":
         return [not_supported(path, name, ("storage",))]
-    return wrong
+    return causes

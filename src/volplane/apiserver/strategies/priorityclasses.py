@@ -23,26 +23,26 @@ class PriorityClassStrategy(Strategy[PriorityClass]):
         return new
 
     def validate_create(self, call: ApiCall, obj: PriorityClass) -> list[Cause]:
-        wrong: list[Cause] = []
+        causes: list[Cause] = []
         if obj.name.startswith(SYSTEM) and obj.name not in (
             "system-cluster-critical",
             "system-node-critical",
         ):
-            told = (
+            message = (
                 f"priority class names with '{SYSTEM}' prefix are reserved for system use only. error: "
                 f"{obj.name} is not a known system priority class"
             )
-            wrong.append(forbidden("metadata.name", told))
+            causes.append(forbidden("metadata.name", message))
         elif obj.value > HIGHEST and not obj.name.startswith(SYSTEM):
-            told = f"maximum allowed value of a user defined priority is {HIGHEST}"
-            wrong.append(forbidden("value", told))
-        return wrong + checks.one_of("preemptionPolicy", obj.preemption_policy or "", PREEMPTION)
+            message = f"maximum allowed value of a user defined priority is {HIGHEST}"
+            causes.append(forbidden("value", message))
+        return causes + checks.one_of("preemptionPolicy", obj.preemption_policy or "", PREEMPTION)
 
     def validate_update(self, call: ApiCall, old: PriorityClass, new: PriorityClass) -> list[Cause]:
-        wrong: list[Cause] = []
+        causes: list[Cause] = []
         if old.value != new.value:
-            wrong.append(forbidden("value", "may not be changed in an update."))
-        return wrong + checks.immutable_field(
+            causes.append(forbidden("value", "may not be changed in an update."))
+        return causes + checks.immutable_field(
             "preemptionPolicy", new.preemption_policy, old.preemption_policy
         )
 
@@ -52,8 +52,8 @@ async def _only_default(call: ApiCall, one: PriorityClass) -> None:
         return
     for other in await call.reader.list(PriorityClass):
         if other.global_default and other.name != one.name:
-            told = f"PriorityClass {other.name} is already marked as default. Only one default can exist"
-            raise Forbidden.to(call.kind, one.name, told)
+            message = f"PriorityClass {other.name} is already marked as default. Only one default can exist"
+            raise Forbidden.to(call.kind, one.name, message)
 
 
 class RuntimeClassStrategy(Strategy[RuntimeClass]):

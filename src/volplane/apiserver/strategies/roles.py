@@ -21,16 +21,10 @@ class RoleStrategy(Strategy[Role]):
     def validate_create(self, call: ApiCall, obj: Role) -> list[Cause]:
         return _rules(obj.rules, namespaced=True)
 
-    def validate_update(self, call: ApiCall, old: Role, new: Role) -> list[Cause]:
-        return _rules(new.rules, namespaced=True)
-
 
 class ClusterRoleStrategy(Strategy[ClusterRole]):
     def validate_create(self, call: ApiCall, obj: ClusterRole) -> list[Cause]:
         return _rules(obj.rules, namespaced=False) + _aggregation(obj)
-
-    def validate_update(self, call: ApiCall, old: ClusterRole, new: ClusterRole) -> list[Cause]:
-        return self.validate_create(call, new)
 
 
 class RoleBindingStrategy(Strategy[RoleBinding]):
@@ -59,20 +53,22 @@ def _rules(rules: Sequence[PolicyRule], *, namespaced: bool) -> list[Cause]:
 
 
 def _rule(path: str, rule: PolicyRule, *, namespaced: bool) -> list[Cause]:
-    wrong = [] if rule.verbs else [required_value(f"{path}.verbs", "verbs must contain at least one value")]
+    causes = [] if rule.verbs else [required_value(f"{path}.verbs", "verbs must contain at least one value")]
     if rule.non_resource_urls:
         here, urls = f"{path}.nonResourceURLs", list(rule.non_resource_urls)
         if namespaced:
-            wrong.append(invalid(here, urls, "namespaced rules cannot apply to non-resource URLs"))
+            causes.append(invalid(here, urls, "namespaced rules cannot apply to non-resource URLs"))
         if rule.api_groups or rule.resources or rule.resource_names:
-            told = "rules cannot apply to both regular resources and non-resource URLs"
-            wrong.append(invalid(here, urls, told))
-        return wrong
+            message = "rules cannot apply to both regular resources and non-resource URLs"
+            causes.append(invalid(here, urls, message))
+        return causes
     if not rule.api_groups:
-        wrong.append(required_value(f"{path}.apiGroups", "resource rules must supply at least one api group"))
+        causes.append(
+            required_value(f"{path}.apiGroups", "resource rules must supply at least one api group")
+        )
     if not rule.resources:
-        wrong.append(required_value(f"{path}.resources", "resource rules must supply at least one resource"))
-    return wrong
+        causes.append(required_value(f"{path}.resources", "resource rules must supply at least one resource"))
+    return causes
 
 
 def _aggregation(role: ClusterRole) -> list[Cause]:
@@ -80,8 +76,8 @@ def _aggregation(role: ClusterRole) -> list[Cause]:
         return []
     path, selectors = "aggregationRule.clusterRoleSelectors", role.aggregation_rule.cluster_role_selectors
     if not selectors:
-        told = "at least one clusterRoleSelector required if aggregationRule is non-nil"
-        return [required_value(path, told)]
+        message = "at least one clusterRoleSelector required if aggregationRule is non-nil"
+        return [required_value(path, message)]
     return [
         cause
         for at, selector in enumerate(selectors)
@@ -91,14 +87,13 @@ def _aggregation(role: ClusterRole) -> list[Cause]:
 
 def _reference(binding: RoleBinding | ClusterRoleBinding, kinds: Sequence[str]) -> list[Cause]:
     reference = binding.role_ref
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     if reference.api_group != GROUP:
-        wrong.append(not_supported("roleRef.apiGroup", reference.api_group, (GROUP,)))
+        causes.append(not_supported("roleRef.apiGroup", reference.api_group, (GROUP,)))
     if reference.kind not in kinds:
-        wrong.append(not_supported("roleRef.kind", reference.kind, kinds))
-    if not reference.name:
-        wrong.append(required_value("roleRef.name"))
-    return wrong + [
+        causes.append(not_supported("roleRef.kind", reference.kind, kinds))
+    causes += checks.present("roleRef.name", reference.name)
+    return causes + [
         invalid("roleRef.name", reference.name, text)
         for text in name_validation.path_segment_problems(reference.name, False)
     ]
@@ -119,16 +114,16 @@ def _subjects(subjects: Sequence[Subject], *, namespaced: bool) -> list[Cause]:
 
 
 def _subject(path: str, subject: Subject, *, namespaced: bool) -> list[Cause]:
-    wrong = [] if subject.name else [required_value(f"{path}.name")]
+    causes = checks.present(f"{path}.name", subject.name)
     if subject.kind not in SUBJECTS:
-        return [*wrong, not_supported(f"{path}.kind", subject.kind, SUBJECTS)]
+        return [*causes, not_supported(f"{path}.kind", subject.kind, SUBJECTS)]
     if subject.kind != "ServiceAccount":
         if subject.api_group != GROUP:
-            wrong.append(not_supported(f"{path}.apiGroup", subject.api_group, (GROUP,)))
-        return wrong
-    wrong += checks.subdomain(f"{path}.name", subject.name) if subject.name else []
+            causes.append(not_supported(f"{path}.apiGroup", subject.api_group, (GROUP,)))
+        return causes
+    causes += checks.subdomain(f"{path}.name", subject.name) if subject.name else []
     if subject.api_group:
-        wrong.append(not_supported(f"{path}.apiGroup", subject.api_group, ("",)))
+        causes.append(not_supported(f"{path}.apiGroup", subject.api_group, ("",)))
     if not namespaced and not subject.namespace:
-        wrong.append(required_value(f"{path}.namespace"))
-    return wrong
+        causes.append(required_value(f"{path}.namespace"))
+    return causes

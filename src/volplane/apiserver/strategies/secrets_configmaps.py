@@ -26,25 +26,25 @@ _REQUIRED_KEYS = {
 
 class SecretStrategy(Strategy[Secret]):
     def validate_create(self, call: ApiCall, obj: Secret) -> list[Cause]:
-        wrong = _keys("data", obj.data)
+        causes = _keys("data", obj.data)
         if _size(obj.data) > MAX_SIZE:
-            wrong.append(too_long("data", MAX_SIZE))
-        return wrong + _check_type(obj)
+            causes.append(too_long("data", MAX_SIZE))
+        return causes + _check_type(obj)
 
     def validate_update(self, call: ApiCall, old: Secret, new: Secret) -> list[Cause]:
-        wrong = checks.immutable_field("type", new.type, old.type)
-        return wrong + _check_immutable(old, new, ("data",)) + self.validate_create(call, new)
+        causes = checks.immutable_field("type", new.type, old.type)
+        return causes + _check_immutable(old, new, ("data",)) + self.validate_create(call, new)
 
 
 class ConfigMapStrategy(Strategy[ConfigMap]):
     def validate_create(self, call: ApiCall, obj: ConfigMap) -> list[Cause]:
-        wrong = _keys("data", obj.data)
+        causes = _keys("data", obj.data)
         for key in obj.data.keys() & obj.binary_data.keys():
-            wrong.append(invalid(f"data[{key}]", key, "duplicate of key present in binaryData"))
-        wrong += _keys("binaryData", obj.binary_data)
+            causes.append(invalid(f"data[{key}]", key, "duplicate of key present in binaryData"))
+        causes += _keys("binaryData", obj.binary_data)
         if _size(obj.data) + _size(obj.binary_data) > MAX_SIZE:
-            wrong.append(too_long("", MAX_SIZE))
-        return wrong
+            causes.append(too_long("", MAX_SIZE))
+        return causes
 
     def validate_update(self, call: ApiCall, old: ConfigMap, new: ConfigMap) -> list[Cause]:
         return _check_immutable(old, new, ("data", "binary_data")) + self.validate_create(call, new)
@@ -61,9 +61,9 @@ def _size(data: Mapping[str, str | bytes]) -> int:
 def _check_immutable(old: Any, new: Any, fields: tuple[str, ...]) -> list[Cause]:
     if not old.immutable:
         return []
-    wrong = [] if new.immutable else [forbidden("immutable", IMMUTABLE_WHEN_SET)]
+    causes = [] if new.immutable else [forbidden("immutable", IMMUTABLE_WHEN_SET)]
     other = [name for name in fields if getattr(old, name) != getattr(new, name)]
-    return wrong + [
+    return causes + [
         forbidden("binaryData" if name == "binary_data" else name, IMMUTABLE_WHEN_SET) for name in other
     ]
 
@@ -71,17 +71,17 @@ def _check_immutable(old: Any, new: Any, fields: tuple[str, ...]) -> list[Cause]
 def _check_type(secret: Secret) -> list[Cause]:
     if secret.type == "kubernetes.io/service-account-token":
         named = secret.metadata.annotations.get(ACCOUNT_NAME)
-        return [] if named else [required_value(f"metadata.annotations[{ACCOUNT_NAME}]")]
+        return checks.present(f"metadata.annotations[{ACCOUNT_NAME}]", named)
     if secret.type == "kubernetes.io/basic-auth":
         wanted = ("username", "password")
         return [] if any(k in secret.data for k in wanted) else [required_value(f"data[{k}]") for k in wanted]
-    wrong = [
+    causes = [
         required_value(f"data[{key}]")
         for key in _REQUIRED_KEYS.get(secret.type, ())
         if key not in secret.data
     ]
-    if wrong or not secret.type.startswith("kubernetes.io/docker"):
-        return wrong
+    if causes or not secret.type.startswith("kubernetes.io/docker"):
+        return causes
     [key] = _REQUIRED_KEYS.get(secret.type, ("",))
     return _is_json(f"data[{key}]", secret.data.get(key, b"{}"))
 

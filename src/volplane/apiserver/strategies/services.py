@@ -14,28 +14,25 @@ TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 class ServiceStrategy(Strategy[Service]):
     def validate_create(self, call: ApiCall, obj: Service) -> list[Cause]:
         spec = obj.spec
-        wrong = checks.one_of("spec.type", spec.type, TYPES)
+        causes = checks.one_of("spec.type", spec.type, TYPES)
         if not spec.ports and spec.type != "ExternalName" and spec.cluster_ip != "None":
-            wrong.append(required_value("spec.ports"))
+            causes.append(required_value("spec.ports"))
         seen: set[str] = set()
         for at, port in enumerate(spec.ports):
             here = f"spec.ports[{at}]"
-            wrong += _check_port(here, port, named=len(spec.ports) > 1)
+            causes += _check_port(here, port, named=len(spec.ports) > 1)
             if port.name and port.name in seen:
-                wrong.append(duplicate(f"{here}.name", port.name))
+                causes.append(duplicate(f"{here}.name", port.name))
             seen.add(port.name)
-        return wrong + checks.labels("spec.selector", spec.selector)
-
-    def validate_update(self, call: ApiCall, old: Service, new: Service) -> list[Cause]:
-        return self.validate_create(call, new)
+        return causes + checks.labels("spec.selector", spec.selector)
 
 
 def _check_port(path: str, port: ServicePort, *, named: bool) -> list[Cause]:
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     if named and not port.name:
-        wrong.append(required_value(f"{path}.name"))
+        causes.append(required_value(f"{path}.name"))
     elif port.name:
-        wrong += checks.label(f"{path}.name", port.name)
-    wrong += checks.port(f"{path}.port", port.port)
-    wrong += checks.one_of(f"{path}.protocol", port.protocol, PROTOCOLS)
-    return wrong + checks.port_or_name(f"{path}.targetPort", port.target_port)
+        causes += checks.label(f"{path}.name", port.name)
+    causes += checks.port(f"{path}.port", port.port)
+    causes += checks.one_of(f"{path}.protocol", port.protocol, PROTOCOLS)
+    return causes + checks.port_or_name(f"{path}.targetPort", port.target_port)

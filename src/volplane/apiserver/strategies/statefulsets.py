@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from volplane.api.apps import (
-    ControllerRevision,
-    StatefulSet,
-    StatefulSetSpec,
-    StatefulSetUpdateStrategy,
-)
-from volplane.api.core import (
-    PersistentVolumeClaimVolumeSource,
-    PodTemplateSpec,
-    Volume,
-)
+from volplane.api import apps, core
 from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks, claim_spec
 from volplane.apiserver.strategies.workloads import check_selector, check_template
@@ -42,32 +32,32 @@ _KEEPS_ALL = (
 )
 
 
-class StatefulSetStrategy(Strategy[StatefulSet]):
-    def prepare_create(self, call: ApiCall, obj: StatefulSet) -> StatefulSet:
+class StatefulSetStrategy(Strategy[apps.StatefulSet]):
+    def prepare_create(self, call: ApiCall, obj: apps.StatefulSet) -> apps.StatefulSet:
         return _drop_max_unavailable(super().prepare_create(call, obj))
 
-    def prepare_update(self, call: ApiCall, old: StatefulSet, new: StatefulSet) -> StatefulSet:
+    def prepare_update(self, call: ApiCall, old: apps.StatefulSet, new: apps.StatefulSet) -> apps.StatefulSet:
         return _drop_max_unavailable(super().prepare_update(call, old, new))
 
-    def validate_create(self, call: ApiCall, obj: StatefulSet) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: apps.StatefulSet) -> list[Cause]:
         _warn(call, obj)
-        wrong = _spec(obj.spec)
+        causes = _spec(obj.spec)
         for at, template in enumerate(obj.spec.volume_claim_templates):
-            wrong += claim_spec.validate(f"spec.volumeClaimTemplates[{at}].spec", template.spec)
+            causes += claim_spec.validate(f"spec.volumeClaimTemplates[{at}].spec", template.spec)
         if obj.spec.service_name:
-            wrong += checks.label("spec.serviceName", obj.spec.service_name)
-        return wrong
+            causes += checks.label("spec.serviceName", obj.spec.service_name)
+        return causes
 
-    def validate_update(self, call: ApiCall, old: StatefulSet, new: StatefulSet) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: apps.StatefulSet, new: apps.StatefulSet) -> list[Cause]:
         _warn(call, new)
-        wrong = _spec(new.spec)
+        causes = _spec(new.spec)
         put_back = replace_fields(new.spec, **{name: getattr(old.spec, name) for name in MUTABLE})
         if put_back != old.spec:
-            wrong.append(forbidden("spec", _IMMUTABLE))
-        return wrong
+            causes.append(forbidden("spec", _IMMUTABLE))
+        return causes
 
-    def validate_status(self, call: ApiCall, old: StatefulSet, new: StatefulSet) -> list[Cause]:
-        status, wrong = new.status, checks.not_negative("status.replicas", new.status.replicas)
+    def validate_status(self, call: ApiCall, old: apps.StatefulSet, new: apps.StatefulSet) -> list[Cause]:
+        status, causes = new.status, checks.not_negative("status.replicas", new.status.replicas)
         counts = {
             "readyReplicas": status.ready_replicas,
             "currentReplicas": status.current_replicas,
@@ -75,20 +65,20 @@ class StatefulSetStrategy(Strategy[StatefulSet]):
             "availableReplicas": status.available_replicas,
         }
         for name, count in counts.items():
-            wrong += checks.not_negative(f"status.{name}", count)
+            causes += checks.not_negative(f"status.{name}", count)
             if count > status.replicas:
-                wrong.append(invalid(f"status.{name}", count, "cannot be greater than status.replicas"))
+                causes.append(invalid(f"status.{name}", count, "cannot be greater than status.replicas"))
         if status.available_replicas > status.ready_replicas:
-            told = "cannot be greater than status.readyReplicas"
-            wrong.append(invalid("status.availableReplicas", status.available_replicas, told))
+            message = "cannot be greater than status.readyReplicas"
+            causes.append(invalid("status.availableReplicas", status.available_replicas, message))
         if (status.collision_count or 0) < (old.status.collision_count or 0):
-            wrong.append(
+            causes.append(
                 invalid("status.collisionCount", status.collision_count or 0, "cannot be decremented")
             )
-        return wrong
+        return causes
 
 
-def _drop_max_unavailable(obj: StatefulSet) -> StatefulSet:
+def _drop_max_unavailable(obj: apps.StatefulSet) -> apps.StatefulSet:
     """maxUnavailable stands behind a gate that is off by default; such a field is dropped."""
     update = obj.spec.update_strategy
     if update.rolling_update is None or update.rolling_update.max_unavailable is None:
@@ -99,36 +89,38 @@ def _drop_max_unavailable(obj: StatefulSet) -> StatefulSet:
     )
 
 
-def _warn(call: ApiCall, obj: StatefulSet) -> None:
+def _warn(call: ApiCall, obj: apps.StatefulSet) -> None:
     if (obj.spec.revision_history_limit or 0) < 0:
         call.warnings.append(_KEEPS_ALL)
 
 
-def _spec(given: StatefulSetSpec) -> list[Cause]:
-    wrong: list[Cause] = []
+def _spec(given: apps.StatefulSetSpec) -> list[Cause]:
+    causes: list[Cause] = []
     if given.pod_management_policy not in _POLICIES:
-        told = "must be 'OrderedReady' or 'Parallel'"
-        wrong.append(invalid("spec.podManagementPolicy", given.pod_management_policy, told))
-    wrong += _update_strategy("spec.updateStrategy", given.update_strategy)
+        message = "must be 'OrderedReady' or 'Parallel'"
+        causes.append(invalid("spec.podManagementPolicy", given.pod_management_policy, message))
+    causes += _update_strategy("spec.updateStrategy", given.update_strategy)
     policy = given.persistent_volume_claim_retention_policy
     if policy is not None:
         path = "spec.persistentVolumeClaimRetentionPolicy"
         for name, value in (("whenDeleted", policy.when_deleted), ("whenScaled", policy.when_scaled)):
             if value not in ("Retain", "Delete"):
-                wrong.append(not_supported(f"{path}.{name}", value, ("Retain", "Delete")))
-    wrong += checks.not_negative("spec.replicas", given.replicas or 0)
-    wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+                causes.append(not_supported(f"{path}.{name}", value, ("Retain", "Delete")))
+    causes += checks.not_negative("spec.replicas", given.replicas or 0)
+    causes += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
     if given.ordinals is not None:
-        wrong += checks.not_negative("spec.ordinals.start", given.ordinals.start)
-    wrong += check_selector("statefulset", given.selector)
-    return wrong + check_template("StatefulSet", _template_with_claims(given), given.selector)
+        causes += checks.not_negative("spec.ordinals.start", given.ordinals.start)
+    causes += check_selector("statefulset", given.selector)
+    return causes + check_template("StatefulSet", _template_with_claims(given), given.selector)
 
 
-def _update_strategy(path: str, given: StatefulSetUpdateStrategy) -> list[Cause]:
+def _update_strategy(path: str, given: apps.StatefulSetUpdateStrategy) -> list[Cause]:
     rolling = given.rolling_update
     if given.type == "OnDelete":
-        told = "only allowed for updateStrategy 'RollingUpdate'"
-        return [] if rolling is None else [invalid(f"{path}.rollingUpdate", checks.to_plain(rolling), told)]
+        message = "only allowed for updateStrategy 'RollingUpdate'"
+        return (
+            [] if rolling is None else [invalid(f"{path}.rollingUpdate", checks.to_plain(rolling), message)]
+        )
     if given.type != "RollingUpdate":
         return [invalid(path, checks.to_plain(given), "must be 'RollingUpdate' or 'OnDelete'")]
     if rolling is None:
@@ -136,10 +128,12 @@ def _update_strategy(path: str, given: StatefulSetUpdateStrategy) -> list[Cause]
     return checks.not_negative(f"{path}.rollingUpdate.partition", rolling.partition or 0)
 
 
-def _template_with_claims(given: StatefulSetSpec) -> PodTemplateSpec:
+def _template_with_claims(given: apps.StatefulSetSpec) -> core.PodTemplateSpec:
     """The template as a pod gets it: a volume per claim, host name and subdomain from the set."""
     claims = tuple(
-        Volume(name=t.name, persistent_volume_claim=PersistentVolumeClaimVolumeSource(claim_name=t.name))
+        core.Volume(
+            name=t.name, persistent_volume_claim=core.PersistentVolumeClaimVolumeSource(claim_name=t.name)
+        )
         for t in given.volume_claim_templates
     )
     taken = {volume.name for volume in claims}
@@ -148,15 +142,17 @@ def _template_with_claims(given: StatefulSetSpec) -> PodTemplateSpec:
     return structs.replace(given.template, spec=spec)
 
 
-class ControllerRevisionStrategy(Strategy[ControllerRevision]):
-    def validate_create(self, call: ApiCall, obj: ControllerRevision) -> list[Cause]:
-        wrong = checks.not_negative("revision", obj.number)
+class ControllerRevisionStrategy(Strategy[apps.ControllerRevision]):
+    def validate_create(self, call: ApiCall, obj: apps.ControllerRevision) -> list[Cause]:
+        causes = checks.not_negative("revision", obj.number)
         if obj.data is None:
-            wrong.append(required_value("data", "data is mandatory"))
+            causes.append(required_value("data", "data is mandatory"))
         elif not isinstance(obj.data, dict):
-            wrong.append(required_value("data", "data must be a valid JSON object"))
-        return wrong
+            causes.append(required_value("data", "data must be a valid JSON object"))
+        return causes
 
-    def validate_update(self, call: ApiCall, old: ControllerRevision, new: ControllerRevision) -> list[Cause]:
-        wrong = checks.not_negative("revision", new.number)
-        return wrong + checks.immutable_field("data", new.data, old.data)
+    def validate_update(
+        self, call: ApiCall, old: apps.ControllerRevision, new: apps.ControllerRevision
+    ) -> list[Cause]:
+        causes = checks.not_negative("revision", new.number)
+        return causes + checks.immutable_field("data", new.data, old.data)

@@ -20,25 +20,24 @@ BINDING_MODES = ("Immediate", "WaitForFirstConsumer")
 
 class StorageClassStrategy(Strategy[StorageClass]):
     def validate_create(self, call: ApiCall, obj: StorageClass) -> list[Cause]:
-        wrong = checks.qualified_name("provisioner", obj.provisioner.lower()) if obj.provisioner else []
-        wrong += [] if obj.provisioner else [required_value("provisioner")]
-        wrong += _parameters(obj.parameters)
-        if obj.reclaim_policy and obj.reclaim_policy not in POLICIES:
-            wrong.append(not_supported("reclaimPolicy", obj.reclaim_policy, POLICIES))
+        causes = checks.qualified_name("provisioner", obj.provisioner.lower()) if obj.provisioner else []
+        causes += checks.present("provisioner", obj.provisioner)
+        causes += _parameters(obj.parameters)
+        causes += checks.choice("reclaimPolicy", obj.reclaim_policy or None, POLICIES)
         if obj.volume_binding_mode not in BINDING_MODES:
-            wrong.append(not_supported("volumeBindingMode", obj.volume_binding_mode, BINDING_MODES))
-        return wrong + _topologies("allowedTopologies", obj.allowed_topologies)
+            causes.append(not_supported("volumeBindingMode", obj.volume_binding_mode, BINDING_MODES))
+        return causes + _topologies("allowedTopologies", obj.allowed_topologies)
 
     def validate_update(self, call: ApiCall, old: StorageClass, new: StorageClass) -> list[Cause]:
-        wrong = self.validate_create(call, new)
+        causes = self.validate_create(call, new)
         for name, attribute in (
             ("parameters", "parameters"),
             ("provisioner", "provisioner"),
             ("reclaimPolicy", "reclaim_policy"),
         ):
             if getattr(old, attribute) != getattr(new, attribute):
-                wrong.append(forbidden(name, f"updates to {name} are forbidden."))
-        return wrong + checks.immutable_field(
+                causes.append(forbidden(name, f"updates to {name} are forbidden."))
+        return causes + checks.immutable_field(
             "volumeBindingMode", new.volume_binding_mode, old.volume_binding_mode
         )
 
@@ -48,53 +47,53 @@ class VolumeAttributesClassStrategy(Strategy[VolumeAttributesClass]):
         return add_finalizer(obj, ATTRIBUTES_FINALIZER)
 
     def validate_create(self, call: ApiCall, obj: VolumeAttributesClass) -> list[Cause]:
-        wrong = checks.driver_name("driverName", obj.driver_name)
+        causes = checks.driver_name("driverName", obj.driver_name)
         if not obj.parameters:
-            wrong.append(required_value("parameters", "must contain at least one key/value pair"))
-        return wrong + _parameters(obj.parameters)
+            causes.append(required_value("parameters", "must contain at least one key/value pair"))
+        return causes + _parameters(obj.parameters)
 
     def validate_update(
         self, call: ApiCall, old: VolumeAttributesClass, new: VolumeAttributesClass
     ) -> list[Cause]:
-        wrong = self.validate_create(call, new)
+        causes = self.validate_create(call, new)
         for name, attribute in (("driverName", "driver_name"), ("parameters", "parameters")):
             if getattr(old, attribute) != getattr(new, attribute):
-                wrong.append(forbidden(name, f"updates to {name} are forbidden."))
-        return wrong
+                causes.append(forbidden(name, f"updates to {name} are forbidden."))
+        return causes
 
 
 def _parameters(given: Mapping[str, str]) -> list[Cause]:
     if len(given) > MAX_PARAMETERS:
         return [too_long("parameters", MAX_PARAMETERS)]
-    wrong = [invalid("parameters", key, "field can not be empty.") for key in given if not key]
+    causes = [invalid("parameters", key, "field can not be empty.") for key in given if not key]
     if sum(len(key.encode()) + len(value.encode()) for key, value in given.items()) > MAX_PARAMETERS_SIZE:
-        wrong.append(too_long("parameters", MAX_PARAMETERS_SIZE))
-    return wrong
+        causes.append(too_long("parameters", MAX_PARAMETERS_SIZE))
+    return causes
 
 
 def _topologies(path: str, terms: Sequence[TopologySelectorTerm]) -> list[Cause]:
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     seen: list[dict[str, frozenset[str]]] = []
     for at, term in enumerate(terms):
         here = f"{path}[{at}].matchLabelExpressions"
         places: dict[str, frozenset[str]] = {}
         for index, need in enumerate(term.match_label_expressions):
-            wrong += _requirement(f"{here}[{index}]", need.key, need.values, places)
+            causes += _requirement(f"{here}[{index}]", need.key, need.values, places)
             places[need.key] = frozenset(need.values)
         if places in seen:
-            wrong.append(duplicate(here, ""))
+            causes.append(duplicate(here, ""))
         seen.append(places)
-    return wrong
+    return causes
 
 
 def _requirement(
     path: str, key: str, values: Sequence[str], others: Mapping[str, frozenset[str]]
 ) -> list[Cause]:
-    wrong = [] if values else [required_value(f"{path}.values")]
+    causes = checks.present(f"{path}.values", values)
     for at, value in enumerate(values):
         if value in values[:at]:
-            wrong.append(duplicate(f"{path}.values[{at}]", value))
-    wrong += checks.qualified_name(f"{path}.key", key)
+            causes.append(duplicate(f"{path}.values[{at}]", value))
+    causes += checks.qualified_name(f"{path}.key", key)
     if key in others:
-        wrong.append(duplicate(f"{path}.key", key))
-    return wrong
+        causes.append(duplicate(f"{path}.key", key))
+    return causes

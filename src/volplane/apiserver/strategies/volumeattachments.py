@@ -17,11 +17,11 @@ EXACTLY_ONE = "must specify exactly one of inlineVolumeSpec and persistentVolume
 
 class VolumeAttachmentStrategy(Strategy[VolumeAttachment]):
     def validate_create(self, call: ApiCall, obj: VolumeAttachment) -> list[Cause]:
-        wrong = checks.driver_name("spec.attacher", obj.spec.attacher)
+        causes = checks.driver_name("spec.attacher", obj.spec.attacher)
         name = obj.spec.source.persistent_volume_name
         if name:
-            wrong += checks.subdomain("spec.source.persistentVolumeName", name)
-        return wrong + _validate_attachment(obj)
+            causes += checks.subdomain("spec.source.persistentVolumeName", name)
+        return causes + _validate_attachment(obj)
 
     def validate_update(self, call: ApiCall, old: VolumeAttachment, new: VolumeAttachment) -> list[Cause]:
         return _validate_attachment(new) + checks.immutable_field("spec", new.spec, old.spec)
@@ -31,13 +31,12 @@ class VolumeAttachmentStrategy(Strategy[VolumeAttachment]):
 
 
 def _validate_attachment(obj: VolumeAttachment) -> list[Cause]:
-    wrong = _source("spec.source", obj.spec.source)
-    wrong += checks.subdomain("spec.nodeName", obj.spec.node_name)
-    if not obj.spec.attacher:
-        wrong.append(required_value("spec.attacher"))
-    wrong += _metadata("status.attachmentMetadata", obj.status.attachment_metadata)
-    wrong += _error("status.attachError", obj.status.attach_error)
-    return wrong + _error("status.detachError", obj.status.detach_error)
+    causes = _source("spec.source", obj.spec.source)
+    causes += checks.subdomain("spec.nodeName", obj.spec.node_name)
+    causes += checks.present("spec.attacher", obj.spec.attacher)
+    causes += _metadata("status.attachmentMetadata", obj.status.attachment_metadata)
+    causes += _error("status.attachError", obj.status.attach_error)
+    return causes + _error("status.detachError", obj.status.detach_error)
 
 
 def _source(path: str, source: VolumeAttachmentSource) -> list[Cause]:
@@ -48,8 +47,8 @@ def _source(path: str, source: VolumeAttachmentSource) -> list[Cause]:
         return [forbidden(path, EXACTLY_ONE)]
     if inline is not None:
         return inline_spec(f"{path}.inlineVolumeSpec", inline)
-    told = "must specify non empty persistentVolumeName"
-    return [] if name else [required_value(f"{path}.persistentVolumeName", told)]
+    message = "must specify non empty persistentVolumeName"
+    return [] if name else [required_value(f"{path}.persistentVolumeName", message)]
 
 
 def _metadata(path: str, given: Mapping[str, str]) -> list[Cause]:
@@ -61,8 +60,10 @@ def _error(path: str, error: VolumeError | None) -> list[Cause]:
     if error is None:
         return []
     # The number in the sentence is the other limit, as clients know it.
-    wrong = [too_long(f"{path}.message", METADATA_SIZE)] if len(error.message.encode()) > MESSAGE_SIZE else []
+    causes = (
+        [too_long(f"{path}.message", METADATA_SIZE)] if len(error.message.encode()) > MESSAGE_SIZE else []
+    )
     if error.error_code is not None and error.error_code < 0:
-        told = f"must be between 0 and {checks.MAX_INT32}, inclusive"
-        wrong.append(invalid(f"{path}.errorCode", error.error_code, told))
-    return wrong
+        message = f"must be between 0 and {checks.MAX_INT32}, inclusive"
+        causes.append(invalid(f"{path}.errorCode", error.error_code, message))
+    return causes

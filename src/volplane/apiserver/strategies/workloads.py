@@ -5,14 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from volplane.api.apps import (
-    DaemonSet,
-    DaemonSetUpdateStrategy,
-    Deployment,
-    DeploymentStrategy,
-    ReplicaSet,
-)
-from volplane.api.core import PodTemplate, PodTemplateSpec, ReplicationController
+from volplane.api import apps, core
 from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
 from volplane.api.meta import LabelSelector
 from volplane.api.selectors import InvalidSelector, LabelMatcher
@@ -29,97 +22,77 @@ _PERCENT_MESSAGE = (
 )
 
 
-class DeploymentsStrategy(Strategy[Deployment]):
-    def validate_create(self, call: ApiCall, obj: Deployment) -> list[Cause]:
+class DeploymentsStrategy(Strategy[apps.Deployment]):
+    def validate_create(self, call: ApiCall, obj: apps.Deployment) -> list[Cause]:
         given = obj.spec
-        wrong = checks.not_negative("spec.replicas", given.replicas or 0)
-        wrong += check_selector("deployment", given.selector)
-        wrong += check_template("ReplicaSet", given.template, given.selector)
-        wrong += _deployment_strategy("spec.strategy", given.strategy)
-        wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
-        wrong += checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
+        causes = checks.not_negative("spec.replicas", given.replicas or 0)
+        causes += check_selector("deployment", given.selector)
+        causes += check_template("ReplicaSet", given.template, given.selector)
+        causes += _deployment_strategy("spec.strategy", given.strategy)
+        causes += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+        causes += checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
         if given.progress_deadline_seconds is not None:
             path = "spec.progressDeadlineSeconds"
-            wrong += checks.not_negative(path, given.progress_deadline_seconds)
+            causes += checks.not_negative(path, given.progress_deadline_seconds)
             if given.progress_deadline_seconds <= given.min_ready_seconds:
-                told = "must be greater than minReadySeconds"
-                wrong.append(invalid(path, given.progress_deadline_seconds, told))
-        return wrong
+                message = "must be greater than minReadySeconds"
+                causes.append(invalid(path, given.progress_deadline_seconds, message))
+        return causes
 
-    def validate_update(self, call: ApiCall, old: Deployment, new: Deployment) -> list[Cause]:
-        wrong = self.validate_create(call, new)
-        return wrong + checks.immutable_field("spec.selector", new.spec.selector, old.spec.selector)
-
-    def validate_status(self, call: ApiCall, old: Deployment, new: Deployment) -> list[Cause]:
+    def validate_status(self, call: ApiCall, old: apps.Deployment, new: apps.Deployment) -> list[Cause]:
         names = ("updatedReplicas", "readyReplicas", "availableReplicas")
         return _counts(new.status, ("updated_replicas", "ready_replicas", "available_replicas"), names)
 
 
-class ReplicaSetStrategy(Strategy[ReplicaSet]):
-    def validate_create(self, call: ApiCall, obj: ReplicaSet) -> list[Cause]:
+class ReplicaSetStrategy(Strategy[apps.ReplicaSet]):
+    def validate_create(self, call: ApiCall, obj: apps.ReplicaSet) -> list[Cause]:
         given = obj.spec
-        wrong = checks.not_negative("spec.replicas", given.replicas or 0)
-        wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
-        wrong += check_selector("deployment", given.selector)
-        return wrong + check_template("ReplicaSet", given.template, given.selector)
+        causes = checks.not_negative("spec.replicas", given.replicas or 0)
+        causes += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+        causes += check_selector("deployment", given.selector)
+        return causes + check_template("ReplicaSet", given.template, given.selector)
 
-    def validate_update(self, call: ApiCall, old: ReplicaSet, new: ReplicaSet) -> list[Cause]:
-        wrong = self.validate_create(call, new)
-        return wrong + checks.immutable_field("spec.selector", new.spec.selector, old.spec.selector)
-
-    def validate_status(self, call: ApiCall, old: ReplicaSet, new: ReplicaSet) -> list[Cause]:
+    def validate_status(self, call: ApiCall, old: apps.ReplicaSet, new: apps.ReplicaSet) -> list[Cause]:
         names = ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
         return _counts(new.status, ("fully_labeled_replicas", "ready_replicas", "available_replicas"), names)
 
 
-class ReplicationControllerStrategy(Strategy[ReplicationController]):
+class ReplicationControllerStrategy(Strategy[core.ReplicationController]):
     """The oldest of them: its selector may be left out, and may change."""
 
-    def validate_create(self, call: ApiCall, obj: ReplicationController) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: core.ReplicationController) -> list[Cause]:
         given = obj.spec
-        wrong = [] if given.selector else [required_value("spec.selector")]
-        wrong += checks.not_negative("spec.replicas", given.replicas or 0)
-        wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+        causes = checks.present("spec.selector", given.selector)
+        causes += checks.not_negative("spec.replicas", given.replicas or 0)
+        causes += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
         if given.template is None:
-            return [*wrong, required_value("spec.template")]
+            return [*causes, required_value("spec.template")]
         selector = LabelSelector(match_labels=given.selector) if given.selector else None
-        return wrong + check_template("ReplicationController", given.template, selector)
-
-    def validate_update(
-        self, call: ApiCall, old: ReplicationController, new: ReplicationController
-    ) -> list[Cause]:
-        return self.validate_create(call, new)
+        return causes + check_template("ReplicationController", given.template, selector)
 
     def validate_status(
-        self, call: ApiCall, old: ReplicationController, new: ReplicationController
+        self, call: ApiCall, old: core.ReplicationController, new: core.ReplicationController
     ) -> list[Cause]:
         names = ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
         return _counts(new.status, ("fully_labeled_replicas", "ready_replicas", "available_replicas"), names)
 
 
-class PodTemplateStrategy(Strategy[PodTemplate]):
-    def validate_create(self, call: ApiCall, obj: PodTemplate) -> list[Cause]:
+class PodTemplateStrategy(Strategy[core.PodTemplate]):
+    def validate_create(self, call: ApiCall, obj: core.PodTemplate) -> list[Cause]:
         return spec.template("template", obj.template)
 
-    def validate_update(self, call: ApiCall, old: PodTemplate, new: PodTemplate) -> list[Cause]:
-        return self.validate_create(call, new)
 
-
-class DaemonSetStrategy(Strategy[DaemonSet]):
-    def validate_create(self, call: ApiCall, obj: DaemonSet) -> list[Cause]:
+class DaemonSetStrategy(Strategy[apps.DaemonSet]):
+    def validate_create(self, call: ApiCall, obj: apps.DaemonSet) -> list[Cause]:
         given = obj.spec
-        wrong = checks.label_selector("spec.selector", given.selector)
+        causes = checks.label_selector("spec.selector", given.selector)
         if given.selector is not None and _is_empty(given.selector):
-            told = "empty selector is invalid for daemonset"
-            wrong.append(invalid("spec.selector", checks.to_plain(given.selector), told))
-        wrong += check_template("DaemonSet", given.template, given.selector)
-        wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
-        wrong += _daemon_strategy("spec.updateStrategy", given.update_strategy)
-        return wrong + checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
-
-    def validate_update(self, call: ApiCall, old: DaemonSet, new: DaemonSet) -> list[Cause]:
-        wrong = self.validate_create(call, new)
-        return wrong + checks.immutable_field("spec.selector", new.spec.selector, old.spec.selector)
+            message = "empty selector is invalid for daemonset"
+            causes.append(invalid("spec.selector", checks.to_plain(given.selector), message))
+        causes += check_template("DaemonSet", given.template, given.selector)
+        causes += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+        causes += _daemon_strategy("spec.updateStrategy", given.update_strategy)
+        return causes + checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
 
 
 # Shared
@@ -132,56 +105,56 @@ def _is_empty(selector: LabelSelector) -> bool:
 def check_selector(word: str, selector: LabelSelector | None) -> list[Cause]:
     if selector is None:
         return [required_value("spec.selector")]
-    wrong = checks.label_selector("spec.selector", selector)
+    causes = checks.label_selector("spec.selector", selector)
     if _is_empty(selector):
-        told = f"empty selector is invalid for {word}"
-        wrong.append(invalid("spec.selector", checks.to_plain(selector), told))
-    return wrong
+        message = f"empty selector is invalid for {word}"
+        causes.append(invalid("spec.selector", checks.to_plain(selector), message))
+    return causes
 
 
-def check_template(word: str, template: PodTemplateSpec, selector: LabelSelector | None) -> list[Cause]:
+def check_template(word: str, template: core.PodTemplateSpec, selector: LabelSelector | None) -> list[Cause]:
     path = "spec.template"
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     if selector is not None and not _is_empty(selector) and not _matches(selector, template):
-        told = "`selector` does not match template `labels`"
-        wrong.append(invalid(f"{path}.metadata.labels", dict(template.metadata.labels), told))
-    wrong += spec.template(path, template)
+        message = "`selector` does not match template `labels`"
+        causes.append(invalid(f"{path}.metadata.labels", dict(template.metadata.labels), message))
+    causes += spec.template(path, template)
     policy = template.spec.restart_policy
     if policy != "Always":
-        wrong.append(not_supported(f"{path}.spec.restartPolicy", policy, ("Always",)))
+        causes.append(not_supported(f"{path}.spec.restartPolicy", policy, ("Always",)))
     if template.spec.active_deadline_seconds is not None:
-        told = f"activeDeadlineSeconds in {word} is not Supported"
-        wrong.append(forbidden(f"{path}.spec.activeDeadlineSeconds", told))
-    return wrong
+        message = f"activeDeadlineSeconds in {word} is not Supported"
+        causes.append(forbidden(f"{path}.spec.activeDeadlineSeconds", message))
+    return causes
 
 
-def _matches(selector: LabelSelector, template: PodTemplateSpec) -> bool:
+def _matches(selector: LabelSelector, template: core.PodTemplateSpec) -> bool:
     try:
         return LabelMatcher.of(selector).matches(template.metadata.labels)
     except InvalidSelector:
         return True  # said already by the selector's own check
 
 
-def _deployment_strategy(path: str, strategy: DeploymentStrategy) -> list[Cause]:
+def _deployment_strategy(path: str, strategy: apps.DeploymentStrategy) -> list[Cause]:
     rolling = strategy.rolling_update
     if strategy.type == "Recreate":
-        told = "may not be specified when strategy `type` is 'Recreate'"
-        return [] if rolling is None else [forbidden(f"{path}.rollingUpdate", told)]
+        message = "may not be specified when strategy `type` is 'Recreate'"
+        return [] if rolling is None else [forbidden(f"{path}.rollingUpdate", message)]
     if strategy.type != "RollingUpdate":
         return [not_supported(path, checks.to_plain(strategy), ("Recreate", "RollingUpdate"))]
     if rolling is None:
         return [required_value(f"{path}.rollingUpdate", "this should be defaulted and never be nil")]
     here = f"{path}.rollingUpdate"
-    wrong = check_int_or_percent(f"{here}.maxUnavailable", rolling.max_unavailable) + check_int_or_percent(
+    causes = check_int_or_percent(f"{here}.maxUnavailable", rolling.max_unavailable) + check_int_or_percent(
         f"{here}.maxSurge", rolling.max_surge
     )
     if _number(rolling.max_unavailable) == 0 and _number(rolling.max_surge) == 0:
-        told = "may not be 0 when `maxSurge` is 0"
-        wrong.append(invalid(f"{here}.maxUnavailable", rolling.max_unavailable, told))
-    return wrong + check_at_most_100_percent(f"{here}.maxUnavailable", rolling.max_unavailable)
+        message = "may not be 0 when `maxSurge` is 0"
+        causes.append(invalid(f"{here}.maxUnavailable", rolling.max_unavailable, message))
+    return causes + check_at_most_100_percent(f"{here}.maxUnavailable", rolling.max_unavailable)
 
 
-def _daemon_strategy(path: str, strategy: DaemonSetUpdateStrategy) -> list[Cause]:
+def _daemon_strategy(path: str, strategy: apps.DaemonSetUpdateStrategy) -> list[Cause]:
     if strategy.type == "OnDelete":
         return []
     if strategy.type != "RollingUpdate":
@@ -190,18 +163,18 @@ def _daemon_strategy(path: str, strategy: DaemonSetUpdateStrategy) -> list[Cause
     if rolling is None:
         return [required_value(f"{path}.rollingUpdate")]
     here = f"{path}.rollingUpdate"
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     for name, value in (("maxUnavailable", rolling.max_unavailable), ("maxSurge", rolling.max_surge)):
-        wrong += check_int_or_percent(f"{here}.{name}", value) + check_at_most_100_percent(
+        causes += check_int_or_percent(f"{here}.{name}", value) + check_at_most_100_percent(
             f"{here}.{name}", value
         )
     down, extra = _number(rolling.max_unavailable), _number(rolling.max_surge)
     if down and extra:
-        told = "may not be set when maxUnavailable is non-zero"
-        wrong.append(invalid(f"{here}.maxSurge", rolling.max_surge, told))
+        message = "may not be set when maxUnavailable is non-zero"
+        causes.append(invalid(f"{here}.maxSurge", rolling.max_surge, message))
     elif not down and not extra:
-        wrong.append(required_value(f"{here}.maxUnavailable", "cannot be 0 when maxSurge is 0"))
-    return wrong
+        causes.append(required_value(f"{here}.maxUnavailable", "cannot be 0 when maxSurge is 0"))
+    return causes
 
 
 def check_int_or_percent(path: str, value: int | str | None) -> list[Cause]:
@@ -224,14 +197,14 @@ def check_at_most_100_percent(path: str, value: int | str | None) -> list[Cause]
 
 
 def _counts(status: Any, attributes: tuple[str, ...], names: tuple[str, ...]) -> list[Cause]:
-    wrong = checks.not_negative("status.replicas", status.replicas)
-    told = "cannot be greater than status.replicas"
+    causes = checks.not_negative("status.replicas", status.replicas)
+    message = "cannot be greater than status.replicas"
     for attribute, name in zip(attributes, names, strict=True):
         count = getattr(status, attribute)
-        wrong += checks.not_negative(f"status.{name}", count)
+        causes += checks.not_negative(f"status.{name}", count)
         if count > status.replicas:
-            wrong.append(invalid(f"status.{name}", count, told))
+            causes.append(invalid(f"status.{name}", count, message))
     if status.available_replicas > status.ready_replicas:
-        told = "cannot be greater than readyReplicas"
-        wrong.append(invalid("status.availableReplicas", status.available_replicas, told))
-    return wrong
+        message = "cannot be greater than readyReplicas"
+        causes.append(invalid("status.availableReplicas", status.available_replicas, message))
+    return causes

@@ -6,28 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from volplane.api import events
-from volplane.api.batch import Job, JobStatus
+from volplane.api import batch, core, discovery, events, rbac
 from volplane.api.certificates import CertificateSigningRequestStatus
-from volplane.api.core import (
-    ComponentCondition,
-    ConfigMap,
-    Container,
-    EndpointSubset,
-    Event,
-    Node,
-    NodeAddress,
-    ObjectReference,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    ResourceQuotaStatus,
-    Service,
-    ServicePort,
-    ServiceSpec,
-)
-from volplane.api.discovery import Endpoint, EndpointPort
 from volplane.api.meta import LabelSelector, OwnerReference
-from volplane.api.rbac import RoleRef, Subject
 from volplane.api.resource import ResourceClaim
 from volplane.api.selectors import InvalidSelector, LabelMatcher
 from volplane.api.storage import StorageClass, TokenRequest
@@ -82,18 +63,18 @@ def selector_or_empty(given: LabelSelector | None) -> str:
     return selector(given, empty="")
 
 
-def names(containers: Iterable[Container] | None) -> str:
+def names(containers: Iterable[core.Container] | None) -> str:
     return ",".join(c.name for c in containers or ())
 
 
-def images(containers: Iterable[Container] | None) -> str:
+def images(containers: Iterable[core.Container] | None) -> str:
     return ",".join(c.image for c in containers or ())
 
 
 # Storage
 
 
-def phase(obj: PersistentVolume | PersistentVolumeClaim) -> str:
+def phase(obj: core.PersistentVolume | core.PersistentVolumeClaim) -> str:
     return "Terminating" if obj.is_deleting else obj.status.phase
 
 
@@ -106,21 +87,21 @@ def access_modes(modes: Iterable[str]) -> str:
     return ",".join(short for mode, short in _MODES.items() if mode in given)
 
 
-def bound_size_and_modes(claim: PersistentVolumeClaim) -> list[str]:
+def bound_size_and_modes(claim: core.PersistentVolumeClaim) -> list[str]:
     if not claim.spec.volume_name:
         return ["", ""]
     return [storage(claim.status.capacity), access_modes(claim.status.access_modes)]
 
 
-def claim_class(claim: PersistentVolumeClaim) -> str:
+def claim_class(claim: core.PersistentVolumeClaim) -> str:
     return class_of(claim)
 
 
-def volume_class(volume: PersistentVolume) -> str:
+def volume_class(volume: core.PersistentVolume) -> str:
     return volume.metadata.annotations.get(BETA_CLASS, volume.spec.storage_class_name)
 
 
-def claim_ref(ref: ObjectReference) -> str:
+def claim_ref(ref: core.ObjectReference) -> str:
     return f"{ref.namespace}/{ref.name}"
 
 
@@ -135,7 +116,7 @@ def audiences(requests: Sequence[TokenRequest]) -> str:
 # Nodes and events
 
 
-def node_status(node: Node) -> str:
+def node_status(node: core.Node) -> str:
     ready = next((c.status for c in node.status.conditions if c.type == "Ready"), None)
     words = ["Unknown" if ready is None else "Ready" if ready == "True" else "NotReady"]
     return ",".join([*words, "SchedulingDisabled"] if node.spec.unschedulable else words)
@@ -147,15 +128,15 @@ def node_roles(given: Mapping[str, str]) -> str:
     return ",".join(sorted(found - {""})) or NONE
 
 
-def internal_ip(addresses: Iterable[NodeAddress]) -> str:
+def internal_ip(addresses: Iterable[core.NodeAddress]) -> str:
     return next((a.address for a in addresses if a.type == "InternalIP"), NONE)
 
 
-def external_ip(addresses: Iterable[NodeAddress]) -> str:
+def external_ip(addresses: Iterable[core.NodeAddress]) -> str:
     return next((a.address for a in addresses if a.type == "ExternalIP"), NONE)
 
 
-def event(one: Event, now: datetime) -> list[Any]:
+def event(one: core.Event, now: datetime) -> list[Any]:
     first = age(one.first_timestamp or one.event_time, now)
     last = age(one.last_timestamp, now) if one.last_timestamp else first
     times = one.count or 1
@@ -183,11 +164,11 @@ def events_k8s_io_event(one: events.Event, now: datetime) -> list[Any]:
     return event(to_core_event(one), now)
 
 
-def config_map_keys(one: ConfigMap) -> int:
+def config_map_keys(one: core.ConfigMap) -> int:
     return len(one.data) + len(one.binary_data)
 
 
-def component_health(conditions: Iterable[ComponentCondition]) -> list[str]:
+def component_health(conditions: Iterable[core.ComponentCondition]) -> list[str]:
     condition = next((c for c in conditions if c.type == "Healthy"), None)
     if condition is None:
         return ["Unknown", "", ""]
@@ -195,7 +176,7 @@ def component_health(conditions: Iterable[ComponentCondition]) -> list[str]:
     return [status, condition.message, condition.error]
 
 
-def quota_usage(status: ResourceQuotaStatus) -> list[str]:
+def quota_usage(status: core.ResourceQuotaStatus) -> list[str]:
     amounts = [
         (name, f"{name}: {status.used.get(name, '0')}/{hard}") for name, hard in sorted(status.hard.items())
     ]
@@ -207,11 +188,11 @@ def quota_usage(status: ResourceQuotaStatus) -> list[str]:
 # Services
 
 
-def cluster_ip(spec: ServiceSpec) -> str:
+def cluster_ip(spec: core.ServiceSpec) -> str:
     return next(iter(spec.cluster_ips), spec.cluster_ip) or NONE
 
 
-def external_addresses(service: Service) -> str:
+def external_addresses(service: core.Service) -> str:
     spec = service.spec
     if spec.type == "ExternalName":
         return spec.external_name or NONE
@@ -219,14 +200,14 @@ def external_addresses(service: Service) -> str:
     return ",".join(found) or ("<pending>" if spec.type == "LoadBalancer" else NONE)
 
 
-def service_ports(ports: Iterable[ServicePort]) -> str:
+def service_ports(ports: Iterable[core.ServicePort]) -> str:
     found = (
         f"{p.port}:{p.node_port}/{p.protocol}" if p.node_port else f"{p.port}/{p.protocol}" for p in ports
     )
     return ",".join(found) or NONE
 
 
-def endpoint_addresses(subsets: Sequence[EndpointSubset]) -> str:
+def endpoint_addresses(subsets: Sequence[core.EndpointSubset]) -> str:
     bare = [a.ip for subset in subsets if not subset.ports for a in subset.addresses]
     with_port = [
         f"{f'[{address.ip}]' if ':' in address.ip else address.ip}:{port.port}"
@@ -237,11 +218,11 @@ def endpoint_addresses(subsets: Sequence[EndpointSubset]) -> str:
     return _first_few([*bare, *with_port], "") if subsets else NONE
 
 
-def slice_ports(ports: Iterable[EndpointPort]) -> str:
+def slice_ports(ports: Iterable[discovery.EndpointPort]) -> str:
     return _first_few([str(p.port) if p.port is not None else p.name or "*" for p in ports], UNSET)
 
 
-def slice_addresses(endpoints: Iterable[Endpoint]) -> str:
+def slice_addresses(endpoints: Iterable[discovery.Endpoint]) -> str:
     return _first_few([address for endpoint in endpoints for address in endpoint.addresses], UNSET)
 
 
@@ -267,7 +248,7 @@ def controller_owner(references: Iterable[OwnerReference]) -> str:
     return f"{kind.lower()}/{owner.name}"
 
 
-def job_status(job: Job) -> str:
+def job_status(job: batch.Job) -> str:
     conditions = {c.type for c in job.status.conditions if c.status == "True"}
     ended = next((word for word in ("Complete", "Failed") if word in conditions), "")
     if ended or job.is_deleting:
@@ -276,14 +257,14 @@ def job_status(job: Job) -> str:
     return next((word for word in meanwhile if word in conditions), "Running")
 
 
-def job_completions(job: Job) -> str:
+def job_completions(job: batch.Job) -> str:
     done, parallel = job.status.succeeded, job.spec.parallelism or 0
     if job.spec.completions is not None:
         return f"{done}/{job.spec.completions}"
     return f"{done}/1 of {parallel}" if parallel > 1 else f"{done}/1"
 
 
-def job_duration(status: JobStatus, now: datetime) -> str:
+def job_duration(status: batch.JobStatus, now: datetime) -> str:
     if status.start_time is None:
         return ""
     end = clock.parse(status.completion_time) if status.completion_time else now
@@ -293,11 +274,11 @@ def job_duration(status: JobStatus, now: datetime) -> str:
 # Access and devices
 
 
-def role(reference: RoleRef) -> str:
+def role(reference: rbac.RoleRef) -> str:
     return f"{reference.kind}/{reference.name}"
 
 
-def subjects(given: Iterable[Subject]) -> list[str]:
+def subjects(given: Iterable[rbac.Subject]) -> list[str]:
     by_kind: dict[str, list[str]] = {"User": [], "Group": [], "ServiceAccount": []}
     for subject in given:
         account = subject.kind == "ServiceAccount"

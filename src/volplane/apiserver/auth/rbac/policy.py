@@ -9,17 +9,8 @@ from typing import Any
 
 import yaml
 
+from volplane.api import rbac
 from volplane.api.meta import LabelSelector, ObjectMeta
-from volplane.api.rbac import (
-    AggregationRule,
-    ClusterRole,
-    ClusterRoleBinding,
-    PolicyRule,
-    Role,
-    RoleBinding,
-    RoleRef,
-    Subject,
-)
 from volplane.apiserver.auth.rbac.aggregation import aggregate_roles
 
 GROUP = "rbac.authorization.k8s.io"
@@ -38,7 +29,7 @@ def _policy() -> Mapping[str, Any]:
 
 
 @cache
-def cluster_roles() -> tuple[ClusterRole, ...]:
+def cluster_roles() -> tuple[rbac.ClusterRole, ...]:
     """Aggregated roles already have the rules of the roles that they select."""
     policy = _policy()
     roles = [_cluster_role(name, given) for name, given in policy["clusterRoles"].items()]
@@ -47,12 +38,12 @@ def cluster_roles() -> tuple[ClusterRole, ...]:
 
 
 @cache
-def cluster_role_bindings() -> tuple[ClusterRoleBinding, ...]:
+def cluster_role_bindings() -> tuple[rbac.ClusterRoleBinding, ...]:
     policy = _policy()
     bindings = dict(policy["clusterRoleBindings"])
     bindings |= {CONTROLLER + name: [f"account kube-system/{name}"] for name in policy["controllers"]}
     return tuple(
-        ClusterRoleBinding(
+        rbac.ClusterRoleBinding(
             metadata=_metadata(name), subjects=_subjects(subjects), role_ref=_role_ref("ClusterRole", name)
         )
         for name, subjects in bindings.items()
@@ -60,16 +51,17 @@ def cluster_role_bindings() -> tuple[ClusterRoleBinding, ...]:
 
 
 @cache
-def roles() -> tuple[Role, ...]:
+def roles() -> tuple[rbac.Role, ...]:
     return tuple(
-        Role(metadata=_metadata(name), rules=parse_rules(rules)) for name, rules in _policy()["roles"].items()
+        rbac.Role(metadata=_metadata(name), rules=parse_rules(rules))
+        for name, rules in _policy()["roles"].items()
     )
 
 
 @cache
-def role_bindings() -> tuple[RoleBinding, ...]:
+def role_bindings() -> tuple[rbac.RoleBinding, ...]:
     return tuple(
-        RoleBinding(
+        rbac.RoleBinding(
             metadata=_metadata(name),
             subjects=_subjects(given["subjects"]),
             role_ref=_role_ref("Role", given["role"]),
@@ -78,21 +70,21 @@ def role_bindings() -> tuple[RoleBinding, ...]:
     )
 
 
-def node_rules() -> tuple[PolicyRule, ...]:
+def node_rules() -> tuple[rbac.PolicyRule, ...]:
     """What every node may do, independent of the pods on it: see `auth.nodes`."""
     return parse_rules(_policy()["clusterRoles"]["system:node"])
 
 
-def _cluster_role(name: str, given: Any) -> ClusterRole:
+def _cluster_role(name: str, given: Any) -> rbac.ClusterRole:
     """`given` is a list of rules, or a mapping for a role that aggregates others or is aggregated."""
     if isinstance(given, list):
-        return ClusterRole(metadata=_metadata(name), rules=parse_rules(given))
+        return rbac.ClusterRole(metadata=_metadata(name), rules=parse_rules(given))
     aggregation = None
     if "aggregates" in given:
         selector = LabelSelector(match_labels=_aggregate_to(given["aggregates"]))
-        aggregation = AggregationRule(cluster_role_selectors=(selector,))
+        aggregation = rbac.AggregationRule(cluster_role_selectors=(selector,))
     labels = _aggregate_to(given["aggregateTo"]) if "aggregateTo" in given else {}
-    return ClusterRole(
+    return rbac.ClusterRole(
         metadata=_metadata(name, labels),
         rules=parse_rules(given.get("rules", ())),
         aggregation_rule=aggregation,
@@ -114,32 +106,32 @@ def _metadata(key: str, labels: Mapping[str, str] | None = None) -> ObjectMeta:
     )
 
 
-def _role_ref(kind: str, name: str) -> RoleRef:
-    return RoleRef(api_group=GROUP, kind=kind, name=name)
+def _role_ref(kind: str, name: str) -> rbac.RoleRef:
+    return rbac.RoleRef(api_group=GROUP, kind=kind, name=name)
 
 
-def _subjects(texts: Iterable[str]) -> tuple[Subject, ...]:
+def _subjects(texts: Iterable[str]) -> tuple[rbac.Subject, ...]:
     return tuple(map(_subject, texts))
 
 
-def _subject(text: str) -> Subject:
+def _subject(text: str) -> rbac.Subject:
     word, _, key = text.partition(" ")
     if word != "account":
-        return Subject(kind=_SUBJECT_KINDS[word], api_group=GROUP, name=key)
+        return rbac.Subject(kind=_SUBJECT_KINDS[word], api_group=GROUP, name=key)
     namespace, _, name = key.partition("/")
-    return Subject(kind=_SUBJECT_KINDS[word], name=name, namespace=namespace)
+    return rbac.Subject(kind=_SUBJECT_KINDS[word], name=name, namespace=namespace)
 
 
-def parse_rules(texts: Iterable[str]) -> tuple[PolicyRule, ...]:
+def parse_rules(texts: Iterable[str]) -> tuple[rbac.PolicyRule, ...]:
     return tuple(map(_rule, texts))
 
 
 @cache
-def _rule(text: str) -> PolicyRule:
+def _rule(text: str) -> rbac.PolicyRule:
     verbs, _, rest = text.partition(" on ")
     if not rest:
         verbs, _, urls = text.partition(" at ")
-        return PolicyRule(verbs=_words(verbs), non_resource_urls=_words(urls))
+        return rbac.PolicyRule(verbs=_words(verbs), non_resource_urls=_words(urls))
     targets, _, names = rest.partition(" named ")
     groups: set[str] = set()
     found: set[str] = set()
@@ -148,7 +140,7 @@ def _rule(text: str) -> PolicyRule:
         plural, _, group = resource.partition(".")
         groups |= set(group.split(","))
         found.add(f"{plural}{slash}{subresource}")
-    return PolicyRule(
+    return rbac.PolicyRule(
         verbs=_words(verbs),
         api_groups=tuple(sorted("" if group == "core" else group for group in groups)),
         resources=tuple(sorted(found)),

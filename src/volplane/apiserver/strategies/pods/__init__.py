@@ -46,17 +46,17 @@ class PodStrategy(Strategy[Pod]):
         )
 
     def validate_create(self, call: ApiCall, obj: Pod) -> list[Cause]:
-        wrong = _validate_spec(obj)
+        causes = _validate_spec(obj)
         value = obj.metadata.annotations.get(update.MIRROR)
         if value is not None and not obj.spec.node_name:
             path = f"metadata.annotations[{update.MIRROR}]"
-            wrong.append(invalid(path, value, "must set spec.nodeName if mirror pod annotation is set"))
+            causes.append(invalid(path, value, "must set spec.nodeName if mirror pod annotation is set"))
         if obj.spec.ephemeral_containers:
-            wrong.append(forbidden("spec.ephemeralContainers", "cannot be set on create"))
+            causes.append(forbidden("spec.ephemeralContainers", "cannot be set on create"))
         if obj.spec.node_name and obj.spec.scheduling_gates:
-            told = "cannot be set until all schedulingGates have been cleared"
-            wrong.append(forbidden("spec.nodeName", told))
-        return wrong
+            message = "cannot be set until all schedulingGates have been cleared"
+            causes.append(forbidden("spec.nodeName", message))
+        return causes
 
     def prepare_update(self, call: ApiCall, old: Pod, new: Pod) -> Pod:
         if call.subresource == "ephemeralcontainers":
@@ -71,10 +71,10 @@ class PodStrategy(Strategy[Pod]):
             return _validate_spec(new) + update.validate_ephemeral(old, new)
         if call.subresource == "resize":
             return resize.validate(old, new, qos_class(old.spec), qos_class(new.spec))
-        wrong = update.validate_annotations(old, new)
+        causes = update.validate_annotations(old, new)
         if old.spec == new.spec:
-            return wrong
-        return wrong + _validate_spec(new) + update.validate(old, new)
+            return causes
+        return causes + _validate_spec(new) + update.validate(old, new)
 
     def validate_status(self, call: ApiCall, old: Pod, new: Pod) -> list[Cause]:
         return update.validate_status(old, new)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from volplane.api.core import EphemeralContainer, PodSpec, Volume
-from volplane.api.errors import Cause, duplicate, forbidden, not_found
+from volplane.api.errors import Cause, forbidden, not_found
+from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.pods.containers import common
 
 _NOT_ALLOWED = "cannot be set for an Ephemeral Container"
@@ -35,25 +36,23 @@ _EMPTY = EphemeralContainer()
 def ephemeral_containers(path: str, spec: PodSpec, volumes: Mapping[str, Volume]) -> list[Cause]:
     if not spec.ephemeral_containers:
         return []
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     others = {c.name for c in (*spec.containers, *spec.init_containers)}
     seen = set(others)
     for at, container in enumerate(spec.ephemeral_containers):
         here = f"{path}[{at}]"
-        wrong += common(here, container, volumes)
-        if container.name in seen:
-            wrong.append(duplicate(f"{here}.name", container.name))
-        seen.add(container.name)
+        causes += common(here, container, volumes)
+        causes += checks.unseen(f"{here}.name", container.name, seen)
         target = container.target_container_name
         if target and target not in others:
-            wrong.append(not_found(f"{here}.targetContainerName", target))
-        wrong += _forbidden_fields(here, container)
-    return wrong
+            causes.append(not_found(f"{here}.targetContainerName", target))
+        causes += _forbidden_fields(here, container)
+    return causes
 
 
 def _forbidden_fields(path: str, container: EphemeralContainer) -> list[Cause]:
     """It has no life of its own that could be watched over, and changes nothing of what the pod was given."""
-    wrong = [
+    causes = [
         forbidden(f"{path}.{name}", _NOT_ALLOWED)
         for attribute, name in _FIELDS
         if getattr(container, attribute) != getattr(_EMPTY, attribute)
@@ -61,5 +60,5 @@ def _forbidden_fields(path: str, container: EphemeralContainer) -> list[Cause]:
     for at, mount in enumerate(container.volume_mounts):
         for value, name in ((mount.sub_path, "subPath"), (mount.sub_path_expr, "subPathExpr")):
             if value:
-                wrong.append(forbidden(f"{path}.volumeMounts[{at}].{name}", _NOT_ALLOWED))
-    return wrong
+                causes.append(forbidden(f"{path}.volumeMounts[{at}].{name}", _NOT_ALLOWED))
+    return causes

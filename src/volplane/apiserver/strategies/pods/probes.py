@@ -22,16 +22,16 @@ _HEADER_WORDS = (
 
 def validate_running_container(path: str, container: Container) -> list[Cause]:
     """Probes and hooks of a container that keeps running."""
-    wrong = _lifecycle(f"{path}.lifecycle", container.lifecycle)
+    causes = _lifecycle(f"{path}.lifecycle", container.lifecycle)
     for name, probe in _probes(container):
-        wrong += _probe(f"{path}.{name}", probe)
+        causes += _probe(f"{path}.{name}", probe)
         if name != "readinessProbe" and probe.success_threshold != 1:
-            wrong.append(invalid(f"{path}.{name}.successThreshold", probe.success_threshold, "must be 1"))
+            causes.append(invalid(f"{path}.{name}.successThreshold", probe.success_threshold, "must be 1"))
         if name == "readinessProbe" and probe.termination_grace_period_seconds is not None:
             here = f"{path}.{name}.terminationGracePeriodSeconds"
-            told = "must not be set for readinessProbes"
-            wrong.append(invalid(here, probe.termination_grace_period_seconds, told))
-    return wrong
+            message = "must not be set for readinessProbes"
+            causes.append(invalid(here, probe.termination_grace_period_seconds, message))
+    return causes
 
 
 def validate_init_container(path: str, container: Container) -> list[Cause]:
@@ -59,24 +59,24 @@ _PROBE_NUMBERS = (
 
 
 def _probe(path: str, probe: Probe) -> list[Cause]:
-    wrong = _handler(path, probe, ("exec", "http_get", "tcp_socket", "grpc"))
+    causes = _handler(path, probe, ("exec", "http_get", "tcp_socket", "grpc"))
     for name in _PROBE_NUMBERS:
-        wrong += checks.not_negative(f"{path}.{_camel(name)}", getattr(probe, name))
+        causes += checks.not_negative(f"{path}.{_camel(name)}", getattr(probe, name))
     grace = probe.termination_grace_period_seconds
     if grace is not None and grace <= 0:
-        wrong.append(invalid(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than 0"))
-    return wrong
+        causes.append(invalid(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than 0"))
+    return causes
 
 
 def _lifecycle(path: str, lifecycle: Lifecycle | None) -> list[Cause]:
     if lifecycle is None:
         return []
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     if lifecycle.post_start is not None:
-        wrong += _handler(f"{path}.postStart", lifecycle.post_start, _HOOKS)
+        causes += _handler(f"{path}.postStart", lifecycle.post_start, _HOOKS)
     if lifecycle.pre_stop is not None:
-        wrong += _handler(f"{path}.preStop", lifecycle.pre_stop, _HOOKS)
-    return wrong
+        causes += _handler(f"{path}.preStop", lifecycle.pre_stop, _HOOKS)
+    return causes
 
 
 _HOOKS = ("exec", "http_get", "tcp_socket", "sleep")
@@ -86,14 +86,14 @@ def _handler(path: str, handler: Probe | LifecycleHandler, choices: tuple[str, .
     given = [name for name in choices if getattr(handler, name) is not None]
     if not given:
         return [required_value(path, "must specify a handler type")]
-    wrong = _action(f"{path}.{_camel(given[0])}", given[0], getattr(handler, given[0]))
-    return wrong + checks.at_most_one(path, [_camel(name) for name in given], "handler type")
+    causes = _action(f"{path}.{_camel(given[0])}", given[0], getattr(handler, given[0]))
+    return causes + checks.at_most_one(path, [_camel(name) for name in given], "handler type")
 
 
 def _action(path: str, name: str, action: Any) -> list[Cause]:
     match name:
         case "exec":
-            return [] if action.command else [required_value(f"{path}.command")]
+            return checks.present(f"{path}.command", action.command)
         case "http_get":
             return _http_get(path, action)
         case "tcp_socket":
@@ -104,14 +104,14 @@ def _action(path: str, name: str, action: Any) -> list[Cause]:
 
 
 def _http_get(path: str, action: HTTPGetAction) -> list[Cause]:
-    wrong = [] if action.path else [required_value(f"{path}.path")]
-    wrong += checks.port_or_name(f"{path}.port", action.port)
+    causes = checks.present(f"{path}.path", action.path)
+    causes += checks.port_or_name(f"{path}.port", action.port)
     if action.scheme not in SCHEMES:
-        wrong.append(not_supported(f"{path}.scheme", action.scheme, SCHEMES))
+        causes.append(not_supported(f"{path}.scheme", action.scheme, SCHEMES))
     for header in action.http_headers:
         if not _HEADER.fullmatch(header.name):
-            wrong.append(invalid(f"{path}.httpHeaders", header.name, _HEADER_WORDS))
-    return wrong
+            causes.append(invalid(f"{path}.httpHeaders", header.name, _HEADER_WORDS))
+    return causes
 
 
 def _camel(name: str) -> str:

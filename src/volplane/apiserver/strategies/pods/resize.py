@@ -32,29 +32,29 @@ def _amounts(old: tuple[Container, ...], new: tuple[Container, ...]) -> tuple[Co
 
 def validate(old: Pod, new: Pod, was: str, becomes: str) -> list[Cause]:
     """`was` and `becomes`: the pod's class of service."""
-    wrong = pod_spec("spec", new.spec, pod=new.name)
+    causes = pod_spec("spec", new.spec, pod=new.name)
     for before, after, path in (
         (old.spec.containers, new.spec.containers, "spec.containers"),
         (old.spec.init_containers, new.spec.init_containers, "spec.initContainers"),
     ):
         if [c.name for c in before] != [c.name for c in after]:
-            return [*wrong, forbidden(path, "containers may not be added or removed on resize")]
+            return [*causes, forbidden(path, "containers may not be added or removed on resize")]
     if was != becomes:
-        wrong.append(invalid("spec", was, "Pod QOS Class may not change as a result of resizing"))
+        causes.append(invalid("spec", was, "Pod QOS Class may not change as a result of resizing"))
     for at, (held, given) in enumerate(zip(old.spec.containers, new.spec.containers, strict=True)):
-        wrong += _check_removed_resources(f"spec.containers[{at}].resources", held, given)
+        causes += _check_removed_resources(f"spec.containers[{at}].resources", held, given)
     if _without_mutable_resources(old.spec) != _without_mutable_resources(new.spec):
-        wrong.append(forbidden("spec", _ONLY))
-    return wrong
+        causes.append(forbidden("spec", _ONLY))
+    return causes
 
 
 def _check_removed_resources(path: str, held: Container, given: Container) -> list[Cause]:
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     for word in ("requests", "limits"):
         before, after = getattr(held.resources, word), getattr(given.resources, word)
         if any(name in before and name not in after for name in _MUTABLE):
-            wrong.append(forbidden(f"{path}.{word}", f"resource {word} cannot be removed"))
-    return wrong
+            causes.append(forbidden(f"{path}.{word}", f"resource {word} cannot be removed"))
+    return causes
 
 
 def _without_mutable_resources(spec: PodSpec) -> PodSpec:

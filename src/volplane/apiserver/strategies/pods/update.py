@@ -25,15 +25,15 @@ APP_ARMOR = "container.apparmor.security.beta.kubernetes.io/"
 def validate_annotations(old: Pod, new: Pod) -> list[Cause]:
     """Annotations that say what a pod is stay as they were made, whoever writes, by whichever subresource."""
     before, after = old.metadata.annotations, new.metadata.annotations
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     for key in sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k)):
         done = "remove or update" if key in before else "add"
         path = f"metadata.annotations[{key}]"
         if key == MIRROR:
-            wrong.append(forbidden(path, f"may not {done} mirror pod annotation"))
+            causes.append(forbidden(path, f"may not {done} mirror pod annotation"))
         elif key.startswith(APP_ARMOR):
-            wrong.append(forbidden(path, f"may not {done} AppArmor annotations"))
-    return wrong
+            causes.append(forbidden(path, f"may not {done} AppArmor annotations"))
+    return causes
 
 
 def validate(old: Pod, new: Pod) -> list[Cause]:
@@ -42,30 +42,30 @@ def validate(old: Pod, new: Pod) -> list[Cause]:
         if len(getattr(before, name)) != len(getattr(after, name)):
             path = "spec.containers" if name == "containers" else "spec.initContainers"
             return [forbidden(path, "pod updates may not add or remove containers")]
-    wrong = _images("spec.containers", after.containers) + _images(
+    causes = _images("spec.containers", after.containers) + _images(
         "spec.initContainers", after.init_containers
     )
     late = _deadline(before, after)
     if late:
-        return wrong + late
-    wrong += _tolerations(before, after)
-    wrong += _gates(before, after)
+        return causes + late
+    causes += _tolerations(before, after)
+    causes += _gates(before, after)
     rest = _restore_mutable_fields(before, after)
     if rest != before:
-        told = f"pod updates may not change fields other than {','.join(MUTABLE)}"
-        wrong.append(forbidden("spec", f"{told}\n{checks.difference(before, rest)}"))
-    return wrong
+        message = f"pod updates may not change fields other than {','.join(MUTABLE)}"
+        causes.append(forbidden("spec", f"{message}\n{checks.difference(before, rest)}"))
+    return causes
 
 
 def _images(path: str, containers: tuple[Container, ...]) -> list[Cause]:
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     for at, container in enumerate(containers):
         if not container.image:
-            wrong.append(required_value(f"{path}[{at}].image"))
+            causes.append(required_value(f"{path}[{at}].image"))
         elif container.image.strip() != container.image:
-            told = "must not have leading or trailing whitespace"
-            wrong.append(invalid(f"{path}[{at}].image", container.image, told))
-    return wrong
+            message = "must not have leading or trailing whitespace"
+            causes.append(invalid(f"{path}[{at}].image", container.image, message))
+    return causes
 
 
 def _deadline(before: PodSpec, after: PodSpec) -> list[Cause]:
@@ -75,8 +75,8 @@ def _deadline(before: PodSpec, after: PodSpec) -> list[Cause]:
         after.active_deadline_seconds,
     )
     if given is None:
-        told = "must not update from a positive integer to nil value"
-        return [] if held is None else [invalid(path, None, told)]
+        message = "must not update from a positive integer to nil value"
+        return [] if held is None else [invalid(path, None, message)]
     if held is not None and held < given:
         return [invalid(path, given, "must be less than or equal to previous value")]
     return checks.between(path, given, 0, checks.MAX_INT32)
@@ -136,26 +136,26 @@ def validate_ephemeral(old: Pod, new: Pod) -> list[Cause]:
     """Debugging containers are only ever added."""
     path = "spec.ephemeralContainers"
     given = {container.name: container for container in new.spec.ephemeral_containers}
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     for held in old.spec.ephemeral_containers:
         if held.name not in given:
-            told = f'existing ephemeral containers "{held.name}" may not be removed\n'
-            wrong.append(forbidden(path, told))
+            message = f'existing ephemeral containers "{held.name}" may not be removed\n'
+            causes.append(forbidden(path, message))
         elif given[held.name] != held:
-            told = f'existing ephemeral containers "{held.name}" may not be changed\n'
-            wrong.append(forbidden(path, told))
-    return wrong
+            message = f'existing ephemeral containers "{held.name}" may not be changed\n'
+            causes.append(forbidden(path, message))
+    return causes
 
 
 def validate_status(old: Pod, new: Pod) -> list[Cause]:
-    wrong = validate_annotations(old, new)
+    causes = validate_annotations(old, new)
     for at, condition in enumerate(new.status.conditions):
-        wrong += checks.qualified_name(f"status.conditions[{at}].Type", condition.type)
+        causes += checks.qualified_name(f"status.conditions[{at}].Type", condition.type)
     if new.status.nominated_node_name and new.status.nominated_node_name != old.status.nominated_node_name:
-        wrong += checks.subdomain("status.nominatedNodeName", new.status.nominated_node_name)
+        causes += checks.subdomain("status.nominatedNodeName", new.status.nominated_node_name)
     for name, path in (("container_statuses", "containerStatuses"),):
-        wrong += _transitions(f"status.{path}", old, getattr(old.status, name), getattr(new.status, name))
-    return wrong
+        causes += _transitions(f"status.{path}", old, getattr(old.status, name), getattr(new.status, name))
+    return causes
 
 
 def _transitions(
@@ -166,9 +166,9 @@ def _transitions(
     if policy == "Always":
         return []
     alive = {status.name for status in after if status.state.terminated is None}
-    told = "may not be transitioned to non-terminated state"
+    message = "may not be transitioned to non-terminated state"
     return [
-        forbidden(f"{path}[{at}].state", told)
+        forbidden(f"{path}[{at}].state", message)
         for at, status in enumerate(before)
         if status.state.terminated is not None
         and status.name in alive

@@ -7,36 +7,26 @@ from typing import Any
 
 from msgspec import structs
 
-from volplane.api import names, quantity
-from volplane.api.core import (
-    CSIVolumeSource,
-    DownwardAPIVolumeFile,
-    EphemeralVolumeSource,
-    HostPathVolumeSource,
-    KeyToPath,
-    NFSVolumeSource,
-    PersistentVolumeClaimVolumeSource,
-    ProjectedVolumeSource,
-    Volume,
-    VolumeProjection,
-)
-from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value
+from volplane.api import core, names, quantity
+from volplane.api.errors import Cause, duplicate, forbidden, invalid, required_value
 from volplane.apiserver.strategies import checks, claim_spec
 
 HOST_PATH_TYPES = (
     "", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket",
 )  # fmt: skip
 
-_WIRE = {f.name: f.encode_name for f in structs.fields(Volume)}
+_WIRE = {f.name: f.encode_name for f in structs.fields(core.Volume)}
 # Of two sources the later one in this order is the one too many.
 _FIRST = ("empty_dir", "host_path", "git_repo", "gce_persistent_disk", "aws_elastic_block_store", "secret")
 _SOURCES = (*_FIRST, *(name for name in _WIRE if name not in (*_FIRST, "name")))
 
 
-def volumes(path: str, given: tuple[Volume, ...], pod: str) -> tuple[dict[str, Volume], list[Cause]]:
-    """The volumes that containers may mount, and what is wrong with the others."""
-    usable: dict[str, Volume] = {}
-    wrong: list[Cause] = []
+def volumes(
+    path: str, given: tuple[core.Volume, ...], pod: str
+) -> tuple[dict[str, core.Volume], list[Cause]]:
+    """The volumes that containers may mount, and what is causes with the others."""
+    usable: dict[str, core.Volume] = {}
+    causes: list[Cause] = []
     made = (
         {names.ephemeral_claim_name(pod, v.name) for v in given if v.ephemeral is not None} if pod else set()
     )
@@ -45,49 +35,48 @@ def volumes(path: str, given: tuple[Volume, ...], pod: str) -> tuple[dict[str, V
         found = _volume(here, volume, usable)
         if not found:
             usable[volume.name] = volume
-        wrong += found
+        causes += found
         claim = volume.persistent_volume_claim
         if claim is not None and claim.claim_name in made:
-            told = "must not reference a PVC that gets created for an ephemeral volume"
-            wrong.append(invalid(f"{here}.persistentVolumeClaim.claimName", claim.claim_name, told))
-    return usable, wrong
+            message = "must not reference a PVC that gets created for an ephemeral volume"
+            causes.append(invalid(f"{here}.persistentVolumeClaim.claimName", claim.claim_name, message))
+    return usable, causes
 
 
-def _volume(path: str, volume: Volume, others: Mapping[str, Volume]) -> list[Cause]:
-    wrong = _source(path, volume)
-    wrong += checks.label(f"{path}.name", volume.name) if volume.name else [required_value(f"{path}.name")]
+def _volume(path: str, volume: core.Volume, others: Mapping[str, core.Volume]) -> list[Cause]:
+    causes = _source(path, volume)
+    causes += checks.label(f"{path}.name", volume.name) if volume.name else [required_value(f"{path}.name")]
     if volume.name in others:
-        wrong.append(duplicate(f"{path}.name", volume.name))
-    return wrong
+        causes.append(duplicate(f"{path}.name", volume.name))
+    return causes
 
 
-def _source(path: str, volume: Volume) -> list[Cause]:
+def _source(path: str, volume: core.Volume) -> list[Cause]:
     given = [name for name in _SOURCES if getattr(volume, name) is not None]
     if not given:
         return [required_value(path, "must specify a volume type")]
-    wrong = checks.at_most_one(path, [_WIRE[name] for name in given], "volume type")
+    causes = checks.at_most_one(path, [_WIRE[name] for name in given], "volume type")
     check = _CHECKS.get(given[0])
-    return (check(f"{path}.{_WIRE[given[0]]}", getattr(volume, given[0])) if check else []) + wrong
+    return (check(f"{path}.{_WIRE[given[0]]}", getattr(volume, given[0])) if check else []) + causes
 
 
-def host_path(path: str, source: HostPathVolumeSource) -> list[Cause]:
+def host_path(path: str, source: core.HostPathVolumeSource) -> list[Cause]:
     if not source.path:
         return [required_value(f"{path}.path")]
-    wrong = checks.no_backsteps(f"{path}.path", source.path)
-    if source.type is not None and source.type not in HOST_PATH_TYPES:
-        wrong.append(not_supported(f"{path}.type", source.type, HOST_PATH_TYPES))
-    return wrong
+    causes = checks.no_backsteps(f"{path}.path", source.path)
+    causes += checks.choice(f"{path}.type", source.type, HOST_PATH_TYPES)
+    return causes
 
 
-def nfs(path: str, source: NFSVolumeSource) -> list[Cause]:
-    wrong = [required_value(f"{path}.{name}") for name in ("server", "path") if not getattr(source, name)]
+def nfs(path: str, source: core.NFSVolumeSource) -> list[Cause]:
+    causes = [required_value(f"{path}.{name}") for name in ("server", "path") if not getattr(source, name)]
     if not source.path.startswith("/"):
-        wrong.append(invalid(f"{path}.path", source.path, "must be an absolute path"))
-    return wrong
+        causes.append(invalid(f"{path}.path", source.path, "must be an absolute path"))
+    return causes
 
 
-def _claim(path: str, source: PersistentVolumeClaimVolumeSource) -> list[Cause]:
-    return [] if source.claim_name else [required_value(f"{path}.claimName")]
+def _claim(path: str, source: core.PersistentVolumeClaimVolumeSource) -> list[Cause]:
+    return checks.present(f"{path}.claimName", source.claim_name)
 
 
 def _empty_dir(path: str, source: Any) -> list[Cause]:
@@ -97,110 +86,111 @@ def _empty_dir(path: str, source: Any) -> list[Cause]:
 
 
 def _secret(path: str, source: Any) -> list[Cause]:
-    wrong = [] if source.secret_name else [required_value(f"{path}.secretName")]
-    return wrong + _files(path, source)
+    causes = checks.present(f"{path}.secretName", source.secret_name)
+    return causes + _files(path, source)
 
 
 def _config_map(path: str, source: Any) -> list[Cause]:
-    wrong = [] if source.name else [required_value(f"{path}.name")]
-    return wrong + _files(path, source)
+    causes = checks.present(f"{path}.name", source.name)
+    return causes + _files(path, source)
 
 
 def _files(path: str, source: Any) -> list[Cause]:
     return checks.file_mode(f"{path}.defaultMode", source.default_mode) + _items(path, source.items)
 
 
-def _items(path: str, items: tuple[KeyToPath, ...]) -> list[Cause]:
-    wrong: list[Cause] = []
+def _items(path: str, items: tuple[core.KeyToPath, ...]) -> list[Cause]:
+    causes: list[Cause] = []
     for at, item in enumerate(items):
         here = f"{path}.items[{at}]"
-        wrong += [required_value(f"{here}.{name}") for name in ("key", "path") if not getattr(item, name)]
-        wrong += checks.local_path(f"{here}.path", item.path)
-        wrong += checks.file_mode(f"{here}.mode", item.mode)
-    return wrong
+        causes += [required_value(f"{here}.{name}") for name in ("key", "path") if not getattr(item, name)]
+        causes += checks.local_path(f"{here}.path", item.path)
+        causes += checks.file_mode(f"{here}.mode", item.mode)
+    return causes
 
 
 def _downward(path: str, source: Any) -> list[Cause]:
     return checks.file_mode(f"{path}.defaultMode", source.default_mode) + _downward_files(path, source.items)
 
 
-def _downward_files(path: str, files: tuple[DownwardAPIVolumeFile, ...]) -> list[Cause]:
-    wrong: list[Cause] = []
+def _downward_files(path: str, files: tuple[core.DownwardAPIVolumeFile, ...]) -> list[Cause]:
+    causes: list[Cause] = []
     for at, file in enumerate(files):
         here = f"{path}[{at}]"
-        if not file.path:
-            wrong.append(required_value(f"{path}.path"))
-        wrong += checks.local_path(f"{path}.path", file.path)
+        causes += checks.present(f"{path}.path", file.path)
+        causes += checks.local_path(f"{path}.path", file.path)
         if file.field_ref is not None and file.resource_field_ref is not None:
-            told = "fieldRef and resourceFieldRef can not be specified simultaneously"
-            wrong.append(invalid(here, "resource", told))
+            message = "fieldRef and resourceFieldRef can not be specified simultaneously"
+            causes.append(invalid(here, "resource", message))
         elif file.field_ref is None and file.resource_field_ref is None:
-            wrong.append(required_value(here, "one of fieldRef and resourceFieldRef is required"))
-        wrong += checks.file_mode(f"{path}.mode", file.mode)
-    return wrong
+            causes.append(required_value(here, "one of fieldRef and resourceFieldRef is required"))
+        causes += checks.file_mode(f"{path}.mode", file.mode)
+    return causes
 
 
-def _projected_volume(path: str, source: ProjectedVolumeSource) -> list[Cause]:
-    wrong = checks.file_mode(f"{path}.defaultMode", source.default_mode)
+def _projected_volume(path: str, source: core.ProjectedVolumeSource) -> list[Cause]:
+    causes = checks.file_mode(f"{path}.defaultMode", source.default_mode)
     for at, part in enumerate(source.sources):
-        wrong += _projection(f"{path}.sources[{at}]", part)
-    return wrong
+        causes += _projection(f"{path}.sources[{at}]", part)
+    return causes
 
 
-def _projection(path: str, part: VolumeProjection) -> list[Cause]:
-    given = [f.encode_name for f in structs.fields(VolumeProjection) if getattr(part, f.name) is not None]
-    wrong = checks.at_most_one(path, given, "volume type")
+def _projection(path: str, part: core.VolumeProjection) -> list[Cause]:
+    given = [
+        f.encode_name for f in structs.fields(core.VolumeProjection) if getattr(part, f.name) is not None
+    ]
+    causes = checks.at_most_one(path, given, "volume type")
     if part.secret is not None:
-        wrong += [] if part.secret.name else [required_value(f"{path}.name")]
-        wrong += _items(f"{path}.secret", part.secret.items)
+        causes += checks.present(f"{path}.name", part.secret.name)
+        causes += _items(f"{path}.secret", part.secret.items)
     elif part.config_map is not None:
-        wrong += [] if part.config_map.name else [required_value(f"{path}.name")]
-        wrong += _items(f"{path}.configMap", part.config_map.items)
+        causes += checks.present(f"{path}.name", part.config_map.name)
+        causes += _items(f"{path}.configMap", part.config_map.items)
     elif part.downward_api is not None:
-        wrong += _downward_files(f"{path}.downwardAPI", part.downward_api.items)
+        causes += _downward_files(f"{path}.downwardAPI", part.downward_api.items)
     elif part.service_account_token is not None:
-        wrong += _token(f"{path}.serviceAccountToken", part)
-    return wrong
+        causes += _token(f"{path}.serviceAccountToken", part)
+    return causes
 
 
-def _token(path: str, part: VolumeProjection) -> list[Cause]:
+def _token(path: str, part: core.VolumeProjection) -> list[Cause]:
     token = part.service_account_token
     assert token is not None
-    wrong = [] if token.path else [required_value(f"{path}.path")]
+    causes = checks.present(f"{path}.path", token.path)
     seconds = token.expiration_seconds or 0
     if seconds < 600:
-        told = "may not specify a duration less than 10 minutes"
-        wrong.append(invalid(f"{path}.expirationSeconds", seconds, told))
+        message = "may not specify a duration less than 10 minutes"
+        causes.append(invalid(f"{path}.expirationSeconds", seconds, message))
     elif seconds > 1 << 32:
-        told = "may not specify a duration larger than 2^32 seconds"
-        wrong.append(invalid(f"{path}.expirationSeconds", seconds, told))
-    return wrong
+        message = "may not specify a duration larger than 2^32 seconds"
+        causes.append(invalid(f"{path}.expirationSeconds", seconds, message))
+    return causes
 
 
-def _csi(path: str, source: CSIVolumeSource) -> list[Cause]:
-    wrong = checks.driver_name(f"{path}.driver", source.driver)
+def _csi(path: str, source: core.CSIVolumeSource) -> list[Cause]:
+    causes = checks.driver_name(f"{path}.driver", source.driver)
     secret = source.node_publish_secret_ref
     if secret is not None and not secret.name:
-        wrong.append(required_value(f"{path}.nodePublishSecretRef.name"))
+        causes.append(required_value(f"{path}.nodePublishSecretRef.name"))
     elif secret is not None:
-        wrong += checks.subdomain(f"{path}.name", secret.name)
-    return wrong
+        causes += checks.subdomain(f"{path}.name", secret.name)
+    return causes
 
 
-def _ephemeral(path: str, source: EphemeralVolumeSource) -> list[Cause]:
+def _ephemeral(path: str, source: core.EphemeralVolumeSource) -> list[Cause]:
     if source.volume_claim_template is None:
         return [required_value(f"{path}.volumeClaimTemplate")]
     return claim_spec.validate(f"{path}.volumeClaimTemplate.spec", source.volume_claim_template.spec)
 
 
 def _flex(path: str, source: Any) -> list[Cause]:
-    wrong = [] if source.driver else [required_value(f"{path}.driver")]
+    causes = checks.present(f"{path}.driver", source.driver)
     for key in source.options:
         domain = key.partition("/")[0]
         if domain in ("kubernetes.io", "k8s.io") or domain.endswith((".kubernetes.io", ".k8s.io")):
-            told = "`kubernetes.io` and `k8s.io` namespaces are reserved"
-            wrong.append(invalid(f"{path}.options[{key}]", key, told))
-    return wrong
+            message = "`kubernetes.io` and `k8s.io` namespaces are reserved"
+            causes.append(invalid(f"{path}.options[{key}]", key, message))
+    return causes
 
 
 _CHECKS: Mapping[str, Callable[[str, Any], list[Cause]]] = {

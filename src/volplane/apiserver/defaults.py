@@ -1,21 +1,25 @@
 """Default values, by type, wherever a type stands: in a pod, in a template, in a claim template.
 
-As in Kubernetes, where `SetDefaults_PodSpec` runs on every PodSpec: `VALUES` and `FUNCTIONS` say what a type
-gets, and a traversal that is compiled for each kind visits only the fields below which there is something to
-set. An object gets its own defaults before its fields get theirs. A field that is set, even to zero by a
-pointer, is left alone; applying defaults twice changes nothing.
+As in Kubernetes, where `SetDefaults_PodSpec` runs on every PodSpec. The values stand in `defaults.yaml`;
+those that depend on other fields are functions here. A traversal that is compiled for each kind visits only
+the fields below which there is something to set. An object gets its own defaults before its fields get
+theirs. Applying defaults twice changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import msgspec
+import yaml
 from msgspec import structs
 
-from volplane.api import apps, batch, core, rbac, scheduling, storage
+from volplane.api import apps, batch, core, rbac
 from volplane.api.object import Object, schema
+from volplane.api.published_schema import message_name
 from volplane.apiserver.struct_edit import map_items, replace_fields, set_defaults
 
 FILE_MODE = 0o644
@@ -23,91 +27,14 @@ GRACE_SECONDS = 30
 MAX_INT32 = (1 << 31) - 1
 RBAC_GROUP = "rbac.authorization.k8s.io"
 
-VALUES: Mapping[type[Object], Mapping[str, Any]] = {
-    # Pods
-    core.PodSpec: {
-        "dns_policy": "ClusterFirst",
-        "restart_policy": "Always",
-        "security_context": core.PodSecurityContext(),
-        "termination_grace_period_seconds": GRACE_SECONDS,
-        "scheduler_name": "default-scheduler",
-    },
-    core.Pod: {"spec.enable_service_links": True},
-    core.Container: {
-        "termination_message_path": "/dev/termination-log",
-        "termination_message_policy": "File",
-    },
-    core.EphemeralContainer: {
-        "termination_message_path": "/dev/termination-log",
-        "termination_message_policy": "File",
-    },
-    core.ContainerPort: {"protocol": "TCP"},
-    core.Probe: {"timeout_seconds": 1, "period_seconds": 10, "success_threshold": 1, "failure_threshold": 3},
-    core.HTTPGetAction: {"path": "/", "scheme": "HTTP"},
-    core.GRPCAction: {"service": ""},
-    core.ObjectFieldSelector: {"api_version": "v1"},
-    # Go always writes the divisor: a template that kubectl has read and written must stay the same.
-    core.ResourceFieldSelector: {"divisor": "0"},
-    # Volumes
-    core.HostPathVolumeSource: {"type": ""},
-    core.SecretVolumeSource: {"default_mode": FILE_MODE},
-    core.ConfigMapVolumeSource: {"default_mode": FILE_MODE},
-    core.DownwardAPIVolumeSource: {"default_mode": FILE_MODE},
-    core.ProjectedVolumeSource: {"default_mode": FILE_MODE},
-    core.ServiceAccountTokenProjection: {"expiration_seconds": 3600},
-    core.ISCSIVolumeSource: {"iscsi_interface": "default"},
-    core.RBDVolumeSource: {"pool": "rbd", "user": "admin", "keyring": "/etc/ceph/keyring"},
-    core.PersistentVolumeClaim: {"status.phase": "Pending"},
-    core.PersistentVolumeClaimSpec: {"volume_mode": "Filesystem"},
-    core.PersistentVolume: {
-        "spec.persistent_volume_reclaim_policy": "Retain",
-        "spec.volume_mode": "Filesystem",
-        "status.phase": "Pending",
-    },
-    storage.StorageClass: {"reclaim_policy": "Delete", "volume_binding_mode": "Immediate"},
-    storage.CSIDriver: {
-        "spec.attach_required": True,
-        "spec.pod_info_on_mount": False,
-        "spec.storage_capacity": False,
-        "spec.fs_group_policy": "ReadWriteOnceWithFSType",
-        "spec.volume_lifecycle_modes": ("Persistent",),
-        "spec.requires_republish": False,
-        "spec.se_linux_mount": False,
-    },
-    # Workloads
-    apps.Deployment: {
-        "spec.replicas": 1,
-        "spec.revision_history_limit": 10,
-        "spec.progress_deadline_seconds": 600,
-        "spec.strategy.type": "RollingUpdate",
-    },
-    apps.ReplicaSet: {"spec.replicas": 1},
-    core.ReplicationController: {"spec.replicas": 1},
-    apps.DaemonSet: {"spec.revision_history_limit": 10, "spec.update_strategy.type": "RollingUpdate"},
-    apps.StatefulSet: {
-        "spec.replicas": 1,
-        "spec.revision_history_limit": 10,
-        "spec.pod_management_policy": "OrderedReady",
-        "spec.persistent_volume_claim_retention_policy": apps.StatefulSetPersistentVolumeClaimRetentionPolicy(),
-    },
-    apps.StatefulSetPersistentVolumeClaimRetentionPolicy: {"when_deleted": "Retain", "when_scaled": "Retain"},
-    batch.CronJob: {
-        "spec.concurrency_policy": "Allow",
-        "spec.suspend": False,
-        "spec.successful_jobs_history_limit": 3,
-        "spec.failed_jobs_history_limit": 1,
-    },
-    # The rest
-    scheduling.PriorityClass: {"preemption_policy": "PreemptLowerPriority"},
-    core.Secret: {"type": "Opaque"},
-    core.Service: {"spec.type": "ClusterIP", "spec.session_affinity": "None"},
-    core.ServicePort: {"protocol": "TCP"},
-    core.EndpointPort: {"protocol": "TCP"},
-    rbac.RoleRef: {"api_group": RBAC_GROUP},
-}
-
-
 Apply = Callable[[Any], Any]
+
+
+@cache
+def _values() -> Mapping[str, Mapping[str, Any]]:
+    text = Path(__file__).with_name("defaults.yaml").read_bytes()
+    values: Mapping[str, Mapping[str, Any]] = yaml.load(text, Loader=yaml.CSafeLoader)
+    return values
 
 
 def defaulter_of(of: type[Object] | None) -> Apply:
@@ -135,8 +62,8 @@ def _compile(of: type[Object]) -> Apply | None:
 
 
 def _steps(of: type[Object]) -> Iterator[Apply]:
-    if of in VALUES:
-        yield _setter(VALUES[of])
+    if values := _values().get(message_name(of)):
+        yield _setter(of, values)
     if of in FUNCTIONS:
         yield FUNCTIONS[of]
     fields = []
@@ -148,20 +75,22 @@ def _steps(of: type[Object]) -> Iterator[Apply]:
         yield lambda obj: _visit(obj, fields)
 
 
-def _setter(values: Mapping[str, Any]) -> Apply:
-    """Sets these values (`spec.replicas`) where the writer gave none."""
-    own = {path: value for path, value in values.items() if "." not in path}
-    below: dict[str, dict[str, Any]] = {}
-    for path, value in values.items():
-        field, dot, rest = path.partition(".")
-        if dot:
-            below.setdefault(field, {})[rest] = value
-    setters = [(field, False, _setter(rest)) for field, rest in below.items()]
+def _setter(of: type[Object], values: Mapping[str, Any]) -> Apply:
+    """Sets these values where the writer gave none; a mapping with members is set member by member."""
+    fields = schema(of)
+    own = msgspec.convert({name: value for name, value in values.items() if not _is_below(value)}, of)
+    leaves = {fields[name].attribute: getattr(own, fields[name].attribute) for name in values}
+    below: list[tuple[str, bool, Apply]] = []
+    for name, value in values.items():
+        inner = fields[name].type
+        if _is_below(value) and inner is not None:
+            del leaves[fields[name].attribute]
+            below.append((fields[name].attribute, False, _setter(inner, value)))
+    return lambda obj: _visit(set_defaults(obj, **leaves), below)
 
-    def apply(obj: Any) -> Any:
-        return _visit(set_defaults(obj, **own) if own else obj, setters)
 
-    return apply
+def _is_below(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value)
 
 
 def _visit(obj: Any, fields: list[tuple[str, bool, Apply]]) -> Any:
@@ -293,20 +222,7 @@ def _job(obj: batch.Job) -> batch.Job:
         pod_replacement_policy="Failed" if spec.pod_failure_policy is not None else "TerminatingOrFailed",
         manual_selector=False,
     )
-    if spec.pod_failure_policy is not None:
-        spec = replace_fields(spec, pod_failure_policy=_visit(spec.pod_failure_policy, _FAILURE_RULES))
     return copy_template_labels(replace_fields(obj, spec=spec))
-
-
-def _true(
-    pattern: batch.PodFailurePolicyOnPodConditionsPattern,
-) -> batch.PodFailurePolicyOnPodConditionsPattern:
-    return set_defaults(pattern, status="True")
-
-
-_FAILURE_RULES: list[tuple[str, bool, Apply]] = [
-    ("rules", True, lambda rule: _visit(rule, [("on_pod_conditions", True, _true)]))
-]
 
 
 def copy_template_labels(job: batch.Job) -> batch.Job:

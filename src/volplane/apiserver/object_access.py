@@ -153,7 +153,7 @@ class DictAccess:
 
 
 def path_reader(type: type[Object] | None, path: str) -> Callable[[Any], Any]:
-    """Read the value at a path of wire names (`spec.selector`), None if a part is absent; "" is the object."""
+    """Reads the value at a path of wire names (`spec.selector`), None if a part is absent. "": the object."""
     if not path:
         return lambda obj: obj
     if type is None:

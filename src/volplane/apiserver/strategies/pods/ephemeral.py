@@ -12,19 +12,10 @@ from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.pods.containers import common
 
 _NOT_ALLOWED = "cannot be set for an Ephemeral Container"
-_FORBIDDEN = frozenset(
-    {
-        "ports",
-        "resources",
-        "resize_policy",
-        "restart_policy",
-        "restart_policy_rules",
-        "liveness_probe",
-        "readiness_probe",
-        "startup_probe",
-        "lifecycle",
-    }
-)
+_FORBIDDEN = (
+    "ports", "resources", "resize_policy", "restart_policy", "restart_policy_rules", "liveness_probe",
+    "readiness_probe", "startup_probe", "lifecycle",
+)  # fmt: skip
 _FIELDS = tuple(
     (field.name, field.encode_name)
     for field in structs.fields(EphemeralContainer)

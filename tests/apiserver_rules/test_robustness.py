@@ -83,7 +83,7 @@ async def write_object(kind: kinds.Kind, body: bytes) -> Any:
     obj, _ = decode.decode_body(kind, body, "application/json", "Warn")
     obj = await rules.admit_create(call(kind), rules.defaults(obj))
     obj = rules.prepare_create(call(kind), obj)
-    rules.validate_create(call(kind), obj)
+    list(rules.validate_create(call(kind), obj))
     return obj
 
 
@@ -111,9 +111,9 @@ async def _judge(kind: kinds.Kind, dice: random.Random) -> None:
         # What is stored reads back as the same object.
         assert codec.decode(kind.type, codec.encode(obj)) == obj
         other = dice.choice(held)
-        rules.validate_update(call(kind), other, rules.prepare_update(call(kind), other, obj))
+        list(rules.validate_update(call(kind), other, rules.prepare_update(call(kind), other, obj)))
         if rules.kind.has_status:
-            rules.validate_status(call(kind), other, rules.prepare_status(call(kind), other, obj))
+            list(rules.validate_status(call(kind), other, rules.prepare_status(call(kind), other, obj)))
     assert held
     msgspec.json.encode(tables.render(kind, held, "Object"))
 

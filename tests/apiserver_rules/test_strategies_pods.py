@@ -558,7 +558,7 @@ def test_a_finished_container_does_not_come_back() -> None:
     assert [str(c) for c in RULES.validate_status(call(), old, new)] == [
         "status.containerStatuses[0].state: Forbidden: may not be transitioned to non-terminated state"
     ]
-    assert RULES.validate_status(call(), structs.replace(old, spec=pod().spec), new) == []
+    assert list(RULES.validate_status(call(), structs.replace(old, spec=pod().spec), new)) == []
 
 
 # Workloads

@@ -31,6 +31,9 @@ class Cause(Struct, frozen=True):
         return f"{self.field}: {self.message}" if self.field else self.message
 
 
+Causes = Iterable[Cause]
+
+
 class APIError(Exception):
     """A Status that is not Success."""
 

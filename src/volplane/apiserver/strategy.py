@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from msgspec import Struct, field, to_builtins
 
 from volplane.api.autoscaling import Scale
-from volplane.api.errors import Cause, invalid
+from volplane.api.errors import Causes, invalid
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
 from volplane.apiserver.defaults import defaulter_of
@@ -155,22 +155,18 @@ class Strategy(Generic[O]):
         """What is wrong with this name, in the API's words; `prefix` for generateName."""
         return self.kind.check_name(name, prefix)
 
-    def validate_create(self, call: ApiCall, obj: O) -> list[Cause]:
-        return []
+    def validate_create(self, call: ApiCall, obj: O) -> Causes:
+        return ()
 
-    def validate_update(self, call: ApiCall, old: O, new: O) -> list[Cause]:
-        """What holds for a new object holds for a changed one, and the kind's immutable fields stay."""
-        return self.validate_create(call, new) + self.validate_immutable(old, new)
+    def validate_update(self, call: ApiCall, old: O, new: O) -> Causes:
+        """A changed object is validated like a new one, and the kind's immutable fields must not change."""
+        yield from self.validate_create(call, new)
+        for path, read in self._immutable:
+            if read(new) != read(old):
+                yield invalid(path, to_builtins(read(new)), "field is immutable")
 
-    def validate_immutable(self, old: O, new: O) -> list[Cause]:
-        return [
-            invalid(path, to_builtins(read(new)), "field is immutable")
-            for path, read in self._immutable
-            if read(new) != read(old)
-        ]
-
-    def validate_status(self, call: ApiCall, old: O, new: O) -> list[Cause]:
-        return []
+    def validate_status(self, call: ApiCall, old: O, new: O) -> Causes:
+        return ()
 
     # Generation
 

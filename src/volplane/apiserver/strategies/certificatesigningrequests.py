@@ -16,7 +16,7 @@ from msgspec import structs
 from volplane.api.certificates import CertificateSigningRequest as Request
 from volplane.api.certificates import CertificateSigningRequestCondition as Condition
 from volplane.api.certificates import CertificateSigningRequestStatus as Status
-from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value
+from volplane.api.errors import Causes, duplicate, forbidden, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategy import ApiCall, Strategy
 from volplane.apiserver.struct_edit import replace_fields, set_defaults
@@ -55,32 +55,31 @@ class CertificateSigningRequestStrategy(Strategy[Request]):
         conditions = _set_timestamps(call, old.status.conditions, (*verdicts, *message))
         return structs.replace(new, spec=old.spec, status=structs.replace(new.status, conditions=conditions))
 
-    def validate_create(self, call: ApiCall, obj: Request) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: Request) -> Causes:
         spec = obj.spec
-        causes = _check_request(spec.request)
-        causes += checks.present("spec.usages", spec.usages)
+        yield from _check_request(spec.request)
+        yield from checks.present("spec.usages", spec.usages)
         for at, usage in enumerate(spec.usages):
             if usage not in USAGES:
-                causes.append(not_supported(f"spec.usages[{at}]", usage, USAGES))
+                yield not_supported(f"spec.usages[{at}]", usage, USAGES)
             if usage in spec.usages[:at]:
-                causes.append(duplicate(f"spec.usages[{at}]", usage))
-        causes += _check_signer_name(spec.signer_name)
+                yield duplicate(f"spec.usages[{at}]", usage)
+        yield from _check_signer_name(spec.signer_name)
         if spec.expiration_seconds is not None and spec.expiration_seconds < MIN_EXPIRATION_SECONDS:
             message = "may not specify a duration less than 600 seconds (10 minutes)"
-            causes.append(invalid("spec.expirationSeconds", spec.expiration_seconds, message))
-        return causes
+            yield invalid("spec.expirationSeconds", spec.expiration_seconds, message)
 
-    def validate_update(self, call: ApiCall, old: Request, new: Request) -> list[Cause]:
-        return _check_removed_conditions(old, new) + _check_conditions(new.status.conditions)
+    def validate_update(self, call: ApiCall, old: Request, new: Request) -> Causes:
+        yield from _check_removed_conditions(old, new)
+        yield from _check_conditions(new.status.conditions)
 
-    def validate_status(self, call: ApiCall, old: Request, new: Request) -> list[Cause]:
-        causes = self.validate_update(call, old, new)
+    def validate_status(self, call: ApiCall, old: Request, new: Request) -> Causes:
+        yield from self.validate_update(call, old, new)
         path, held, given = "status.certificate", old.status.certificate, new.status.certificate
         if held and held != given:
-            causes.append(forbidden(path, "updates may not modify existing certificate content"))
+            yield forbidden(path, "updates may not modify existing certificate content")
         elif given and not _has_certificates(given):
-            causes.append(invalid(path, "<certificate data>", "must contain one or more PEM blocks"))
-        return causes
+            yield invalid(path, "<certificate data>", "must contain one or more PEM blocks")
 
 
 def parse_request(request: bytes) -> x509.CertificateSigningRequest:
@@ -90,25 +89,27 @@ def parse_request(request: bytes) -> x509.CertificateSigningRequest:
     return x509.load_pem_x509_csr(request)
 
 
-def _check_request(request: bytes) -> list[Cause]:
+def _check_request(request: bytes) -> Causes:
     try:
         parse_request(request)
     except ValueError as error:
         shown = base64.b64encode(request).decode() if request else None
-        return [invalid("spec.request", shown, str(error))]
-    return []
+        yield invalid("spec.request", shown, str(error))
+        return
 
 
-def _check_signer_name(name: str) -> list[Cause]:
+def _check_signer_name(name: str) -> Causes:
     path = "spec.signerName"
     if not name:
-        return [required_value(path)]
+        yield required_value(path)
+        return
     if name == "kubernetes.io/legacy-unknown":
-        return [invalid(path, name, "the legacy signerName is not allowed via this API version")]
+        yield invalid(path, name, "the legacy signerName is not allowed via this API version")
+        return
     if _SIGNER.fullmatch(name):
-        return []
+        return
     message = "must be a fully qualified domain and path of the form 'example.com/signer-name'"
-    return [invalid(path, name, message)]
+    yield invalid(path, name, message)
 
 
 def _has_certificates(text: bytes) -> bool:
@@ -133,24 +134,22 @@ def _set_timestamps(
     return tuple(stamp(c) for c in new)
 
 
-def _check_conditions(conditions: tuple[Condition, ...]) -> list[Cause]:
-    causes: list[Cause] = []
+def _check_conditions(conditions: tuple[Condition, ...]) -> Causes:
     held = {c.type for c in conditions}
     for at, condition in enumerate(conditions):
         here = f"status.conditions[{at}]"
-        causes += checks.present(f"{here}.type", condition.type)
+        yield from checks.present(f"{here}.type", condition.type)
         if condition.type in (APPROVED, DENIED, FAILED) and condition.status != "True":
-            causes.append(not_supported(f"{here}.status", condition.status, ("True",)))
+            yield not_supported(f"{here}.status", condition.status, ("True",))
         if condition.type == DENIED and APPROVED in held:
             message = "Approved and Denied conditions are mutually exclusive"
-            causes.append(invalid(f"{here}.type", condition.type, message))
-    return causes
+            yield invalid(f"{here}.type", condition.type, message)
 
 
-def _check_removed_conditions(old: Request, new: Request) -> list[Cause]:
+def _check_removed_conditions(old: Request, new: Request) -> Causes:
     """What was decided stays decided."""
     left = {c.type for c in new.status.conditions}
-    return [
+    yield from [
         forbidden("status.conditions", f'updates may not remove a condition of type "{c.type}"')
         for c in old.status.conditions
         if c.type in (APPROVED, DENIED, FAILED) and c.type not in left

@@ -1,4 +1,4 @@
-"""Checks that several kinds share. Each takes the path of the field and answers what is causes with it."""
+"""Checks that several kinds share. Each takes the path of the field and answers what is wrong with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from msgspec import json, to_builtins
 
 from volplane.api import name_validation, names, quantity
 from volplane.api.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value, too_long
+from volplane.api.errors import (
+    Cause,
+    Causes,
+    duplicate,
+    forbidden,
+    invalid,
+    not_supported,
+    required_value,
+    too_long,
+)
 from volplane.api.meta import LabelSelector
 
 IMMUTABLE = "field is immutable"
@@ -198,7 +207,7 @@ def unseen(path: str, value: Any, seen: set[Any]) -> list[Cause]:
     return causes
 
 
-def each(path: str, items: Iterable[Any], check: Callable[[str, Any], list[Cause]]) -> list[Cause]:
+def each(path: str, items: Iterable[Any], check: Callable[[str, Any], Causes]) -> list[Cause]:
     """What is wrong with the items of a list."""
     return [cause for at, item in enumerate(items) for cause in check(f"{path}[{at}]", item)]
 

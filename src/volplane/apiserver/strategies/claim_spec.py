@@ -3,68 +3,62 @@
 from __future__ import annotations
 
 from volplane.api.core import PersistentVolumeClaimSpec, TypedLocalObjectReference, TypedObjectReference
-from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
+from volplane.api.errors import Causes, forbidden, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks
 
 ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 VOLUME_MODES = ("Block", "Filesystem")
 
 
-def validate(path: str, spec: PersistentVolumeClaimSpec) -> list[Cause]:
-    causes = []
+def validate(path: str, spec: PersistentVolumeClaimSpec) -> Causes:
     if not spec.access_modes:
-        causes.append(required_value(f"{path}.accessModes", "at least 1 access mode is required"))
-    causes += checks.label_selector(f"{path}.selector", spec.selector)
-    causes += access_modes(f"{path}.accessModes", spec.access_modes)
-    causes += _size(f"{path}.resources[storage]", spec)
+        yield required_value(f"{path}.accessModes", "at least 1 access mode is required")
+    yield from checks.label_selector(f"{path}.selector", spec.selector)
+    yield from access_modes(f"{path}.accessModes", spec.access_modes)
+    yield from _size(f"{path}.resources[storage]", spec)
     if spec.storage_class_name:
-        causes += checks.subdomain(f"{path}.storageClassName", spec.storage_class_name)
-    causes += checks.choice(f"{path}.volumeMode", spec.volume_mode, VOLUME_MODES)
-    causes += _data_sources(path, spec)
+        yield from checks.subdomain(f"{path}.storageClassName", spec.storage_class_name)
+    yield from checks.choice(f"{path}.volumeMode", spec.volume_mode, VOLUME_MODES)
+    yield from _data_sources(path, spec)
     if spec.volume_attributes_class_name:
-        causes += checks.subdomain(f"{path}.volumeAttributesClassName", spec.volume_attributes_class_name)
-    return causes
+        yield from checks.subdomain(f"{path}.volumeAttributesClassName", spec.volume_attributes_class_name)
 
 
-def access_modes(path: str, modes: tuple[str, ...]) -> list[Cause]:
-    causes = [not_supported(path, mode, ACCESS_MODES) for mode in modes if mode not in ACCESS_MODES]
+def access_modes(path: str, modes: tuple[str, ...]) -> Causes:
+    yield from [not_supported(path, mode, ACCESS_MODES) for mode in modes if mode not in ACCESS_MODES]
     known = {mode for mode in modes if mode in ACCESS_MODES}
     if "ReadWriteOncePod" in known and len(known) > 1:
-        causes.append(forbidden(path, "may not use ReadWriteOncePod with other access modes"))
-    return causes
+        yield forbidden(path, "may not use ReadWriteOncePod with other access modes")
 
 
-def _size(path: str, spec: PersistentVolumeClaimSpec) -> list[Cause]:
+def _size(path: str, spec: PersistentVolumeClaimSpec) -> Causes:
     size = spec.resources.requests.get("storage")
     if size is None:
-        return [required_value(path)]
-    return checks.positive_amount(path, size)
+        yield required_value(path)
+        return
+    yield from checks.positive_amount(path, size)
 
 
-def _data_sources(path: str, spec: PersistentVolumeClaimSpec) -> list[Cause]:
+def _data_sources(path: str, spec: PersistentVolumeClaimSpec) -> Causes:
     source, ref = spec.data_source, spec.data_source_ref
-    causes = []
     if source is not None:
-        causes += _reference(f"{path}.dataSource", source)
+        yield from _reference(f"{path}.dataSource", source)
     if ref is not None:
-        causes += _reference(f"{path}.dataSourceRef", ref)
+        yield from _reference(f"{path}.dataSourceRef", ref)
         if ref.namespace:
-            causes += checks.label(f"{path}.dataSourceRef.namespace", ref.namespace)
+            yield from checks.label(f"{path}.dataSourceRef.namespace", ref.namespace)
     if source is None or ref is None:
-        return causes
+        return
     if ref.namespace:
         message = "may not be specified when dataSourceRef.namespace is specified"
-        causes.append(invalid(path, f"{path}.dataSource", message))
+        yield invalid(path, f"{path}.dataSource", message)
     elif (source.api_group, source.kind, source.name) != (ref.api_group, ref.kind, ref.name):
-        causes.append(invalid(path, f"{path}.dataSource", "must match dataSourceRef"))
-    return causes
+        yield invalid(path, f"{path}.dataSource", "must match dataSourceRef")
 
 
-def _reference(path: str, ref: TypedLocalObjectReference | TypedObjectReference) -> list[Cause]:
-    causes = [required_value(f"{path}.{name}") for name in ("name", "kind") if not getattr(ref, name)]
+def _reference(path: str, ref: TypedLocalObjectReference | TypedObjectReference) -> Causes:
+    yield from [required_value(f"{path}.{name}") for name in ("name", "kind") if not getattr(ref, name)]
     if not ref.api_group and ref.kind != "PersistentVolumeClaim":
-        message = "must be 'PersistentVolumeClaim' when referencing the default apiGroup"
-        causes.append(invalid(path, ref.kind, message))
+        yield invalid(path, ref.kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup")
     if ref.api_group:
-        causes += checks.subdomain(f"{path}.apiGroup", ref.api_group)
-    return causes
+        yield from checks.subdomain(f"{path}.apiGroup", ref.api_group)

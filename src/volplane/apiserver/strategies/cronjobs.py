@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from volplane.api.batch import CronJob
-from volplane.api.errors import Cause, invalid, not_supported, required_value
+from volplane.api.errors import Causes, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.jobs import job_spec
 from volplane.apiserver.strategy import ApiCall, Strategy
@@ -14,61 +14,63 @@ MAX_NAME_LENGTH = 52  # a job's name is eleven characters longer
 
 
 class CronJobStrategy(Strategy[CronJob]):
-    def validate_create(self, call: ApiCall, obj: CronJob) -> list[Cause]:
-        causes = _spec(obj)
+    def validate_create(self, call: ApiCall, obj: CronJob) -> Causes:
+        yield from _spec(obj)
         if len(obj.name) > MAX_NAME_LENGTH:
-            causes.append(invalid("metadata.name", obj.name, "must be no more than 52 characters"))
-        return causes
+            yield invalid("metadata.name", obj.name, "must be no more than 52 characters")
 
-    def validate_update(self, call: ApiCall, old: CronJob, new: CronJob) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: CronJob, new: CronJob) -> Causes:
         return _spec(new)
 
 
-def _spec(obj: CronJob) -> list[Cause]:
+def _spec(obj: CronJob) -> Causes:
     spec = obj.spec
-    causes = _schedule(spec.schedule)
+    yield from _schedule(spec.schedule)
     for name, value in (
         ("startingDeadlineSeconds", spec.starting_deadline_seconds),
         ("successfulJobsHistoryLimit", spec.successful_jobs_history_limit),
         ("failedJobsHistoryLimit", spec.failed_jobs_history_limit),
     ):
-        causes += checks.not_negative(f"spec.{name}", value or 0)
-    causes += _zone(spec.time_zone)
+        yield from checks.not_negative(f"spec.{name}", value or 0)
+    yield from _zone(spec.time_zone)
     if spec.concurrency_policy not in POLICIES:
-        causes.append(not_supported("spec.concurrencyPolicy", spec.concurrency_policy, POLICIES))
+        yield not_supported("spec.concurrencyPolicy", spec.concurrency_policy, POLICIES)
     path, template = "spec.jobTemplate.spec", spec.job_template.spec
-    causes += job_spec(path, template)
+    yield from job_spec(path, template)
     if template.selector is not None:
         message = "`selector` will be auto-generated"
-        causes.append(invalid(f"{path}.selector", checks.to_plain(template.selector), message))
+        yield invalid(f"{path}.selector", checks.to_plain(template.selector), message)
     if template.manual_selector:
-        causes.append(not_supported(f"{path}.manualSelector", "true", ("nil", "false")))
-    return causes
+        yield not_supported(f"{path}.manualSelector", "true", ("nil", "false"))
 
 
-def _schedule(text: str) -> list[Cause]:
+def _schedule(text: str) -> Causes:
     if not text:
-        return [required_value("spec.schedule")]
+        yield required_value("spec.schedule")
+        return
     if "TZ" in text:
         message = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
-        return [invalid("spec.schedule", text, message)]
+        yield invalid("spec.schedule", text, message)
+        return
     try:
         cron.parse(text)
     except cron.InvalidSchedule as error:
-        return [invalid("spec.schedule", text, str(error))]
-    return []
+        yield invalid("spec.schedule", text, str(error))
+        return
 
 
-def _zone(name: str | None) -> list[Cause]:
+def _zone(name: str | None) -> Causes:
     if name is None:
-        return []
+        return
     if not name:
-        return [invalid("spec.timeZone", name, "timeZone must be nil or non-empty string")]
+        yield invalid("spec.timeZone", name, "timeZone must be nil or non-empty string")
+        return
     if name.lower() == "local":
         message = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
-        return [invalid("spec.timeZone", name, message)]
+        yield invalid("spec.timeZone", name, message)
+        return
     try:
         cron.zone(name)
     except (KeyError, ValueError, OSError):
-        return [invalid("spec.timeZone", name, f"unknown time zone {name}")]
-    return []
+        yield invalid("spec.timeZone", name, f"unknown time zone {name}")
+        return

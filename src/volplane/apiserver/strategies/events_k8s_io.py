@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import structs
 
 from volplane.api import codec, core, events
-from volplane.api.errors import Cause, invalid, required_value
+from volplane.api.errors import Causes, invalid, required_value
 from volplane.api.kinds import Kind
 from volplane.apiserver.object_access import StructAccess
 from volplane.apiserver.strategies import checks
@@ -72,35 +72,33 @@ class EventsK8sIoStrategy(Strategy[events.Event]):
         super().__init__(kind)
         self.access = EventsAccess(kind)
 
-    def validate_create(self, call: ApiCall, obj: events.Event) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: events.Event) -> Causes:
         event = to_core_event(obj)
-        found = validate_event(event, "reportingController") + _series(event)
-        if not event.event_time:
-            found.append(required_value("eventTime"))
+        yield from validate_event(event, "reportingController")
+        yield from _series(event)
+        yield from checks.present("eventTime", event.event_time)
         if event.type not in _TYPES:
-            found.append(invalid("type", "", f"has invalid value: {event.type}"))
+            yield invalid("type", "", f"has invalid value: {event.type}")
         empty = core.Event()
         for attribute in _DEPRECATED_FIELDS:
             if getattr(event, attribute) != getattr(empty, attribute):
-                found.append(invalid(_WIRE[attribute], "", "needs to be unset"))
-        return found
+                yield invalid(_WIRE[attribute], "", "needs to be unset")
 
-    def validate_update(self, call: ApiCall, old: events.Event, new: events.Event) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: events.Event, new: events.Event) -> Causes:
         """What happened does not change; only how often it was seen again."""
         before, after = to_core_event(old), to_core_event(new)
-        found = validate_event(after, "reportingController")
+        yield from validate_event(after, "reportingController")
         if after.series != before.series:
-            found += _series(after)
+            yield from _series(after)
         for attribute, name in _WIRE.items():
             if attribute not in ("metadata", "series"):
-                found += checks.immutable_field(name, getattr(after, attribute), getattr(before, attribute))
-        return found
+                yield from checks.immutable_field(name, getattr(after, attribute), getattr(before, attribute))
 
 
-def _series(event: core.Event) -> list[Cause]:
+def _series(event: core.Event) -> Causes:
     series, found = event.series, []
     if series is not None and series.count < 2:
         found.append(invalid("series.count", "", "should be at least 2"))
     if series is not None and not series.last_observed_time:
         found.append(required_value("series.lastObservedTime"))
-    return found
+    yield from found

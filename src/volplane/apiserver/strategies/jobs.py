@@ -7,7 +7,7 @@ from msgspec import structs
 from volplane.api import name_validation
 from volplane.api.batch import Job, JobSpec, PodFailurePolicyRule
 from volplane.api.core import PodTemplateSpec
-from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value
+from volplane.api.errors import Cause, Causes, duplicate, forbidden, invalid, not_supported, required_value
 from volplane.api.meta import LabelSelector
 from volplane.api.selectors import InvalidSelector, LabelMatcher
 from volplane.apiserver.defaults import copy_template_labels
@@ -28,19 +28,22 @@ class JobStrategy(Strategy[Job]):
         made = super().prepare_create(call, obj)
         return copy_template_labels(made if made.spec.manual_selector else _generate_selector(made))
 
-    def validate_create(self, call: ApiCall, obj: Job) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: Job) -> Causes:
         if words := name_validation.label_problems(obj.name, False):
             message = "this is used in Pod names and hostnames, which can result in surprising behavior"
             call.warnings.append(f"metadata.name: {message}; a DNS label is recommended: [{' '.join(words)}]")
-        causes = _check_generated_labels(obj) + job_spec("spec", obj.spec)
-        causes += _selector(obj.spec)
-        return causes + _host_name(obj)
+        yield from _check_generated_labels(obj)
+        yield from job_spec("spec", obj.spec)
+        yield from _selector(obj.spec)
+        yield from _host_name(obj)
 
-    def validate_update(self, call: ApiCall, old: Job, new: Job) -> list[Cause]:
-        causes = _check_generated_labels(new) + job_spec("spec", new.spec) + _selector(new.spec)
-        causes += _completions(old.spec, new.spec)
-        causes += checks.immutable_field("spec.selector", new.spec.selector, old.spec.selector)
-        causes += checks.immutable_field(
+    def validate_update(self, call: ApiCall, old: Job, new: Job) -> Causes:
+        yield from _check_generated_labels(new)
+        yield from job_spec("spec", new.spec)
+        yield from _selector(new.spec)
+        yield from _completions(old.spec, new.spec)
+        yield from checks.immutable_field("spec.selector", new.spec.selector, old.spec.selector)
+        yield from checks.immutable_field(
             "spec.template", new.spec.template, _with_mutable_scheduling(old, new)
         )
         for path, name in (
@@ -50,23 +53,21 @@ class JobStrategy(Strategy[Job]):
             ("managedBy", "managed_by"),
             ("successPolicy", "success_policy"),
         ):
-            causes += checks.immutable_field(f"spec.{path}", getattr(new.spec, name), getattr(old.spec, name))
-        return causes
+            yield from checks.immutable_field(
+                f"spec.{path}", getattr(new.spec, name), getattr(old.spec, name)
+            )
 
-    def validate_status(self, call: ApiCall, old: Job, new: Job) -> list[Cause]:
-        causes: list[Cause] = []
+    def validate_status(self, call: ApiCall, old: Job, new: Job) -> Causes:
         for name in ("active", "succeeded", "failed"):
-            causes += checks.not_negative(f"status.{name}", getattr(new.status, name))
+            yield from checks.not_negative(f"status.{name}", getattr(new.status, name))
         if new.status.failed < old.status.failed:
-            message = "cannot decrease the failed counter"
-            causes.append(invalid("status.failed", new.status.failed, message))
+            yield invalid("status.failed", new.status.failed, "cannot decrease the failed counter")
         was = {c.type for c in old.status.conditions if c.status == "True"}
         now = {c.type for c in new.status.conditions if c.status == "True"}
         for type in ("Failed", "Complete", "FailureTarget"):
             if type in was and type not in now:
                 message = f"cannot disable the terminal {type}=True condition"
-                causes.append(Cause("FieldValueInvalid", f"Invalid value: {message}", "status.conditions"))
-        return causes
+                yield Cause("FieldValueInvalid", f"Invalid value: {message}", "status.conditions")
 
 
 def _generate_selector(job: Job) -> Job:
@@ -83,22 +84,19 @@ def _generate_selector(job: Job) -> Job:
 # Validation
 
 
-def _check_generated_labels(job: Job) -> list[Cause]:
+def _check_generated_labels(job: Job) -> Causes:
     if job.spec.manual_selector or job.spec.selector is None:
-        return []
-    causes: list[Cause] = []
+        return
     labels = job.spec.template.metadata.labels
     expected = {**dict.fromkeys(UID_LABELS, job.uid), **dict.fromkeys(NAME_LABELS, job.name)}
     path = "spec.template.metadata.labels"
     for key, value in expected.items():
         if key not in labels:
-            causes.append(required_value(f"{path}[{key}]", f"must be '{value}'"))
+            yield required_value(f"{path}[{key}]", f"must be '{value}'")
         elif labels[key] != value:
-            causes.append(invalid(f"{path}[{key}]", labels[key], f"must be '{value}'"))
+            yield invalid(f"{path}[{key}]", labels[key], f"must be '{value}'")
     if not _matches(job.spec.selector, expected):
-        message = "`selector` not auto-generated"
-        causes.append(invalid("spec.selector", checks.to_plain(job.spec.selector), message))
-    return causes
+        yield invalid("spec.selector", checks.to_plain(job.spec.selector), "`selector` not auto-generated")
 
 
 def _matches(selector: LabelSelector, labels: dict[str, str]) -> bool:
@@ -108,29 +106,26 @@ def _matches(selector: LabelSelector, labels: dict[str, str]) -> bool:
         return True  # said already by the selector's own check
 
 
-def _selector(given: JobSpec) -> list[Cause]:
+def _selector(given: JobSpec) -> Causes:
     if given.selector is None:
-        return [required_value("spec.selector")]
-    causes = checks.label_selector("spec.selector", given.selector)
+        yield required_value("spec.selector")
+        return
+    yield from checks.label_selector("spec.selector", given.selector)
     labels = dict(given.template.metadata.labels)
     if not _matches(given.selector, labels):
-        message = "`selector` does not match template `labels`"
-        causes.append(invalid("spec.template.metadata.labels", labels, message))
-    return causes
+        yield invalid("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
 
 
-def _host_name(job: Job) -> list[Cause]:
+def _host_name(job: Job) -> Causes:
     if job.spec.completion_mode != "Indexed" or not job.spec.completions:
-        return []
+        return
     longest = f"{job.name}-{job.spec.completions - 1}"
     if not name_validation.label_problems(longest, False):
-        return []
-    message = f"will not able to create pod with invalid DNS label: {longest}"
-    return [invalid("metadata.name", job.name, message)]
+        return
+    yield invalid("metadata.name", job.name, f"will not able to create pod with invalid DNS label: {longest}")
 
 
-def job_spec(path: str, given: JobSpec) -> list[Cause]:
-    causes: list[Cause] = []
+def job_spec(path: str, given: JobSpec) -> Causes:
     for name, value in (
         ("parallelism", given.parallelism),
         ("completions", given.completions),
@@ -138,106 +133,102 @@ def job_spec(path: str, given: JobSpec) -> list[Cause]:
         ("backoffLimit", given.backoff_limit),
         ("ttlSecondsAfterFinished", given.ttl_seconds_after_finished),
     ):
-        causes += checks.not_negative(f"{path}.{name}", value or 0)
-    causes += _mode(path, given)
+        yield from checks.not_negative(f"{path}.{name}", value or 0)
+    yield from _mode(path, given)
     if given.backoff_limit_per_index is not None:
-        causes.append(forbidden(f"{path}.backoffLimitPerIndex", _NOT_IMPLEMENTED))
+        yield forbidden(f"{path}.backoffLimitPerIndex", _NOT_IMPLEMENTED)
     if given.max_failed_indexes is not None:
-        causes.append(forbidden(f"{path}.maxFailedIndexes", _NOT_IMPLEMENTED))
+        yield forbidden(f"{path}.maxFailedIndexes", _NOT_IMPLEMENTED)
     if given.pod_failure_policy is not None:
-        causes += _failure_policy(f"{path}.podFailurePolicy", given)
-    causes += _replacement(f"{path}.podReplacementPolicy", given)
-    causes += spec.template(f"{path}.template", given.template)
-    return causes + _restart(f"{path}.template.spec.restartPolicy", given)
+        yield from _failure_policy(f"{path}.podFailurePolicy", given)
+    yield from _replacement(f"{path}.podReplacementPolicy", given)
+    yield from spec.template(f"{path}.template", given.template)
+    yield from _restart(f"{path}.template.spec.restartPolicy", given)
 
 
-def _mode(path: str, given: JobSpec) -> list[Cause]:
-    causes: list[Cause] = []
-    causes += checks.choice(f"{path}.completionMode", given.completion_mode, MODES)
+def _mode(path: str, given: JobSpec) -> Causes:
+    yield from checks.choice(f"{path}.completionMode", given.completion_mode, MODES)
     if given.completion_mode == "Indexed":
         if given.completions is None:
-            causes.append(required_value(f"{path}.completions", "when completion mode is Indexed"))
+            yield required_value(f"{path}.completions", "when completion mode is Indexed")
         if (given.parallelism or 0) > _MAX_INDEXED_PARALLELISM:
             message = (
                 f"must be less than or equal to {_MAX_INDEXED_PARALLELISM} when completion mode is Indexed"
             )
-            causes.append(invalid(f"{path}.parallelism", given.parallelism, message))
+            yield invalid(f"{path}.parallelism", given.parallelism, message)
     elif given.success_policy is not None:
         shown = checks.to_plain(given.success_policy)
-        causes.append(invalid(f"{path}.successPolicy", shown, "requires indexed completion mode"))
+        yield invalid(f"{path}.successPolicy", shown, "requires indexed completion mode")
     if given.success_policy is not None and not given.success_policy.rules:
         message = "at least one rules must be specified when the successPolicy is specified"
-        causes.append(required_value(f"{path}.successPolicy.rules", message))
-    return causes
+        yield required_value(f"{path}.successPolicy.rules", message)
 
 
-def _failure_policy(path: str, given: JobSpec) -> list[Cause]:
+def _failure_policy(path: str, given: JobSpec) -> Causes:
     assert given.pod_failure_policy is not None
     names = {c.name for c in (*given.template.spec.containers, *given.template.spec.init_containers)}
-    causes: list[Cause] = []
     for at, rule in enumerate(given.pod_failure_policy.rules):
-        causes += _failure_rule(f"{path}.rules[{at}]", rule, names)
-    return causes
+        yield from _failure_rule(f"{path}.rules[{at}]", rule, names)
 
 
-def _failure_rule(path: str, rule: PodFailurePolicyRule, containers: set[str]) -> list[Cause]:
-    causes: list[Cause] = []
+def _failure_rule(path: str, rule: PodFailurePolicyRule, containers: set[str]) -> Causes:
     if rule.action == "FailIndex":
-        message = "requires the backoffLimitPerIndex to be set"
-        causes.append(invalid(f"{path}.action", rule.action, message))
+        yield invalid(f"{path}.action", rule.action, "requires the backoffLimitPerIndex to be set")
     elif rule.action not in ACTIONS:
-        causes.append(not_supported(f"{path}.action", rule.action, ACTIONS))
+        yield not_supported(f"{path}.action", rule.action, ACTIONS)
     codes = rule.on_exit_codes
     if codes is not None:
         here = f"{path}.onExitCodes"
-        causes += checks.one_of(f"{here}.operator", codes.operator, ("In", "NotIn"))
+        yield from checks.one_of(f"{here}.operator", codes.operator, ("In", "NotIn"))
         if codes.container_name is not None and codes.container_name not in containers:
             message = "must be one of the container or initContainer names in the pod template"
-            causes.append(invalid(f"{here}.containerName", codes.container_name, message))
+            yield invalid(f"{here}.containerName", codes.container_name, message)
         if not codes.values:
-            causes.append(invalid(f"{here}.values", [], "at least one value is required"))
+            yield invalid(f"{here}.values", [], "at least one value is required")
         for at, code in enumerate(codes.values):
             if codes.operator == "In" and code == 0:
-                causes.append(invalid(f"{here}.values[{at}]", code, "must not be 0 for the In operator"))
+                yield invalid(f"{here}.values[{at}]", code, "must not be 0 for the In operator")
             if code in codes.values[:at]:
-                causes.append(duplicate(f"{here}.values[{at}]", code))
+                yield duplicate(f"{here}.values[{at}]", code)
         if list(codes.values) != sorted(codes.values):
-            causes.append(invalid(f"{here}.values", list(codes.values), "must be ordered"))
+            yield invalid(f"{here}.values", list(codes.values), "must be ordered")
     if (codes is None) == (not rule.on_pod_conditions):
         both = "both OnExitCodes and OnPodConditions is not supported"
         message = both if codes else "one of OnExitCodes and OnPodConditions is required"
-        causes.append(Cause("FieldValueInvalid", f"Invalid value: specifying {message}", path))
-    return causes
+        yield Cause("FieldValueInvalid", f"Invalid value: specifying {message}", path)
 
 
-def _replacement(path: str, given: JobSpec) -> list[Cause]:
+def _replacement(path: str, given: JobSpec) -> Causes:
     allowed = ("Failed",) if given.pod_failure_policy is not None else ("Failed", "TerminatingOrFailed")
     policy = given.pod_replacement_policy
-    return [] if policy is None or policy in allowed else [not_supported(path, policy, allowed)]
+    if not (policy is None or policy in allowed):
+        yield not_supported(path, policy, allowed)
 
 
-def _restart(path: str, given: JobSpec) -> list[Cause]:
+def _restart(path: str, given: JobSpec) -> Causes:
     policy = given.template.spec.restart_policy
     if policy in ("", "Always"):
-        return [required_value(path, 'valid values: "OnFailure", "Never"')]
+        yield required_value(path, 'valid values: "OnFailure", "Never"')
+        return
     if policy not in ("OnFailure", "Never"):
-        return [not_supported(path, policy, ("OnFailure", "Never"))]
+        yield not_supported(path, policy, ("OnFailure", "Never"))
+        return
     if given.pod_failure_policy is not None and policy != "Never":
         message = 'only "Never" is supported when podFailurePolicy is specified'
-        return [invalid(path, policy, message)]
-    return []
+        yield invalid(path, policy, message)
+        return
 
 
 # What may change
 
 
-def _completions(old: JobSpec, new: JobSpec) -> list[Cause]:
+def _completions(old: JobSpec, new: JobSpec) -> Causes:
     if new.completion_mode != "Indexed":
-        return checks.immutable_field("spec.completions", new.completions, old.completions)
+        yield from checks.immutable_field("spec.completions", new.completions, old.completions)
+        return
     if new.completions in (None, old.completions) or new.completions == new.parallelism:
-        return []
-    message = "can only be modified in tandem with spec.parallelism"
-    return [invalid("spec.completions", new.completions, message)]
+        return
+    yield invalid("spec.completions", new.completions, "can only be modified in tandem with spec.parallelism")
 
 
 def _with_mutable_scheduling(old: Job, new: Job) -> PodTemplateSpec:

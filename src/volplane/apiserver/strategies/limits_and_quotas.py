@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from volplane.api import quantity
 from volplane.api.core import LimitRange, LimitRangeItem, ResourceQuota
-from volplane.api.errors import Cause, invalid
+from volplane.api.errors import Causes, invalid
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.checks import NOT_NEGATIVE
 from volplane.apiserver.strategy import ApiCall, Strategy
@@ -13,31 +13,25 @@ _TYPES = ("Container", "PersistentVolumeClaim", "Pod")
 
 
 class LimitRangeStrategy(Strategy[LimitRange]):
-    def validate_create(self, call: ApiCall, obj: LimitRange) -> list[Cause]:
-        causes: list[Cause] = []
+    def validate_create(self, call: ApiCall, obj: LimitRange) -> Causes:
         seen: set[str] = set()
         for at, item in enumerate(obj.spec.limits):
             here = f"spec.limits[{at}]"
             if item.type not in _TYPES and "/" not in item.type:
-                message = "must be a standard limit type or fully qualified"
-                causes.append(invalid(f"{here}.type", item.type, message))
-            causes += checks.unseen(f"{here}.type", item.type, seen)
-            causes += _order(here, item)
-        return causes
+                yield invalid(f"{here}.type", item.type, "must be a standard limit type or fully qualified")
+            yield from checks.unseen(f"{here}.type", item.type, seen)
+            yield from _order(here, item)
 
 
-def _order(path: str, item: LimitRangeItem) -> list[Cause]:
-    causes: list[Cause] = []
+def _order(path: str, item: LimitRangeItem) -> Causes:
     for name, least in item.min.items():
         most = item.max.get(name)
         if most is not None and quantity.parse(least) > quantity.parse(most):
-            message = f"min value {least} is greater than max value {most}"
-            causes.append(invalid(f"{path}.min[{name}]", least, message))
-    return causes
+            yield invalid(f"{path}.min[{name}]", least, f"min value {least} is greater than max value {most}")
 
 
 class ResourceQuotaStrategy(Strategy[ResourceQuota]):
-    def validate_create(self, call: ApiCall, obj: ResourceQuota) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: ResourceQuota) -> Causes:
         return [
             invalid(f"spec.hard[{name}]", amount, NOT_NEGATIVE)
             for name, amount in sorted(obj.spec.hard.items())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec import structs
 
 from volplane.api.core import Namespace, NamespaceSpec, NamespaceStatus
-from volplane.api.errors import Cause, Forbidden
+from volplane.api.errors import Causes, Forbidden
 from volplane.api.kinds import Kind
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategy import ApiCall, Strategy
@@ -51,14 +51,14 @@ class NamespaceStrategy(Strategy[Namespace]):
             return structs.replace(new, status=old.status)
         return structs.replace(new, spec=old.spec, status=old.status)
 
-    def validate_create(self, call: ApiCall, obj: Namespace) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: Namespace) -> Causes:
         return [
             cause
             for at, name in enumerate(obj.spec.finalizers)
             for cause in checks.qualified_name(f"spec.finalizers[{at}]", name)
         ]
 
-    def validate_update(self, call: ApiCall, old: Namespace, new: Namespace) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: Namespace, new: Namespace) -> Causes:
         return self.validate_create(call, new) if call.subresource == "finalize" else []
 
     def mark_deleted(self, call: ApiCall, obj: Namespace) -> Namespace:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from volplane.api import core, quantity
-from volplane.api.errors import Cause, Forbidden, forbidden, not_supported
+from volplane.api.errors import Causes, Forbidden, forbidden, not_supported
 from volplane.api.kinds import Kind
 from volplane.api.storage import StorageClass
 from volplane.apiserver.strategies import checks, claim_limits, claim_spec
@@ -84,40 +84,38 @@ class PersistentVolumeClaimStrategy(Strategy[core.PersistentVolumeClaim]):
             return made
         return replace_fields(made, spec=_data_sources(made.spec, old.spec))
 
-    def validate_create(self, call: ApiCall, obj: core.PersistentVolumeClaim) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: core.PersistentVolumeClaim) -> Causes:
         return claim_spec.validate("spec", obj.spec)
 
     def validate_update(
         self, call: ApiCall, old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim
-    ) -> list[Cause]:
+    ) -> Causes:
         if new.spec is old.spec:
-            return _class_annotation(old, new)
-        causes = claim_spec.validate("spec", new.spec)
-        causes += _class_annotation(old, new)
+            yield from _class_annotation(old, new)
+            return
+        yield from claim_spec.validate("spec", new.spec)
+        yield from _class_annotation(old, new)
         frozen = _without_mutable_fields(old, new)
         if frozen != _with_volume_name(old, new):
-            message = f"{IMMUTABLE}\n{checks.difference(_with_volume_name(old, new), frozen)}"
-            causes.append(forbidden("spec", message))
-        causes += _check_shrink(old, new)
-        causes += checks.immutable_field("volumeMode", new.spec.volume_mode, old.spec.volume_mode)
-        return causes + _attributes_class(old, new)
+            yield forbidden("spec", f"{IMMUTABLE}\n{checks.difference(_with_volume_name(old, new), frozen)}")
+        yield from _check_shrink(old, new)
+        yield from checks.immutable_field("volumeMode", new.spec.volume_mode, old.spec.volume_mode)
+        yield from _attributes_class(old, new)
 
     def validate_status(
         self, call: ApiCall, old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim
-    ) -> list[Cause]:
-        causes: list[Cause] = []
-        causes += checks.present("Spec.accessModes", new.spec.access_modes)
+    ) -> Causes:
+        yield from checks.present("Spec.accessModes", new.spec.access_modes)
         path = "status.allocatedResourceStatuses"
         for name, state in new.status.allocated_resource_statuses.items():
-            causes += _resource_key(path, name)
+            yield from _resource_key(path, name)
             if state not in RESIZE_STATES:
-                causes.append(not_supported(path, name, sorted(RESIZE_STATES)))
+                yield not_supported(path, name, sorted(RESIZE_STATES))
         for name, amount in new.status.allocated_resources.items():
-            bad = _resource_key("status.allocatedResources", name)
-            causes += bad or checks.amount_not_negative(f"status.allocatedResources[{name}]", amount)
+            bad = list(_resource_key("status.allocatedResources", name))
+            yield from bad or checks.amount_not_negative(f"status.allocatedResources[{name}]", amount)
         for name, amount in new.status.capacity.items():
-            causes += checks.amount_not_negative(f"status.capacity[{name}]", amount)
-        return causes
+            yield from checks.amount_not_negative(f"status.capacity[{name}]", amount)
 
 
 async def _set_default_class(call: ApiCall, obj: core.PersistentVolumeClaim) -> core.PersistentVolumeClaim:
@@ -211,34 +209,34 @@ def _without_mutable_fields(
     )
 
 
-def _class_annotation(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> list[Cause]:
+def _class_annotation(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> Causes:
     held, given = old.metadata.annotations.get(BETA_CLASS), new.metadata.annotations.get(BETA_CLASS)
     moved = held is not None and old.spec.storage_class_name is None and new.spec.storage_class_name == held
     if moved and given in (None, held):
-        return []
-    return checks.immutable_field(f"metadata.annotations[{BETA_CLASS}]", given or "", held or "")
+        return
+    yield from checks.immutable_field(f"metadata.annotations[{BETA_CLASS}]", given or "", held or "")
 
 
-def _check_shrink(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> list[Cause]:
+def _check_shrink(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> Causes:
     """A request may shrink again after a failed expansion, but not to what the volume already has."""
     if quantity.parse(_size(new)) >= quantity.parse(_size(old)):
-        return []
+        return
     if quantity.parse(_size(new)) > quantity.parse(old.status.capacity.get("storage", "0")):
-        return []
-    return [forbidden("spec.resources.requests.storage", "field can not be less than status.capacity")]
+        return
+    yield forbidden("spec.resources.requests.storage", "field can not be less than status.capacity")
 
 
-def _attributes_class(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> list[Cause]:
+def _attributes_class(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> Causes:
     given = new.spec.volume_attributes_class_name
     unchanged = given == old.spec.volume_attributes_class_name
     if unchanged or given or old.status.current_volume_attributes_class_name is None:
-        return []
+        return
     word = "nil" if given is None else "empty string"
     message = f"update to {word} is forbidden when status.currentVolumeAttributesClassName is not nil"
-    return [forbidden("spec.volumeAttributesClassName", message)]
+    yield forbidden("spec.volumeAttributesClassName", message)
 
 
-def _resource_key(path: str, name: str) -> list[Cause]:
+def _resource_key(path: str, name: str) -> Causes:
     causes = checks.qualified_name(path, name)
     native = "/" not in name or name.partition("/")[0].endswith("kubernetes.io")
     if not causes and native and name != "storage":

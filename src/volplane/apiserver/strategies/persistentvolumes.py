@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from volplane.api import core
-from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
+from volplane.api.errors import Causes, forbidden, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.claim_spec import VOLUME_MODES, access_modes
 from volplane.apiserver.strategies.finalizers import add_finalizer
@@ -53,29 +53,27 @@ class PersistentVolumeStrategy(Strategy[core.PersistentVolume]):
         stamped = structs.replace(made.status, last_phase_transition_time=clock.stamp(call.now))
         return structs.replace(made, status=stamped)
 
-    def validate_create(self, call: ApiCall, obj: core.PersistentVolume) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: core.PersistentVolume) -> Causes:
         return volume_spec("spec", obj.spec)
 
     def validate_update(
         self, call: ApiCall, old: core.PersistentVolume, new: core.PersistentVolume
-    ) -> list[Cause]:
+    ) -> Causes:
         if new.spec is old.spec:
-            return []
-        causes = volume_spec("spec", new.spec)
+            return
+        yield from volume_spec("spec", new.spec)
         before, after = _source_of(old.spec), _source_of(_without_first_secret(old.spec, new.spec))
         if before != after:
             message = "spec.persistentvolumesource is immutable after creation"
             shown = checks.difference(before, after)
-            causes.append(forbidden("spec.persistentvolumesource", f"{message}\n{shown}"))
-        causes += checks.immutable_field("volumeMode", new.spec.volume_mode, old.spec.volume_mode)
-        causes += _affinity_change(old.spec.node_affinity, new.spec.node_affinity)
+            yield forbidden("spec.persistentvolumesource", f"{message}\n{shown}")
+        yield from checks.immutable_field("volumeMode", new.spec.volume_mode, old.spec.volume_mode)
+        yield from _affinity_change(old.spec.node_affinity, new.spec.node_affinity)
         if (
             old.spec.volume_attributes_class_name is not None
             and new.spec.volume_attributes_class_name is None
         ):
-            message = "update from non-nil value to nil is forbidden"
-            causes.append(forbidden("spec.volumeAttributesClassName", message))
-        return causes
+            yield forbidden("spec.volumeAttributesClassName", "update from non-nil value to nil is forbidden")
 
 
 def _source_of(spec: core.PersistentVolumeSpec) -> dict[str, Any]:
@@ -100,11 +98,11 @@ _GA_LABELS = {
 }
 
 
-def _affinity_change(old: core.VolumeNodeAffinity | None, new: core.VolumeNodeAffinity | None) -> list[Cause]:
+def _affinity_change(old: core.VolumeNodeAffinity | None, new: core.VolumeNodeAffinity | None) -> Causes:
     if old is None or old == new or _with_ga_labels(old) == new:
-        return []
+        return
     message = f"{checks.IMMUTABLE}, except for updating from beta label to GA"
-    return [invalid("nodeAffinity", checks.to_plain(new), message)]
+    yield invalid("nodeAffinity", checks.to_plain(new), message)
 
 
 def _with_ga_labels(affinity: core.VolumeNodeAffinity) -> core.VolumeNodeAffinity:
@@ -126,24 +124,24 @@ def _with_ga_labels(affinity: core.VolumeNodeAffinity) -> core.VolumeNodeAffinit
 # What a volume must say
 
 
-def volume_spec(path: str, spec: core.PersistentVolumeSpec) -> list[Cause]:
-    causes = checks.present(f"{path}.accessModes", spec.access_modes)
-    causes += access_modes(f"{path}.accessModes", spec.access_modes)
-    causes += _capacity(f"{path}.capacity", spec)
+def volume_spec(path: str, spec: core.PersistentVolumeSpec) -> Causes:
+    yield from checks.present(f"{path}.accessModes", spec.access_modes)
+    yield from access_modes(f"{path}.accessModes", spec.access_modes)
+    yield from _capacity(f"{path}.capacity", spec)
     policy = spec.persistent_volume_reclaim_policy
-    causes += checks.choice(f"{path}.persistentVolumeReclaimPolicy", policy or None, POLICIES)
-    causes += _affinity(f"{path}.nodeAffinity", spec)
-    causes += _source(path, spec)
+    yield from checks.choice(f"{path}.persistentVolumeReclaimPolicy", policy or None, POLICIES)
+    yield from _affinity(f"{path}.nodeAffinity", spec)
+    yield from _source(path, spec)
     if spec.host_path is not None and policy == "Recycle" and posixpath.normpath(spec.host_path.path) == "/":
         message = "may not be 'recycle' for a hostPath mount of '/'"
-        causes.append(forbidden(f"{path}.persistentVolumeReclaimPolicy", message))
+        yield forbidden(f"{path}.persistentVolumeReclaimPolicy", message)
     if spec.storage_class_name:
-        causes += checks.subdomain(f"{path}.storageClassName", spec.storage_class_name)
-    causes += checks.choice(f"{path}.volumeMode", spec.volume_mode, VOLUME_MODES)
-    return causes + _attributes_class(path, spec)
+        yield from checks.subdomain(f"{path}.storageClassName", spec.storage_class_name)
+    yield from checks.choice(f"{path}.volumeMode", spec.volume_mode, VOLUME_MODES)
+    yield from _attributes_class(path, spec)
 
 
-def inline_spec(path: str, spec: core.PersistentVolumeSpec) -> list[Cause]:
+def inline_spec(path: str, spec: core.PersistentVolumeSpec) -> Causes:
     """A volume that stands in a VolumeAttachment because no PersistentVolume has it."""
     given = {
         "claimRef": spec.claim_ref,
@@ -151,51 +149,53 @@ def inline_spec(path: str, spec: core.PersistentVolumeSpec) -> list[Cause]:
         "nodeAffinity": spec.node_affinity,
         "storageClassName": spec.storage_class_name,
     }
-    causes = [forbidden(f"{path}.{name}", INLINE) for name, value in given.items() if value]
+    yield from [forbidden(f"{path}.{name}", INLINE) for name, value in given.items() if value]
     if spec.csi is None:
-        causes.append(required_value(f"{path}.csi", "has to be specified in the context of inline volumes"))
-    causes += checks.present(f"{path}.accessModes", spec.access_modes)
-    causes += access_modes(f"{path}.accessModes", spec.access_modes)
+        yield required_value(f"{path}.csi", "has to be specified in the context of inline volumes")
+    yield from checks.present(f"{path}.accessModes", spec.access_modes)
+    yield from access_modes(f"{path}.accessModes", spec.access_modes)
     if spec.persistent_volume_reclaim_policy not in ("", "Retain"):
         message = "may only be Retain in the context of inline volumes"
-        causes.append(forbidden(f"{path}.persistentVolumeReclaimPolicy", message))
+        yield forbidden(f"{path}.persistentVolumeReclaimPolicy", message)
     if spec.volume_mode not in (None, "Filesystem"):
         message = "may not specify volumeMode other than Filesystem in the context of inline volumes"
-        causes.append(forbidden(f"{path}.volumeMode", message))
-    return causes + _source(path, spec)
+        yield forbidden(f"{path}.volumeMode", message)
+    yield from _source(path, spec)
 
 
-def _capacity(path: str, spec: core.PersistentVolumeSpec) -> list[Cause]:
-    causes = checks.present(path, spec.capacity)
+def _capacity(path: str, spec: core.PersistentVolumeSpec) -> Causes:
+    yield from checks.present(path, spec.capacity)
     if set(spec.capacity) != {"storage"}:
-        causes.append(not_supported(path, dict(spec.capacity), ("storage",)))
+        yield not_supported(path, dict(spec.capacity), ("storage",))
     for name, amount in spec.capacity.items():
-        causes += checks.positive_amount(f"{path}[{name}]", amount)
-    return causes
+        yield from checks.positive_amount(f"{path}[{name}]", amount)
 
 
-def _affinity(path: str, spec: core.PersistentVolumeSpec) -> list[Cause]:
+def _affinity(path: str, spec: core.PersistentVolumeSpec) -> Causes:
     if spec.node_affinity is None:
-        return []
+        return
     if spec.node_affinity.required is None:
-        return [required_value(f"{path}.required", "must specify required node constraints")]
-    return checks.node_selector(f"{path}.required", spec.node_affinity.required)
+        yield required_value(f"{path}.required", "must specify required node constraints")
+        return
+    yield from checks.node_selector(f"{path}.required", spec.node_affinity.required)
 
 
-def _source(path: str, spec: core.PersistentVolumeSpec) -> list[Cause]:
+def _source(path: str, spec: core.PersistentVolumeSpec) -> Causes:
     given = [name for name in _SOURCES if getattr(spec, name) is not None]
     if not given:
-        return [required_value(path, "must specify a volume type")]
+        yield required_value(path, "must specify a volume type")
+        return
     check = _CHECKS.get(given[0])
-    causes = check(f"{path}.{_SOURCES[given[0]]}", getattr(spec, given[0])) if check else []
+    if check:
+        yield from check(f"{path}.{_SOURCES[given[0]]}", getattr(spec, given[0]))
     if spec.local is not None and spec.node_affinity is None:
-        causes.append(required_value(f"{path}.nodeAffinity", "Local volume requires node affinity"))
-    return causes + checks.at_most_one(path, [_SOURCES[name] for name in given], "volume type")
+        yield required_value(f"{path}.nodeAffinity", "Local volume requires node affinity")
+    yield from checks.at_most_one(path, [_SOURCES[name] for name in given], "volume type")
 
 
-def _csi(path: str, source: core.CSIPersistentVolumeSource) -> list[Cause]:
-    causes = checks.driver_name(f"{path}.driver", source.driver)
-    causes += checks.present(f"{path}.volumeHandle", source.volume_handle)
+def _csi(path: str, source: core.CSIPersistentVolumeSource) -> Causes:
+    yield from checks.driver_name(f"{path}.driver", source.driver)
+    yield from checks.present(f"{path}.volumeHandle", source.volume_handle)
     secrets = {
         "controllerPublishSecretRef": source.controller_publish_secret_ref,
         "controllerExpandSecretRef": source.controller_expand_secret_ref,
@@ -203,30 +203,33 @@ def _csi(path: str, source: core.CSIPersistentVolumeSource) -> list[Cause]:
         "nodeExpandSecretRef": source.node_expand_secret_ref,
     }
     for name, ref in secrets.items():
-        causes += _secret(f"{path}.{name}", ref)
-    return causes
+        yield from _secret(f"{path}.{name}", ref)
 
 
-def _secret(path: str, ref: core.SecretReference | None) -> list[Cause]:
+def _secret(path: str, ref: core.SecretReference | None) -> Causes:
     if ref is None:
-        return []
-    causes = checks.subdomain(f"{path}.name", ref.name) if ref.name else [required_value(f"{path}.name")]
+        return
+    if ref.name:
+        yield from checks.subdomain(f"{path}.name", ref.name)
+    else:
+        yield required_value(f"{path}.name")
     if not ref.namespace:
-        return [*causes, required_value(f"{path}.namespace")]
-    return causes + checks.label(f"{path}.namespace", ref.namespace)
+        yield required_value(f"{path}.namespace")
+        return
+    yield from checks.label(f"{path}.namespace", ref.namespace)
 
 
-def _local(path: str, source: Any) -> list[Cause]:
+def _local(path: str, source: Any) -> Causes:
     return (
         checks.no_backsteps(f"{path}.path", source.path) if source.path else [required_value(f"{path}.path")]
     )
 
 
-def _flex(path: str, source: Any) -> list[Cause]:
+def _flex(path: str, source: Any) -> Causes:
     return checks.present(f"{path}.driver", source.driver)
 
 
-_CHECKS: Mapping[str, Callable[[str, Any], list[Cause]]] = {
+_CHECKS: Mapping[str, Callable[[str, Any], Causes]] = {
     "csi": _csi,
     "host_path": sources.host_path,
     "local": _local,
@@ -235,14 +238,14 @@ _CHECKS: Mapping[str, Callable[[str, Any], list[Cause]]] = {
 }
 
 
-def _attributes_class(path: str, spec: core.PersistentVolumeSpec) -> list[Cause]:
+def _attributes_class(path: str, spec: core.PersistentVolumeSpec) -> Causes:
     name = spec.volume_attributes_class_name
     if name is None:
-        return []
+        return
     here = f"{path}.volumeAttributesClassName"
-    causes = checks.subdomain(here, name) if name else [required_value(here, "an empty string is disallowed")]
+    if name:
+        yield from checks.subdomain(here, name)
+    else:
+        yield required_value(here, "an empty string is disallowed")
     if spec.csi is None:
-        causes.append(
-            required_value(f"{path}.csi", "has to be specified when using volumeAttributesClassName")
-        )
-    return causes
+        yield required_value(f"{path}.csi", "has to be specified when using volumeAttributesClassName")

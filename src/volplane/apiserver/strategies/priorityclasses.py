@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from volplane.api.errors import Cause, Forbidden, forbidden
+from volplane.api.errors import Causes, Forbidden, forbidden
 from volplane.api.noderuntime import RuntimeClass
 from volplane.api.scheduling import PriorityClass
 from volplane.apiserver.strategies import checks
@@ -22,8 +22,7 @@ class PriorityClassStrategy(Strategy[PriorityClass]):
         await _only_default(call, new)
         return new
 
-    def validate_create(self, call: ApiCall, obj: PriorityClass) -> list[Cause]:
-        causes: list[Cause] = []
+    def validate_create(self, call: ApiCall, obj: PriorityClass) -> Causes:
         if obj.name.startswith(SYSTEM) and obj.name not in (
             "system-cluster-critical",
             "system-node-critical",
@@ -32,19 +31,15 @@ class PriorityClassStrategy(Strategy[PriorityClass]):
                 f"priority class names with '{SYSTEM}' prefix are reserved for system use only. error: "
                 f"{obj.name} is not a known system priority class"
             )
-            causes.append(forbidden("metadata.name", message))
+            yield forbidden("metadata.name", message)
         elif obj.value > HIGHEST and not obj.name.startswith(SYSTEM):
-            message = f"maximum allowed value of a user defined priority is {HIGHEST}"
-            causes.append(forbidden("value", message))
-        return causes + checks.one_of("preemptionPolicy", obj.preemption_policy or "", PREEMPTION)
+            yield forbidden("value", f"maximum allowed value of a user defined priority is {HIGHEST}")
+        yield from checks.one_of("preemptionPolicy", obj.preemption_policy or "", PREEMPTION)
 
-    def validate_update(self, call: ApiCall, old: PriorityClass, new: PriorityClass) -> list[Cause]:
-        causes: list[Cause] = []
+    def validate_update(self, call: ApiCall, old: PriorityClass, new: PriorityClass) -> Causes:
         if old.value != new.value:
-            causes.append(forbidden("value", "may not be changed in an update."))
-        return causes + checks.immutable_field(
-            "preemptionPolicy", new.preemption_policy, old.preemption_policy
-        )
+            yield forbidden("value", "may not be changed in an update.")
+        yield from checks.immutable_field("preemptionPolicy", new.preemption_policy, old.preemption_policy)
 
 
 async def _only_default(call: ApiCall, one: PriorityClass) -> None:
@@ -57,8 +52,8 @@ async def _only_default(call: ApiCall, one: PriorityClass) -> None:
 
 
 class RuntimeClassStrategy(Strategy[RuntimeClass]):
-    def validate_create(self, call: ApiCall, obj: RuntimeClass) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: RuntimeClass) -> Causes:
         return checks.label("handler", obj.handler)
 
-    def validate_update(self, call: ApiCall, old: RuntimeClass, new: RuntimeClass) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: RuntimeClass, new: RuntimeClass) -> Causes:
         return checks.immutable_field("handler", new.handler, old.handler)

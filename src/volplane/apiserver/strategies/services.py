@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from volplane.api.core import Service, ServicePort
-from volplane.api.errors import Cause, duplicate, required_value
+from volplane.api.errors import Causes, duplicate, required_value
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.pods.containers import PROTOCOLS
 from volplane.apiserver.strategy import ApiCall, Strategy
@@ -12,27 +12,26 @@ TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 
 
 class ServiceStrategy(Strategy[Service]):
-    def validate_create(self, call: ApiCall, obj: Service) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: Service) -> Causes:
         spec = obj.spec
-        causes = checks.one_of("spec.type", spec.type, TYPES)
+        yield from checks.one_of("spec.type", spec.type, TYPES)
         if not spec.ports and spec.type != "ExternalName" and spec.cluster_ip != "None":
-            causes.append(required_value("spec.ports"))
+            yield required_value("spec.ports")
         seen: set[str] = set()
         for at, port in enumerate(spec.ports):
             here = f"spec.ports[{at}]"
-            causes += _check_port(here, port, named=len(spec.ports) > 1)
+            yield from _check_port(here, port, named=len(spec.ports) > 1)
             if port.name and port.name in seen:
-                causes.append(duplicate(f"{here}.name", port.name))
+                yield duplicate(f"{here}.name", port.name)
             seen.add(port.name)
-        return causes + checks.labels("spec.selector", spec.selector)
+        yield from checks.labels("spec.selector", spec.selector)
 
 
-def _check_port(path: str, port: ServicePort, *, named: bool) -> list[Cause]:
-    causes: list[Cause] = []
+def _check_port(path: str, port: ServicePort, *, named: bool) -> Causes:
     if named and not port.name:
-        causes.append(required_value(f"{path}.name"))
+        yield required_value(f"{path}.name")
     elif port.name:
-        causes += checks.label(f"{path}.name", port.name)
-    causes += checks.port(f"{path}.port", port.port)
-    causes += checks.one_of(f"{path}.protocol", port.protocol, PROTOCOLS)
-    return causes + checks.port_or_name(f"{path}.targetPort", port.target_port)
+        yield from checks.label(f"{path}.name", port.name)
+    yield from checks.port(f"{path}.port", port.port)
+    yield from checks.one_of(f"{path}.protocol", port.protocol, PROTOCOLS)
+    yield from checks.port_or_name(f"{path}.targetPort", port.target_port)

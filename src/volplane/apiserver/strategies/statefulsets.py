@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from volplane.api import apps, core
-from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
+from volplane.api.errors import Causes, forbidden, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks, claim_spec
 from volplane.apiserver.strategies.workloads import check_selector, check_template
 from volplane.apiserver.strategy import ApiCall, Strategy
@@ -39,25 +39,24 @@ class StatefulSetStrategy(Strategy[apps.StatefulSet]):
     def prepare_update(self, call: ApiCall, old: apps.StatefulSet, new: apps.StatefulSet) -> apps.StatefulSet:
         return _drop_max_unavailable(super().prepare_update(call, old, new))
 
-    def validate_create(self, call: ApiCall, obj: apps.StatefulSet) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: apps.StatefulSet) -> Causes:
         _warn(call, obj)
-        causes = _spec(obj.spec)
+        yield from _spec(obj.spec)
         for at, template in enumerate(obj.spec.volume_claim_templates):
-            causes += claim_spec.validate(f"spec.volumeClaimTemplates[{at}].spec", template.spec)
+            yield from claim_spec.validate(f"spec.volumeClaimTemplates[{at}].spec", template.spec)
         if obj.spec.service_name:
-            causes += checks.label("spec.serviceName", obj.spec.service_name)
-        return causes
+            yield from checks.label("spec.serviceName", obj.spec.service_name)
 
-    def validate_update(self, call: ApiCall, old: apps.StatefulSet, new: apps.StatefulSet) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: apps.StatefulSet, new: apps.StatefulSet) -> Causes:
         _warn(call, new)
-        causes = _spec(new.spec)
+        yield from _spec(new.spec)
         put_back = replace_fields(new.spec, **{name: getattr(old.spec, name) for name in MUTABLE})
         if put_back != old.spec:
-            causes.append(forbidden("spec", _IMMUTABLE))
-        return causes
+            yield forbidden("spec", _IMMUTABLE)
 
-    def validate_status(self, call: ApiCall, old: apps.StatefulSet, new: apps.StatefulSet) -> list[Cause]:
-        status, causes = new.status, checks.not_negative("status.replicas", new.status.replicas)
+    def validate_status(self, call: ApiCall, old: apps.StatefulSet, new: apps.StatefulSet) -> Causes:
+        status = new.status
+        yield from checks.not_negative("status.replicas", new.status.replicas)
         counts = {
             "readyReplicas": status.ready_replicas,
             "currentReplicas": status.current_replicas,
@@ -65,17 +64,14 @@ class StatefulSetStrategy(Strategy[apps.StatefulSet]):
             "availableReplicas": status.available_replicas,
         }
         for name, count in counts.items():
-            causes += checks.not_negative(f"status.{name}", count)
+            yield from checks.not_negative(f"status.{name}", count)
             if count > status.replicas:
-                causes.append(invalid(f"status.{name}", count, "cannot be greater than status.replicas"))
+                yield invalid(f"status.{name}", count, "cannot be greater than status.replicas")
         if status.available_replicas > status.ready_replicas:
             message = "cannot be greater than status.readyReplicas"
-            causes.append(invalid("status.availableReplicas", status.available_replicas, message))
+            yield invalid("status.availableReplicas", status.available_replicas, message)
         if (status.collision_count or 0) < (old.status.collision_count or 0):
-            causes.append(
-                invalid("status.collisionCount", status.collision_count or 0, "cannot be decremented")
-            )
-        return causes
+            yield invalid("status.collisionCount", status.collision_count or 0, "cannot be decremented")
 
 
 def _drop_max_unavailable(obj: apps.StatefulSet) -> apps.StatefulSet:
@@ -94,38 +90,38 @@ def _warn(call: ApiCall, obj: apps.StatefulSet) -> None:
         call.warnings.append(_KEEPS_ALL)
 
 
-def _spec(given: apps.StatefulSetSpec) -> list[Cause]:
-    causes: list[Cause] = []
+def _spec(given: apps.StatefulSetSpec) -> Causes:
     if given.pod_management_policy not in _POLICIES:
         message = "must be 'OrderedReady' or 'Parallel'"
-        causes.append(invalid("spec.podManagementPolicy", given.pod_management_policy, message))
-    causes += _update_strategy("spec.updateStrategy", given.update_strategy)
+        yield invalid("spec.podManagementPolicy", given.pod_management_policy, message)
+    yield from _update_strategy("spec.updateStrategy", given.update_strategy)
     policy = given.persistent_volume_claim_retention_policy
     if policy is not None:
         path = "spec.persistentVolumeClaimRetentionPolicy"
         for name, value in (("whenDeleted", policy.when_deleted), ("whenScaled", policy.when_scaled)):
             if value not in ("Retain", "Delete"):
-                causes.append(not_supported(f"{path}.{name}", value, ("Retain", "Delete")))
-    causes += checks.not_negative("spec.replicas", given.replicas or 0)
-    causes += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+                yield not_supported(f"{path}.{name}", value, ("Retain", "Delete"))
+    yield from checks.not_negative("spec.replicas", given.replicas or 0)
+    yield from checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
     if given.ordinals is not None:
-        causes += checks.not_negative("spec.ordinals.start", given.ordinals.start)
-    causes += check_selector("statefulset", given.selector)
-    return causes + check_template("StatefulSet", _template_with_claims(given), given.selector)
+        yield from checks.not_negative("spec.ordinals.start", given.ordinals.start)
+    yield from check_selector("statefulset", given.selector)
+    yield from check_template("StatefulSet", _template_with_claims(given), given.selector)
 
 
-def _update_strategy(path: str, given: apps.StatefulSetUpdateStrategy) -> list[Cause]:
+def _update_strategy(path: str, given: apps.StatefulSetUpdateStrategy) -> Causes:
     rolling = given.rolling_update
     if given.type == "OnDelete":
         message = "only allowed for updateStrategy 'RollingUpdate'"
-        return (
-            [] if rolling is None else [invalid(f"{path}.rollingUpdate", checks.to_plain(rolling), message)]
-        )
+        if rolling is not None:
+            yield invalid(f"{path}.rollingUpdate", checks.to_plain(rolling), message)
+        return
     if given.type != "RollingUpdate":
-        return [invalid(path, checks.to_plain(given), "must be 'RollingUpdate' or 'OnDelete'")]
+        yield invalid(path, checks.to_plain(given), "must be 'RollingUpdate' or 'OnDelete'")
+        return
     if rolling is None:
-        return []
-    return checks.not_negative(f"{path}.rollingUpdate.partition", rolling.partition or 0)
+        return
+    yield from checks.not_negative(f"{path}.rollingUpdate.partition", rolling.partition or 0)
 
 
 def _template_with_claims(given: apps.StatefulSetSpec) -> core.PodTemplateSpec:
@@ -143,16 +139,15 @@ def _template_with_claims(given: apps.StatefulSetSpec) -> core.PodTemplateSpec:
 
 
 class ControllerRevisionStrategy(Strategy[apps.ControllerRevision]):
-    def validate_create(self, call: ApiCall, obj: apps.ControllerRevision) -> list[Cause]:
-        causes = checks.not_negative("revision", obj.number)
+    def validate_create(self, call: ApiCall, obj: apps.ControllerRevision) -> Causes:
+        yield from checks.not_negative("revision", obj.number)
         if obj.data is None:
-            causes.append(required_value("data", "data is mandatory"))
+            yield required_value("data", "data is mandatory")
         elif not isinstance(obj.data, dict):
-            causes.append(required_value("data", "data must be a valid JSON object"))
-        return causes
+            yield required_value("data", "data must be a valid JSON object")
 
     def validate_update(
         self, call: ApiCall, old: apps.ControllerRevision, new: apps.ControllerRevision
-    ) -> list[Cause]:
-        causes = checks.not_negative("revision", new.number)
-        return causes + checks.immutable_field("data", new.data, old.data)
+    ) -> Causes:
+        yield from checks.not_negative("revision", new.number)
+        yield from checks.immutable_field("data", new.data, old.data)

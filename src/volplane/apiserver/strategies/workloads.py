@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from volplane.api import apps, core
-from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
+from volplane.api.errors import Causes, forbidden, invalid, not_supported, required_value
 from volplane.api.meta import LabelSelector
 from volplane.api.selectors import InvalidSelector, LabelMatcher
 from volplane.apiserver.strategies import checks
@@ -23,76 +23,79 @@ _PERCENT_MESSAGE = (
 
 
 class DeploymentsStrategy(Strategy[apps.Deployment]):
-    def validate_create(self, call: ApiCall, obj: apps.Deployment) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: apps.Deployment) -> Causes:
         given = obj.spec
-        causes = checks.not_negative("spec.replicas", given.replicas or 0)
-        causes += check_selector("deployment", given.selector)
-        causes += check_template("ReplicaSet", given.template, given.selector)
-        causes += _deployment_strategy("spec.strategy", given.strategy)
-        causes += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
-        causes += checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
+        yield from checks.not_negative("spec.replicas", given.replicas or 0)
+        yield from check_selector("deployment", given.selector)
+        yield from check_template("ReplicaSet", given.template, given.selector)
+        yield from _deployment_strategy("spec.strategy", given.strategy)
+        yield from checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+        yield from checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
         if given.progress_deadline_seconds is not None:
             path = "spec.progressDeadlineSeconds"
-            causes += checks.not_negative(path, given.progress_deadline_seconds)
+            yield from checks.not_negative(path, given.progress_deadline_seconds)
             if given.progress_deadline_seconds <= given.min_ready_seconds:
-                message = "must be greater than minReadySeconds"
-                causes.append(invalid(path, given.progress_deadline_seconds, message))
-        return causes
+                yield invalid(path, given.progress_deadline_seconds, "must be greater than minReadySeconds")
 
-    def validate_status(self, call: ApiCall, old: apps.Deployment, new: apps.Deployment) -> list[Cause]:
+    def validate_status(self, call: ApiCall, old: apps.Deployment, new: apps.Deployment) -> Causes:
         names = ("updatedReplicas", "readyReplicas", "availableReplicas")
-        return _counts(new.status, ("updated_replicas", "ready_replicas", "available_replicas"), names)
+        yield from _counts(new.status, ("updated_replicas", "ready_replicas", "available_replicas"), names)
 
 
 class ReplicaSetStrategy(Strategy[apps.ReplicaSet]):
-    def validate_create(self, call: ApiCall, obj: apps.ReplicaSet) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: apps.ReplicaSet) -> Causes:
         given = obj.spec
-        causes = checks.not_negative("spec.replicas", given.replicas or 0)
-        causes += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
-        causes += check_selector("deployment", given.selector)
-        return causes + check_template("ReplicaSet", given.template, given.selector)
+        yield from checks.not_negative("spec.replicas", given.replicas or 0)
+        yield from checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+        yield from check_selector("deployment", given.selector)
+        yield from check_template("ReplicaSet", given.template, given.selector)
 
-    def validate_status(self, call: ApiCall, old: apps.ReplicaSet, new: apps.ReplicaSet) -> list[Cause]:
+    def validate_status(self, call: ApiCall, old: apps.ReplicaSet, new: apps.ReplicaSet) -> Causes:
         names = ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
-        return _counts(new.status, ("fully_labeled_replicas", "ready_replicas", "available_replicas"), names)
+        yield from _counts(
+            new.status, ("fully_labeled_replicas", "ready_replicas", "available_replicas"), names
+        )
 
 
 class ReplicationControllerStrategy(Strategy[core.ReplicationController]):
     """The oldest of them: its selector may be left out, and may change."""
 
-    def validate_create(self, call: ApiCall, obj: core.ReplicationController) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: core.ReplicationController) -> Causes:
         given = obj.spec
-        causes = checks.present("spec.selector", given.selector)
-        causes += checks.not_negative("spec.replicas", given.replicas or 0)
-        causes += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+        yield from checks.present("spec.selector", given.selector)
+        yield from checks.not_negative("spec.replicas", given.replicas or 0)
+        yield from checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
         if given.template is None:
-            return [*causes, required_value("spec.template")]
+            yield required_value("spec.template")
+            return
         selector = LabelSelector(match_labels=given.selector) if given.selector else None
-        return causes + check_template("ReplicationController", given.template, selector)
+        yield from check_template("ReplicationController", given.template, selector)
 
     def validate_status(
         self, call: ApiCall, old: core.ReplicationController, new: core.ReplicationController
-    ) -> list[Cause]:
+    ) -> Causes:
         names = ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
-        return _counts(new.status, ("fully_labeled_replicas", "ready_replicas", "available_replicas"), names)
+        yield from _counts(
+            new.status, ("fully_labeled_replicas", "ready_replicas", "available_replicas"), names
+        )
 
 
 class PodTemplateStrategy(Strategy[core.PodTemplate]):
-    def validate_create(self, call: ApiCall, obj: core.PodTemplate) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: core.PodTemplate) -> Causes:
         return spec.template("template", obj.template)
 
 
 class DaemonSetStrategy(Strategy[apps.DaemonSet]):
-    def validate_create(self, call: ApiCall, obj: apps.DaemonSet) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: apps.DaemonSet) -> Causes:
         given = obj.spec
-        causes = checks.label_selector("spec.selector", given.selector)
+        yield from checks.label_selector("spec.selector", given.selector)
         if given.selector is not None and _is_empty(given.selector):
             message = "empty selector is invalid for daemonset"
-            causes.append(invalid("spec.selector", checks.to_plain(given.selector), message))
-        causes += check_template("DaemonSet", given.template, given.selector)
-        causes += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
-        causes += _daemon_strategy("spec.updateStrategy", given.update_strategy)
-        return causes + checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
+            yield invalid("spec.selector", checks.to_plain(given.selector), message)
+        yield from check_template("DaemonSet", given.template, given.selector)
+        yield from checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+        yield from _daemon_strategy("spec.updateStrategy", given.update_strategy)
+        yield from checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
 
 
 # Shared
@@ -102,30 +105,27 @@ def _is_empty(selector: LabelSelector) -> bool:
     return not selector.match_labels and not selector.match_expressions
 
 
-def check_selector(word: str, selector: LabelSelector | None) -> list[Cause]:
+def check_selector(word: str, selector: LabelSelector | None) -> Causes:
     if selector is None:
-        return [required_value("spec.selector")]
-    causes = checks.label_selector("spec.selector", selector)
+        yield required_value("spec.selector")
+        return
+    yield from checks.label_selector("spec.selector", selector)
     if _is_empty(selector):
-        message = f"empty selector is invalid for {word}"
-        causes.append(invalid("spec.selector", checks.to_plain(selector), message))
-    return causes
+        yield invalid("spec.selector", checks.to_plain(selector), f"empty selector is invalid for {word}")
 
 
-def check_template(word: str, template: core.PodTemplateSpec, selector: LabelSelector | None) -> list[Cause]:
+def check_template(word: str, template: core.PodTemplateSpec, selector: LabelSelector | None) -> Causes:
     path = "spec.template"
-    causes: list[Cause] = []
     if selector is not None and not _is_empty(selector) and not _matches(selector, template):
         message = "`selector` does not match template `labels`"
-        causes.append(invalid(f"{path}.metadata.labels", dict(template.metadata.labels), message))
-    causes += spec.template(path, template)
+        yield invalid(f"{path}.metadata.labels", dict(template.metadata.labels), message)
+    yield from spec.template(path, template)
     policy = template.spec.restart_policy
     if policy != "Always":
-        causes.append(not_supported(f"{path}.spec.restartPolicy", policy, ("Always",)))
+        yield not_supported(f"{path}.spec.restartPolicy", policy, ("Always",))
     if template.spec.active_deadline_seconds is not None:
         message = f"activeDeadlineSeconds in {word} is not Supported"
-        causes.append(forbidden(f"{path}.spec.activeDeadlineSeconds", message))
-    return causes
+        yield forbidden(f"{path}.spec.activeDeadlineSeconds", message)
 
 
 def _matches(selector: LabelSelector, template: core.PodTemplateSpec) -> bool:
@@ -135,53 +135,55 @@ def _matches(selector: LabelSelector, template: core.PodTemplateSpec) -> bool:
         return True  # said already by the selector's own check
 
 
-def _deployment_strategy(path: str, strategy: apps.DeploymentStrategy) -> list[Cause]:
+def _deployment_strategy(path: str, strategy: apps.DeploymentStrategy) -> Causes:
     rolling = strategy.rolling_update
     if strategy.type == "Recreate":
         message = "may not be specified when strategy `type` is 'Recreate'"
-        return [] if rolling is None else [forbidden(f"{path}.rollingUpdate", message)]
+        if rolling is not None:
+            yield forbidden(f"{path}.rollingUpdate", message)
+        return
     if strategy.type != "RollingUpdate":
-        return [not_supported(path, checks.to_plain(strategy), ("Recreate", "RollingUpdate"))]
+        yield not_supported(path, checks.to_plain(strategy), ("Recreate", "RollingUpdate"))
+        return
     if rolling is None:
-        return [required_value(f"{path}.rollingUpdate", "this should be defaulted and never be nil")]
+        yield required_value(f"{path}.rollingUpdate", "this should be defaulted and never be nil")
+        return
     here = f"{path}.rollingUpdate"
-    causes = check_int_or_percent(f"{here}.maxUnavailable", rolling.max_unavailable) + check_int_or_percent(
-        f"{here}.maxSurge", rolling.max_surge
-    )
+    yield from check_int_or_percent(f"{here}.maxUnavailable", rolling.max_unavailable)
+    yield from check_int_or_percent(f"{here}.maxSurge", rolling.max_surge)
     if _number(rolling.max_unavailable) == 0 and _number(rolling.max_surge) == 0:
-        message = "may not be 0 when `maxSurge` is 0"
-        causes.append(invalid(f"{here}.maxUnavailable", rolling.max_unavailable, message))
-    return causes + check_at_most_100_percent(f"{here}.maxUnavailable", rolling.max_unavailable)
+        yield invalid(f"{here}.maxUnavailable", rolling.max_unavailable, "may not be 0 when `maxSurge` is 0")
+    yield from check_at_most_100_percent(f"{here}.maxUnavailable", rolling.max_unavailable)
 
 
-def _daemon_strategy(path: str, strategy: apps.DaemonSetUpdateStrategy) -> list[Cause]:
+def _daemon_strategy(path: str, strategy: apps.DaemonSetUpdateStrategy) -> Causes:
     if strategy.type == "OnDelete":
-        return []
+        return
     if strategy.type != "RollingUpdate":
-        return [not_supported(path, checks.to_plain(strategy), ("RollingUpdate", "OnDelete"))]
+        yield not_supported(path, checks.to_plain(strategy), ("RollingUpdate", "OnDelete"))
+        return
     rolling = strategy.rolling_update
     if rolling is None:
-        return [required_value(f"{path}.rollingUpdate")]
+        yield required_value(f"{path}.rollingUpdate")
+        return
     here = f"{path}.rollingUpdate"
-    causes: list[Cause] = []
     for name, value in (("maxUnavailable", rolling.max_unavailable), ("maxSurge", rolling.max_surge)):
-        causes += check_int_or_percent(f"{here}.{name}", value) + check_at_most_100_percent(
-            f"{here}.{name}", value
-        )
+        yield from check_int_or_percent(f"{here}.{name}", value)
+        yield from check_at_most_100_percent(f"{here}.{name}", value)
     down, extra = _number(rolling.max_unavailable), _number(rolling.max_surge)
     if down and extra:
-        message = "may not be set when maxUnavailable is non-zero"
-        causes.append(invalid(f"{here}.maxSurge", rolling.max_surge, message))
+        yield invalid(f"{here}.maxSurge", rolling.max_surge, "may not be set when maxUnavailable is non-zero")
     elif not down and not extra:
-        causes.append(required_value(f"{here}.maxUnavailable", "cannot be 0 when maxSurge is 0"))
-    return causes
+        yield required_value(f"{here}.maxUnavailable", "cannot be 0 when maxSurge is 0")
 
 
-def check_int_or_percent(path: str, value: int | str | None) -> list[Cause]:
+def check_int_or_percent(path: str, value: int | str | None) -> Causes:
     """A number of pods or a percentage of them."""
     if isinstance(value, str):
-        return [] if _PERCENT.fullmatch(value) else [invalid(path, value, _PERCENT_MESSAGE)]
-    return checks.not_negative(path, value or 0)
+        if not _PERCENT.fullmatch(value):
+            yield invalid(path, value, _PERCENT_MESSAGE)
+        return
+    yield from checks.not_negative(path, value or 0)
 
 
 def _number(value: int | str | None) -> int:
@@ -190,21 +192,20 @@ def _number(value: int | str | None) -> int:
     return value or 0
 
 
-def check_at_most_100_percent(path: str, value: int | str | None) -> list[Cause]:
+def check_at_most_100_percent(path: str, value: int | str | None) -> Causes:
     if not isinstance(value, str) or _number(value) <= 100:
-        return []
-    return [invalid(path, value, "must not be greater than 100%")]
+        return
+    yield invalid(path, value, "must not be greater than 100%")
 
 
-def _counts(status: Any, attributes: tuple[str, ...], names: tuple[str, ...]) -> list[Cause]:
-    causes = checks.not_negative("status.replicas", status.replicas)
+def _counts(status: Any, attributes: tuple[str, ...], names: tuple[str, ...]) -> Causes:
+    yield from checks.not_negative("status.replicas", status.replicas)
     message = "cannot be greater than status.replicas"
     for attribute, name in zip(attributes, names, strict=True):
         count = getattr(status, attribute)
-        causes += checks.not_negative(f"status.{name}", count)
+        yield from checks.not_negative(f"status.{name}", count)
         if count > status.replicas:
-            causes.append(invalid(f"status.{name}", count, message))
+            yield invalid(f"status.{name}", count, message)
     if status.available_replicas > status.ready_replicas:
         message = "cannot be greater than readyReplicas"
-        causes.append(invalid("status.availableReplicas", status.available_replicas, message))
-    return causes
+        yield invalid("status.availableReplicas", status.available_replicas, message)

@@ -115,7 +115,7 @@ def _prepare_and_validate(entry: ServedResource, call: ApiCall, obj: Any) -> Any
     strategy = entry.strategy
     obj = strategy.prepare_create(call, obj)
     meta = entry.access.metadata(obj)
-    causes = metadata.validate(strategy, meta) + strategy.validate_create(call, obj)
+    causes = [*metadata.validate(strategy, meta), *strategy.validate_create(call, obj)]
     if causes:
         raise Invalid.of(entry.kind, meta.name or meta.generate_name, causes)
     return obj

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from volplane.api.errors import APIError, BadRequest, Cause, Conflict, Invalid, NotFound, invalid
+from volplane.api.errors import APIError, BadRequest, Causes, Conflict, Invalid, NotFound, invalid
 from volplane.api.meta import ObjectMeta
 from volplane.apiserver import cpu_offload, metadata
 from volplane.apiserver.apply import tracking
@@ -34,7 +34,7 @@ class UpdatePart(NamedTuple):
     """Which part of an object an endpoint writes, and who judges the result."""
 
     prepare: Callable[[ApiCall, Any, Any], Any]
-    validate: Callable[[ApiCall, Any, Any], list[Cause]]
+    validate: Callable[[ApiCall, Any, Any], Causes]
     counts: bool = True  # may begin a new generation
     owners: Owners = tracking.updated_owners
 
@@ -43,7 +43,7 @@ def _keep_new(call: ApiCall, old: Any, new: Any) -> Any:
     return new
 
 
-def _no_causes(call: ApiCall, old: Any, new: Any) -> list[Cause]:
+def _no_causes(call: ApiCall, old: Any, new: Any) -> Causes:
     return []
 
 
@@ -172,7 +172,7 @@ def _count_generation(entry: ServedResource, old: Any, new: Any) -> Any:
 
 def _validate(entry: ServedResource, call: ApiCall, old: Any, new: Any, part: UpdatePart) -> None:
     was, becomes = entry.access.metadata(old), entry.access.metadata(new)
-    causes = metadata.validate_change(entry.strategy, was, becomes) + part.validate(call, old, new)
+    causes = [*metadata.validate_change(entry.strategy, was, becomes), *part.validate(call, old, new)]
     if causes:
         raise Invalid.of(entry.kind, call.name, causes)
 

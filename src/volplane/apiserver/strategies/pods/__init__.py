@@ -8,7 +8,7 @@ from msgspec import structs
 
 from volplane.api import quantity
 from volplane.api.core import Container, Pod, PodCondition, PodSpec, PodStatus
-from volplane.api.errors import Cause, forbidden, invalid
+from volplane.api.errors import Causes, forbidden, invalid
 from volplane.apiserver.defaults import GRACE_SECONDS
 from volplane.apiserver.strategies.pods import admission, resize, spec, update
 from volplane.apiserver.strategy import ApiCall, Strategy
@@ -45,18 +45,16 @@ class PodStrategy(Strategy[Pod]):
             status=structs.replace(made.status, qos_class=old.status.qos_class),
         )
 
-    def validate_create(self, call: ApiCall, obj: Pod) -> list[Cause]:
-        causes = _validate_spec(obj)
+    def validate_create(self, call: ApiCall, obj: Pod) -> Causes:
+        yield from _validate_spec(obj)
         value = obj.metadata.annotations.get(update.MIRROR)
         if value is not None and not obj.spec.node_name:
             path = f"metadata.annotations[{update.MIRROR}]"
-            causes.append(invalid(path, value, "must set spec.nodeName if mirror pod annotation is set"))
+            yield invalid(path, value, "must set spec.nodeName if mirror pod annotation is set")
         if obj.spec.ephemeral_containers:
-            causes.append(forbidden("spec.ephemeralContainers", "cannot be set on create"))
+            yield forbidden("spec.ephemeralContainers", "cannot be set on create")
         if obj.spec.node_name and obj.spec.scheduling_gates:
-            message = "cannot be set until all schedulingGates have been cleared"
-            causes.append(forbidden("spec.nodeName", message))
-        return causes
+            yield forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared")
 
     def prepare_update(self, call: ApiCall, old: Pod, new: Pod) -> Pod:
         if call.subresource == "ephemeralcontainers":
@@ -66,17 +64,21 @@ class PodStrategy(Strategy[Pod]):
             return structs.replace(old, spec=resize.apply_resources(old.spec, new.spec))
         return super().prepare_update(call, old, new)
 
-    def validate_update(self, call: ApiCall, old: Pod, new: Pod) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: Pod, new: Pod) -> Causes:
         if call.subresource == "ephemeralcontainers":
-            return _validate_spec(new) + update.validate_ephemeral(old, new)
+            yield from _validate_spec(new)
+            yield from update.validate_ephemeral(old, new)
+            return
         if call.subresource == "resize":
-            return resize.validate(old, new, qos_class(old.spec), qos_class(new.spec))
-        causes = update.validate_annotations(old, new)
+            yield from resize.validate(old, new, qos_class(old.spec), qos_class(new.spec))
+            return
+        yield from update.validate_annotations(old, new)
         if old.spec == new.spec:
-            return causes
-        return causes + _validate_spec(new) + update.validate(old, new)
+            return
+        yield from _validate_spec(new)
+        yield from update.validate(old, new)
 
-    def validate_status(self, call: ApiCall, old: Pod, new: Pod) -> list[Cause]:
+    def validate_status(self, call: ApiCall, old: Pod, new: Pod) -> Causes:
         return update.validate_status(old, new)
 
     def grace(self, call: ApiCall, obj: Pod, requested: int | None) -> int:
@@ -89,7 +91,7 @@ class PodStrategy(Strategy[Pod]):
         return seconds if seconds >= 0 else 1
 
 
-def _validate_spec(pod: Pod) -> list[Cause]:
+def _validate_spec(pod: Pod) -> Causes:
     return spec.pod_spec("spec", pod.spec, pod=pod.metadata.name)
 
 

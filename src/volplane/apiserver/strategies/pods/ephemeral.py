@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from volplane.api.core import EphemeralContainer, PodSpec, Volume
-from volplane.api.errors import Cause, forbidden, not_found
+from volplane.api.errors import Causes, forbidden, not_found
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.pods.containers import common
 
@@ -24,26 +24,24 @@ _FIELDS = tuple(
 _EMPTY = EphemeralContainer()
 
 
-def ephemeral_containers(path: str, spec: PodSpec, volumes: Mapping[str, Volume]) -> list[Cause]:
+def ephemeral_containers(path: str, spec: PodSpec, volumes: Mapping[str, Volume]) -> Causes:
     if not spec.ephemeral_containers:
-        return []
-    causes: list[Cause] = []
+        return
     others = {c.name for c in (*spec.containers, *spec.init_containers)}
     seen = set(others)
     for at, container in enumerate(spec.ephemeral_containers):
         here = f"{path}[{at}]"
-        causes += common(here, container, volumes)
-        causes += checks.unseen(f"{here}.name", container.name, seen)
+        yield from common(here, container, volumes)
+        yield from checks.unseen(f"{here}.name", container.name, seen)
         target = container.target_container_name
         if target and target not in others:
-            causes.append(not_found(f"{here}.targetContainerName", target))
-        causes += _forbidden_fields(here, container)
-    return causes
+            yield not_found(f"{here}.targetContainerName", target)
+        yield from _forbidden_fields(here, container)
 
 
-def _forbidden_fields(path: str, container: EphemeralContainer) -> list[Cause]:
+def _forbidden_fields(path: str, container: EphemeralContainer) -> Causes:
     """It has no life of its own that could be watched over, and changes nothing of what the pod was given."""
-    causes = [
+    yield from [
         forbidden(f"{path}.{name}", _NOT_ALLOWED)
         for attribute, name in _FIELDS
         if getattr(container, attribute) != getattr(_EMPTY, attribute)
@@ -51,5 +49,4 @@ def _forbidden_fields(path: str, container: EphemeralContainer) -> list[Cause]:
     for at, mount in enumerate(container.volume_mounts):
         for value, name in ((mount.sub_path, "subPath"), (mount.sub_path_expr, "subPathExpr")):
             if value:
-                causes.append(forbidden(f"{path}.volumeMounts[{at}].{name}", _NOT_ALLOWED))
-    return causes
+                yield forbidden(f"{path}.volumeMounts[{at}].{name}", _NOT_ALLOWED)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from volplane.api.core import Container, HTTPGetAction, Lifecycle, LifecycleHandler, Probe
-from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
+from volplane.api.errors import Causes, forbidden, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks
 
 SCHEMES = ("HTTP", "HTTPS")
@@ -20,24 +20,22 @@ _HEADER_WORDS = (
 )
 
 
-def validate_running_container(path: str, container: Container) -> list[Cause]:
+def validate_running_container(path: str, container: Container) -> Causes:
     """Probes and hooks of a container that keeps running."""
-    causes = _lifecycle(f"{path}.lifecycle", container.lifecycle)
+    yield from _lifecycle(f"{path}.lifecycle", container.lifecycle)
     for name, probe in _probes(container):
-        causes += _probe(f"{path}.{name}", probe)
+        yield from _probe(f"{path}.{name}", probe)
         if name != "readinessProbe" and probe.success_threshold != 1:
-            causes.append(invalid(f"{path}.{name}.successThreshold", probe.success_threshold, "must be 1"))
+            yield invalid(f"{path}.{name}.successThreshold", probe.success_threshold, "must be 1")
         if name == "readinessProbe" and probe.termination_grace_period_seconds is not None:
             here = f"{path}.{name}.terminationGracePeriodSeconds"
-            message = "must not be set for readinessProbes"
-            causes.append(invalid(here, probe.termination_grace_period_seconds, message))
-    return causes
+            yield invalid(here, probe.termination_grace_period_seconds, "must not be set for readinessProbes")
 
 
-def validate_init_container(path: str, container: Container) -> list[Cause]:
+def validate_init_container(path: str, container: Container) -> Causes:
     given = ["lifecycle"] if container.lifecycle is not None else []
     given += [name for name, _ in _probes(container)]
-    return [forbidden(f"{path}.{name}", NOT_FOR_INIT) for name in given]
+    yield from [forbidden(f"{path}.{name}", NOT_FOR_INIT) for name in given]
 
 
 def _probes(container: Container) -> Iterable[tuple[str, Probe]]:
@@ -58,60 +56,61 @@ _PROBE_NUMBERS = (
 )
 
 
-def _probe(path: str, probe: Probe) -> list[Cause]:
-    causes = _handler(path, probe, ("exec", "http_get", "tcp_socket", "grpc"))
+def _probe(path: str, probe: Probe) -> Causes:
+    yield from _handler(path, probe, ("exec", "http_get", "tcp_socket", "grpc"))
     for name in _PROBE_NUMBERS:
-        causes += checks.not_negative(f"{path}.{_camel(name)}", getattr(probe, name))
+        yield from checks.not_negative(f"{path}.{_camel(name)}", getattr(probe, name))
     grace = probe.termination_grace_period_seconds
     if grace is not None and grace <= 0:
-        causes.append(invalid(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than 0"))
-    return causes
+        yield invalid(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than 0")
 
 
-def _lifecycle(path: str, lifecycle: Lifecycle | None) -> list[Cause]:
+def _lifecycle(path: str, lifecycle: Lifecycle | None) -> Causes:
     if lifecycle is None:
-        return []
-    causes: list[Cause] = []
+        return
     if lifecycle.post_start is not None:
-        causes += _handler(f"{path}.postStart", lifecycle.post_start, _HOOKS)
+        yield from _handler(f"{path}.postStart", lifecycle.post_start, _HOOKS)
     if lifecycle.pre_stop is not None:
-        causes += _handler(f"{path}.preStop", lifecycle.pre_stop, _HOOKS)
-    return causes
+        yield from _handler(f"{path}.preStop", lifecycle.pre_stop, _HOOKS)
 
 
 _HOOKS = ("exec", "http_get", "tcp_socket", "sleep")
 
 
-def _handler(path: str, handler: Probe | LifecycleHandler, choices: tuple[str, ...]) -> list[Cause]:
+def _handler(path: str, handler: Probe | LifecycleHandler, choices: tuple[str, ...]) -> Causes:
     given = [name for name in choices if getattr(handler, name) is not None]
     if not given:
-        return [required_value(path, "must specify a handler type")]
-    causes = _action(f"{path}.{_camel(given[0])}", given[0], getattr(handler, given[0]))
-    return causes + checks.at_most_one(path, [_camel(name) for name in given], "handler type")
+        yield required_value(path, "must specify a handler type")
+        return
+    yield from _action(f"{path}.{_camel(given[0])}", given[0], getattr(handler, given[0]))
+    yield from checks.at_most_one(path, [_camel(name) for name in given], "handler type")
 
 
-def _action(path: str, name: str, action: Any) -> list[Cause]:
+def _action(path: str, name: str, action: Any) -> Causes:
     match name:
         case "exec":
-            return checks.present(f"{path}.command", action.command)
+            yield from checks.present(f"{path}.command", action.command)
+            return
         case "http_get":
-            return _http_get(path, action)
+            yield from _http_get(path, action)
+            return
         case "tcp_socket":
-            return checks.port_or_name(f"{path}.port", action.port)
+            yield from checks.port_or_name(f"{path}.port", action.port)
+            return
         case "grpc":
-            return checks.port(f"{path}.port", action.port)
-    return checks.not_negative(f"{path}.seconds", action.seconds)
+            yield from checks.port(f"{path}.port", action.port)
+            return
+    yield from checks.not_negative(f"{path}.seconds", action.seconds)
 
 
-def _http_get(path: str, action: HTTPGetAction) -> list[Cause]:
-    causes = checks.present(f"{path}.path", action.path)
-    causes += checks.port_or_name(f"{path}.port", action.port)
+def _http_get(path: str, action: HTTPGetAction) -> Causes:
+    yield from checks.present(f"{path}.path", action.path)
+    yield from checks.port_or_name(f"{path}.port", action.port)
     if action.scheme not in SCHEMES:
-        causes.append(not_supported(f"{path}.scheme", action.scheme, SCHEMES))
+        yield not_supported(f"{path}.scheme", action.scheme, SCHEMES)
     for header in action.http_headers:
         if not _HEADER.fullmatch(header.name):
-            causes.append(invalid(f"{path}.httpHeaders", header.name, _HEADER_WORDS))
-    return causes
+            yield invalid(f"{path}.httpHeaders", header.name, _HEADER_WORDS)
 
 
 def _camel(name: str) -> str:

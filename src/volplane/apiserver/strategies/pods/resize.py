@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from volplane.api.core import Container, Pod, PodSpec
-from volplane.api.errors import Cause, forbidden, invalid
+from volplane.api.errors import Causes, forbidden, invalid
 from volplane.apiserver.strategies.pods.spec import pod_spec
 
 _MUTABLE = ("cpu", "memory")
@@ -30,31 +30,29 @@ def _amounts(old: tuple[Container, ...], new: tuple[Container, ...]) -> tuple[Co
     )
 
 
-def validate(old: Pod, new: Pod, was: str, becomes: str) -> list[Cause]:
+def validate(old: Pod, new: Pod, was: str, becomes: str) -> Causes:
     """`was` and `becomes`: the pod's class of service."""
-    causes = pod_spec("spec", new.spec, pod=new.name)
+    yield from pod_spec("spec", new.spec, pod=new.name)
     for before, after, path in (
         (old.spec.containers, new.spec.containers, "spec.containers"),
         (old.spec.init_containers, new.spec.init_containers, "spec.initContainers"),
     ):
         if [c.name for c in before] != [c.name for c in after]:
-            return [*causes, forbidden(path, "containers may not be added or removed on resize")]
+            yield forbidden(path, "containers may not be added or removed on resize")
+            return
     if was != becomes:
-        causes.append(invalid("spec", was, "Pod QOS Class may not change as a result of resizing"))
+        yield invalid("spec", was, "Pod QOS Class may not change as a result of resizing")
     for at, (held, given) in enumerate(zip(old.spec.containers, new.spec.containers, strict=True)):
-        causes += _check_removed_resources(f"spec.containers[{at}].resources", held, given)
+        yield from _check_removed_resources(f"spec.containers[{at}].resources", held, given)
     if _without_mutable_resources(old.spec) != _without_mutable_resources(new.spec):
-        causes.append(forbidden("spec", _ONLY))
-    return causes
+        yield forbidden("spec", _ONLY)
 
 
-def _check_removed_resources(path: str, held: Container, given: Container) -> list[Cause]:
-    causes: list[Cause] = []
+def _check_removed_resources(path: str, held: Container, given: Container) -> Causes:
     for word in ("requests", "limits"):
         before, after = getattr(held.resources, word), getattr(given.resources, word)
         if any(name in before and name not in after for name in _MUTABLE):
-            causes.append(forbidden(f"{path}.{word}", f"resource {word} cannot be removed"))
-    return causes
+            yield forbidden(f"{path}.{word}", f"resource {word} cannot be removed")
 
 
 def _without_mutable_resources(spec: PodSpec) -> PodSpec:

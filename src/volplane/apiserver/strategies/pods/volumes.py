@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from volplane.api import core, names, quantity
-from volplane.api.errors import Cause, duplicate, forbidden, invalid, required_value
+from volplane.api.errors import Cause, Causes, duplicate, forbidden, invalid, required_value
 from volplane.apiserver.strategies import checks, claim_spec
 
 HOST_PATH_TYPES = (
@@ -24,7 +24,7 @@ _SOURCES = (*_FIRST, *(name for name in _WIRE if name not in (*_FIRST, "name")))
 def volumes(
     path: str, given: tuple[core.Volume, ...], pod: str
 ) -> tuple[dict[str, core.Volume], list[Cause]]:
-    """The volumes that containers may mount, and what is causes with the others."""
+    """The volumes that containers may mount, and what is wrong with the others."""
     usable: dict[str, core.Volume] = {}
     causes: list[Cause] = []
     made = (
@@ -32,7 +32,7 @@ def volumes(
     )
     for at, volume in enumerate(given):
         here = f"{path}[{at}]"
-        found = _volume(here, volume, usable)
+        found = list(_volume(here, volume, usable))
         if not found:
             usable[volume.name] = volume
         causes += found
@@ -43,157 +43,153 @@ def volumes(
     return usable, causes
 
 
-def _volume(path: str, volume: core.Volume, others: Mapping[str, core.Volume]) -> list[Cause]:
-    causes = _source(path, volume)
-    causes += checks.label(f"{path}.name", volume.name) if volume.name else [required_value(f"{path}.name")]
+def _volume(path: str, volume: core.Volume, others: Mapping[str, core.Volume]) -> Causes:
+    yield from _source(path, volume)
+    if volume.name:
+        yield from checks.label(f"{path}.name", volume.name)
+    else:
+        yield required_value(f"{path}.name")
     if volume.name in others:
-        causes.append(duplicate(f"{path}.name", volume.name))
-    return causes
+        yield duplicate(f"{path}.name", volume.name)
 
 
-def _source(path: str, volume: core.Volume) -> list[Cause]:
+def _source(path: str, volume: core.Volume) -> Causes:
     given = [name for name in _SOURCES if getattr(volume, name) is not None]
     if not given:
-        return [required_value(path, "must specify a volume type")]
-    causes = checks.at_most_one(path, [_WIRE[name] for name in given], "volume type")
+        yield required_value(path, "must specify a volume type")
+        return
+    yield from checks.at_most_one(path, [_WIRE[name] for name in given], "volume type")
     check = _CHECKS.get(given[0])
-    return (check(f"{path}.{_WIRE[given[0]]}", getattr(volume, given[0])) if check else []) + causes
+    if check:
+        yield from check(f"{path}.{_WIRE[given[0]]}", getattr(volume, given[0]))
 
 
-def host_path(path: str, source: core.HostPathVolumeSource) -> list[Cause]:
+def host_path(path: str, source: core.HostPathVolumeSource) -> Causes:
     if not source.path:
-        return [required_value(f"{path}.path")]
-    causes = checks.no_backsteps(f"{path}.path", source.path)
-    causes += checks.choice(f"{path}.type", source.type, HOST_PATH_TYPES)
-    return causes
+        yield required_value(f"{path}.path")
+        return
+    yield from checks.no_backsteps(f"{path}.path", source.path)
+    yield from checks.choice(f"{path}.type", source.type, HOST_PATH_TYPES)
 
 
-def nfs(path: str, source: core.NFSVolumeSource) -> list[Cause]:
-    causes = [required_value(f"{path}.{name}") for name in ("server", "path") if not getattr(source, name)]
+def nfs(path: str, source: core.NFSVolumeSource) -> Causes:
+    yield from [required_value(f"{path}.{name}") for name in ("server", "path") if not getattr(source, name)]
     if not source.path.startswith("/"):
-        causes.append(invalid(f"{path}.path", source.path, "must be an absolute path"))
-    return causes
+        yield invalid(f"{path}.path", source.path, "must be an absolute path")
 
 
-def _claim(path: str, source: core.PersistentVolumeClaimVolumeSource) -> list[Cause]:
+def _claim(path: str, source: core.PersistentVolumeClaimVolumeSource) -> Causes:
     return checks.present(f"{path}.claimName", source.claim_name)
 
 
-def _empty_dir(path: str, source: Any) -> list[Cause]:
+def _empty_dir(path: str, source: Any) -> Causes:
     if source.size_limit is None or quantity.parse(source.size_limit) >= 0:
-        return []
-    return [forbidden(f"{path}.sizeLimit", "SizeLimit field must be a valid resource quantity")]
+        return
+    yield forbidden(f"{path}.sizeLimit", "SizeLimit field must be a valid resource quantity")
 
 
-def _secret(path: str, source: Any) -> list[Cause]:
-    causes = checks.present(f"{path}.secretName", source.secret_name)
-    return causes + _files(path, source)
+def _secret(path: str, source: Any) -> Causes:
+    yield from checks.present(f"{path}.secretName", source.secret_name)
+    yield from _files(path, source)
 
 
-def _config_map(path: str, source: Any) -> list[Cause]:
-    causes = checks.present(f"{path}.name", source.name)
-    return causes + _files(path, source)
+def _config_map(path: str, source: Any) -> Causes:
+    yield from checks.present(f"{path}.name", source.name)
+    yield from _files(path, source)
 
 
-def _files(path: str, source: Any) -> list[Cause]:
-    return checks.file_mode(f"{path}.defaultMode", source.default_mode) + _items(path, source.items)
+def _files(path: str, source: Any) -> Causes:
+    yield from checks.file_mode(f"{path}.defaultMode", source.default_mode)
+    yield from _items(path, source.items)
 
 
-def _items(path: str, items: tuple[core.KeyToPath, ...]) -> list[Cause]:
-    causes: list[Cause] = []
+def _items(path: str, items: tuple[core.KeyToPath, ...]) -> Causes:
     for at, item in enumerate(items):
         here = f"{path}.items[{at}]"
-        causes += [required_value(f"{here}.{name}") for name in ("key", "path") if not getattr(item, name)]
-        causes += checks.local_path(f"{here}.path", item.path)
-        causes += checks.file_mode(f"{here}.mode", item.mode)
-    return causes
+        yield from [required_value(f"{here}.{name}") for name in ("key", "path") if not getattr(item, name)]
+        yield from checks.local_path(f"{here}.path", item.path)
+        yield from checks.file_mode(f"{here}.mode", item.mode)
 
 
-def _downward(path: str, source: Any) -> list[Cause]:
-    return checks.file_mode(f"{path}.defaultMode", source.default_mode) + _downward_files(path, source.items)
+def _downward(path: str, source: Any) -> Causes:
+    yield from checks.file_mode(f"{path}.defaultMode", source.default_mode)
+    yield from _downward_files(path, source.items)
 
 
-def _downward_files(path: str, files: tuple[core.DownwardAPIVolumeFile, ...]) -> list[Cause]:
-    causes: list[Cause] = []
+def _downward_files(path: str, files: tuple[core.DownwardAPIVolumeFile, ...]) -> Causes:
     for at, file in enumerate(files):
         here = f"{path}[{at}]"
-        causes += checks.present(f"{path}.path", file.path)
-        causes += checks.local_path(f"{path}.path", file.path)
+        yield from checks.present(f"{path}.path", file.path)
+        yield from checks.local_path(f"{path}.path", file.path)
         if file.field_ref is not None and file.resource_field_ref is not None:
             message = "fieldRef and resourceFieldRef can not be specified simultaneously"
-            causes.append(invalid(here, "resource", message))
+            yield invalid(here, "resource", message)
         elif file.field_ref is None and file.resource_field_ref is None:
-            causes.append(required_value(here, "one of fieldRef and resourceFieldRef is required"))
-        causes += checks.file_mode(f"{path}.mode", file.mode)
-    return causes
+            yield required_value(here, "one of fieldRef and resourceFieldRef is required")
+        yield from checks.file_mode(f"{path}.mode", file.mode)
 
 
-def _projected_volume(path: str, source: core.ProjectedVolumeSource) -> list[Cause]:
-    causes = checks.file_mode(f"{path}.defaultMode", source.default_mode)
+def _projected_volume(path: str, source: core.ProjectedVolumeSource) -> Causes:
+    yield from checks.file_mode(f"{path}.defaultMode", source.default_mode)
     for at, part in enumerate(source.sources):
-        causes += _projection(f"{path}.sources[{at}]", part)
-    return causes
+        yield from _projection(f"{path}.sources[{at}]", part)
 
 
-def _projection(path: str, part: core.VolumeProjection) -> list[Cause]:
+def _projection(path: str, part: core.VolumeProjection) -> Causes:
     given = [
         f.encode_name for f in structs.fields(core.VolumeProjection) if getattr(part, f.name) is not None
     ]
-    causes = checks.at_most_one(path, given, "volume type")
+    yield from checks.at_most_one(path, given, "volume type")
     if part.secret is not None:
-        causes += checks.present(f"{path}.name", part.secret.name)
-        causes += _items(f"{path}.secret", part.secret.items)
+        yield from checks.present(f"{path}.name", part.secret.name)
+        yield from _items(f"{path}.secret", part.secret.items)
     elif part.config_map is not None:
-        causes += checks.present(f"{path}.name", part.config_map.name)
-        causes += _items(f"{path}.configMap", part.config_map.items)
+        yield from checks.present(f"{path}.name", part.config_map.name)
+        yield from _items(f"{path}.configMap", part.config_map.items)
     elif part.downward_api is not None:
-        causes += _downward_files(f"{path}.downwardAPI", part.downward_api.items)
+        yield from _downward_files(f"{path}.downwardAPI", part.downward_api.items)
     elif part.service_account_token is not None:
-        causes += _token(f"{path}.serviceAccountToken", part)
-    return causes
+        yield from _token(f"{path}.serviceAccountToken", part)
 
 
-def _token(path: str, part: core.VolumeProjection) -> list[Cause]:
+def _token(path: str, part: core.VolumeProjection) -> Causes:
     token = part.service_account_token
     assert token is not None
-    causes = checks.present(f"{path}.path", token.path)
+    yield from checks.present(f"{path}.path", token.path)
     seconds = token.expiration_seconds or 0
     if seconds < 600:
-        message = "may not specify a duration less than 10 minutes"
-        causes.append(invalid(f"{path}.expirationSeconds", seconds, message))
+        yield invalid(f"{path}.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
     elif seconds > 1 << 32:
         message = "may not specify a duration larger than 2^32 seconds"
-        causes.append(invalid(f"{path}.expirationSeconds", seconds, message))
-    return causes
+        yield invalid(f"{path}.expirationSeconds", seconds, message)
 
 
-def _csi(path: str, source: core.CSIVolumeSource) -> list[Cause]:
-    causes = checks.driver_name(f"{path}.driver", source.driver)
+def _csi(path: str, source: core.CSIVolumeSource) -> Causes:
+    yield from checks.driver_name(f"{path}.driver", source.driver)
     secret = source.node_publish_secret_ref
     if secret is not None and not secret.name:
-        causes.append(required_value(f"{path}.nodePublishSecretRef.name"))
+        yield required_value(f"{path}.nodePublishSecretRef.name")
     elif secret is not None:
-        causes += checks.subdomain(f"{path}.name", secret.name)
-    return causes
+        yield from checks.subdomain(f"{path}.name", secret.name)
 
 
-def _ephemeral(path: str, source: core.EphemeralVolumeSource) -> list[Cause]:
+def _ephemeral(path: str, source: core.EphemeralVolumeSource) -> Causes:
     if source.volume_claim_template is None:
-        return [required_value(f"{path}.volumeClaimTemplate")]
-    return claim_spec.validate(f"{path}.volumeClaimTemplate.spec", source.volume_claim_template.spec)
+        yield required_value(f"{path}.volumeClaimTemplate")
+        return
+    yield from claim_spec.validate(f"{path}.volumeClaimTemplate.spec", source.volume_claim_template.spec)
 
 
-def _flex(path: str, source: Any) -> list[Cause]:
-    causes = checks.present(f"{path}.driver", source.driver)
+def _flex(path: str, source: Any) -> Causes:
+    yield from checks.present(f"{path}.driver", source.driver)
     for key in source.options:
         domain = key.partition("/")[0]
         if domain in ("kubernetes.io", "k8s.io") or domain.endswith((".kubernetes.io", ".k8s.io")):
             message = "`kubernetes.io` and `k8s.io` namespaces are reserved"
-            causes.append(invalid(f"{path}.options[{key}]", key, message))
-    return causes
+            yield invalid(f"{path}.options[{key}]", key, message)
 
 
-_CHECKS: Mapping[str, Callable[[str, Any], list[Cause]]] = {
+_CHECKS: Mapping[str, Callable[[str, Any], Causes]] = {
     "empty_dir": _empty_dir,
     "host_path": host_path,
     "nfs": nfs,

@@ -1,5 +1,4 @@
-"""The rules of the kinds: defaults, admission, preparation, validation. One file for each kind or small
-group.
+"""The rules of the kinds: admission, preparation, validation. One file for each kind or group of kinds.
 
 The row of a kind names its class (`Kind.strategy`); a kind without rules of its own has the base `Strategy`.
 Everything here is a pure function of objects, except admission, which reads other objects through

@@ -1,7 +1,7 @@
-"""Certificate signing requests: who asks is written down by the server, who approves and who signs are two.
+"""CertificateSigningRequests. The server fills in the requesting user; approval and signing are separate.
 
-The main endpoint changes neither spec nor status; `/approval` says yes or no, once; `/status` brings the
-certificate. Which signer's requests somebody may approve or sign is asked by `auth.signers`.
+The main endpoint changes neither spec nor status. `/approval` adds the Approved or Denied condition, once;
+`/status` adds the certificate. `auth.signers` checks whether a user may approve or sign for a signer.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _has_certificates(text: bytes) -> bool:
 def _set_timestamps(
     call: ApiCall, old: Iterable[Condition], new: Iterable[Condition]
 ) -> tuple[Condition, ...]:
-    """With the times that the writer left out."""
+    """Fill in the timestamps that the writer left out."""
     now, held = clock.stamp(call.now), {c.type: c for c in old}
 
     def stamp(condition: Condition) -> Condition:
@@ -147,7 +147,7 @@ def _check_conditions(conditions: tuple[Condition, ...]) -> Causes:
 
 
 def _check_removed_conditions(old: Request, new: Request) -> Causes:
-    """What was decided stays decided."""
+    """An Approved, Denied or Failed condition cannot be removed."""
     left = {c.type for c in new.status.conditions}
     yield from [
         forbidden("status.conditions", f'updates may not remove a condition of type "{c.type}"')

@@ -1,4 +1,4 @@
-"""Checks that several kinds share. Each takes the path of the field and answers what is wrong with it."""
+"""Checks that several kinds share. Each takes the path of a field and its value, and returns the causes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def label(path: str, value: str) -> list[Cause]:
 
 
 def ip(path: str, value: str) -> list[Cause]:
-    """An address as upstream's older fields take it: numbers of IPv4 may have leading zeros."""
+    """An IP address. As in upstream's older fields, the numbers of IPv4 may have leading zeros."""
     parts = value.split(".")
     if all(part.isascii() and part.isdigit() for part in parts):
         value = ".".join(str(int(part[:20])) for part in parts)
@@ -201,42 +201,42 @@ def present(path: str, value: object) -> list[Cause]:
 
 
 def unseen(path: str, value: Any, seen: set[Any]) -> list[Cause]:
-    """A value that may occur once; it is added to those seen."""
+    """A value that may occur once. Adds it to `seen`."""
     causes = [duplicate(path, value)] if value in seen else []
     seen.add(value)
     return causes
 
 
 def each(path: str, items: Iterable[Any], check: Callable[[str, Any], Causes]) -> list[Cause]:
-    """What is wrong with the items of a list."""
+    """Run a check on each item of a list."""
     return [cause for at, item in enumerate(items) for cause in check(f"{path}[{at}]", item)]
 
 
 def choice(path: str, value: str | None, allowed: Sequence[str]) -> list[Cause]:
-    """A choice that need not be made."""
+    """An optional enumeration."""
     return [] if value is None or value in allowed else [not_supported(path, value, allowed)]
 
 
 def one_of(path: str, value: str, allowed: Sequence[str]) -> list[Cause]:
-    """A choice that must be made; an empty one is missing, not unsupported."""
+    """A required enumeration; empty is reported as missing, not as unsupported."""
     if not value:
         return [required_value(path)]
     return [] if value in allowed else [not_supported(path, value, allowed)]
 
 
 def at_most_one(path: str, given: Iterable[str], what: str) -> list[Cause]:
-    """At most one of several fields: each after the first is refused."""
+    """At most one of several fields may be set: each one after the first is forbidden."""
     _, *others = [*given, ""]
     return [forbidden(f"{path}.{name}", f"may not specify more than 1 {what}") for name in others if name]
 
 
 def immutable_field(path: str, new: Any, old: Any) -> list[Cause]:
-    """A field that may not change."""
+    """A field that an update may not change."""
     return [] if new == old else [invalid(path, to_plain(new), IMMUTABLE)]
 
 
 def to_plain(value: Any) -> Any:
-    """A value as a message shows it."""
+    """A value in the form that messages show."""
     return to_builtins(value)
 
 
@@ -253,7 +253,7 @@ def relative_path(path: str, value: str) -> list[Cause]:
 
 
 def local_path(path: str, value: str) -> list[Cause]:
-    """A file inside a volume: what starts with two dots is kept for the volume's own use."""
+    """A file inside a volume. Names that start with two dots are reserved for the volume itself."""
     causes = relative_path(path, value)
     if value.startswith("..") and not value.startswith("../"):
         causes.append(invalid(path, value, "must not start with '..'"))
@@ -333,7 +333,7 @@ def _field_requirement(path: str, need: NodeSelectorRequirement) -> list[Cause]:
 
 
 def difference(old: Any, new: Any) -> str:
-    """The fields in which two objects differ, for the reader of a refusal."""
+    """The fields in which two objects differ, as lines for an error message."""
     before, after = to_builtins(old), to_builtins(new)
     lines: list[str] = []
     for name in sorted(before.keys() | after.keys()):

@@ -1,7 +1,7 @@
-"""How small and how large a namespace lets a claim be: the limit ranges of type PersistentVolumeClaim.
+"""LimitRanger for claims: the minimum and maximum size that a namespace's limit ranges allow.
 
-Looked at when a size is asked for, at birth and when it changes: a limit that comes later leaves the claims
-that are there alone, whatever else is written on them.
+Checked when a claim is created and when its size changes. A limit that is added later does not affect other
+updates of existing claims.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a claim's spec must say; also for the claims that pods and stateful sets carry as templates."""
+"""Validation of PersistentVolumeClaimSpec, also in the claim templates of pods and stateful sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cron jobs: schedules that can be read, zones that exist, and a job's template."""
+"""CronJobs: schedule, time zone and job template."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from volplane.apiserver.strategy import ApiCall, Strategy
 from volplane.rules import cron
 
 POLICIES = ("Allow", "Forbid", "Replace")
-MAX_NAME_LENGTH = 52  # a job's name is eleven characters longer
+MAX_NAME_LENGTH = 52  # the names of its jobs are 11 characters longer, and limited to 63
 
 
 class CronJobStrategy(Strategy[CronJob]):

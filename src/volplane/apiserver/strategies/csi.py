@@ -1,4 +1,4 @@
-"""What drivers say of themselves: CSIDriver, CSINode, CSIStorageCapacity."""
+"""CSIDriver, CSINode and CSIStorageCapacity."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CSIDriverStrategy(Strategy[storage.CSIDriver]):
 
     def validate_update(self, call: ApiCall, old: storage.CSIDriver, new: storage.CSIDriver) -> Causes:
         yield from _driver("spec", new.spec)
-        # The first path is spelled as clients know it.
+        # Upstream spells this path `attachedRequired`.
         yield from checks.immutable_field(
             "spec.attachedRequired", new.spec.attach_required, old.spec.attach_required
         )
@@ -76,7 +76,7 @@ class CSINodeStrategy(Strategy[storage.CSINode]):
         for driver in new.spec.drivers:
             before = held.get(driver.name)
             if before is not None:
-                # How many volumes a node can hold is learned anew; everything else is what was registered.
+                # Only the number of volumes that the node can hold may change after registration.
                 plain = structs.replace(driver, allocatable=None)
                 yield from checks.immutable_field(
                     "spec.drivers", plain, structs.replace(before, allocatable=None)

@@ -1,4 +1,4 @@
-"""Events: lenient with old-style ones, stricter with those that carry an eventTime."""
+"""Events of v1: those with an eventTime are validated more strictly."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class EventStrategy(Strategy[Event]):
 
 
 def validate_event(event: Event, reporter: str) -> Causes:
-    """What every event is held to; `reporter` is what this version calls the one who reports."""
+    """Validate an event of either API version; `reporter` is this version's name of `reportingComponent`."""
     yield from _check_namespace(event)
     if event.event_time:
         yield from _check_new_style(event, reporter)
 
 
 def _check_namespace(event: Event) -> Causes:
-    """An event lies where its subject lies; for subjects of the whole cluster that is `default`."""
+    """An event is in the namespace of its object; for cluster-scoped objects, in `default`."""
     here, subject = event.metadata.namespace, event.involved_object.namespace
     if event.event_time:
         fits = bool(subject) or here in ("default", "kube-system")

@@ -1,7 +1,7 @@
-"""events.k8s.io: the events of v1 under newer names, and with stricter rules for who writes them here.
+"""events.k8s.io/v1: the events of v1 with other field names and stricter validation.
 
-There is one stored event, in the form of v1; this kind is another face of it. So both are listed, watched
-and deleted alike, and an event written through one is read through the other.
+Events are stored once, in the form of v1. Both APIs list, watch and delete the same objects; an event written
+through one is read through the other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.events import validate_event
 from volplane.apiserver.strategy import ApiCall, Strategy
 
-# Here → in v1; all others are called the same.
+# Field in events.k8s.io → field in v1; the others have the same name.
 _NAMES: Mapping[str, str] = {
     "regarding": "involved_object",
     "note": "message",
@@ -31,14 +31,14 @@ _NAMES: Mapping[str, str] = {
 }
 _FIELDS = tuple((f.name, _NAMES.get(f.name, f.name)) for f in structs.fields(events.Event))
 _TYPES = ("Normal", "Warning")
-_DEPRECATED_FIELDS = ("first_timestamp", "last_timestamp", "count", "source")  # only v1 writes them
+_DEPRECATED_FIELDS = ("first_timestamp", "last_timestamp", "count", "source")  # only v1 may set them
 _WIRE = {f.name: f.encode_name for f in structs.fields(core.Event)} | {
     "reporting_component": "reportingController"
 }
 
 
 class EventsAccess(StructAccess):
-    """Stored as v1 stores it, seen by its other names."""
+    """Converts between the stored form, which is that of v1, and events.k8s.io."""
 
     def load(self, value: bytes, revision: int) -> events.Event:
         return to_events_event(codec.load(core.Event, value, revision))
@@ -85,7 +85,7 @@ class EventsK8sIoStrategy(Strategy[events.Event]):
                 yield invalid(_WIRE[attribute], "", "needs to be unset")
 
     def validate_update(self, call: ApiCall, old: events.Event, new: events.Event) -> Causes:
-        """What happened does not change; only how often it was seen again."""
+        """Only `series` may change."""
         before, after = to_core_event(old), to_core_event(new)
         yield from validate_event(after, "reportingController")
         if after.series != before.series:

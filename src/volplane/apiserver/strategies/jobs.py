@@ -1,4 +1,4 @@
-"""Jobs: selectors that the server makes, and specs that stay as they were once pods run."""
+"""Jobs: generated selectors, completion modes, failure policies, and which fields may change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")
 UID_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")
 MODES = ("NonIndexed", "Indexed")
 ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
-_MAX_INDEXED_PARALLELISM = 100_000  # pods of an Indexed job at the same time
+_MAX_INDEXED_PARALLELISM = 100_000  # pods that an Indexed job may run at the same time
 _NOT_IMPLEMENTED = "this server does not count failures per index"
 
 
@@ -71,7 +71,7 @@ class JobStrategy(Strategy[Job]):
 
 
 def _generate_selector(job: Job) -> Job:
-    """Labels that no other job's pods have, and the selector for them."""
+    """Add labels with the job's uid to its pods, and the selector for them."""
     own = {**dict.fromkeys(NAME_LABELS, job.name), **dict.fromkeys(UID_LABELS, job.uid)}
     template = job.spec.template
     metadata = structs.replace(template.metadata, labels={**own, **template.metadata.labels})
@@ -103,7 +103,7 @@ def _matches(selector: LabelSelector, labels: dict[str, str]) -> bool:
     try:
         return LabelMatcher.of(selector).matches(labels)
     except InvalidSelector:
-        return True  # said already by the selector's own check
+        return True  # label_selector reports it
 
 
 def _selector(given: JobSpec) -> Causes:
@@ -219,7 +219,7 @@ def _restart(path: str, given: JobSpec) -> Causes:
         return
 
 
-# What may change
+# Updates
 
 
 def _completions(old: JobSpec, new: JobSpec) -> Causes:
@@ -232,7 +232,7 @@ def _completions(old: JobSpec, new: JobSpec) -> Causes:
 
 
 def _with_mutable_scheduling(old: Job, new: Job) -> PodTemplateSpec:
-    """The old template, with what a suspended job that never started may still change about its placement."""
+    """The old template, with the scheduling fields that a suspended job which never started may change."""
     template, given = old.spec.template, new.spec.template
     if not old.spec.suspend or old.status.start_time is not None:
         return template

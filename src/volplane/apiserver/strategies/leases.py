@@ -1,4 +1,4 @@
-"""Leases: durations must be positive; everything else is between the holders."""
+"""Leases: durations and transitions. The holders agree on the rest among themselves."""
 
 from __future__ import annotations
 

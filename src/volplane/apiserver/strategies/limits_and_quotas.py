@@ -1,4 +1,4 @@
-"""Limits and quotas as data: their own rules hold; else only claims are held to them. Endpoints too."""
+"""LimitRanges and ResourceQuotas. They are enforced for claims only: see `claim_limits`, `claim_quotas`."""
 
 from __future__ import annotations
 

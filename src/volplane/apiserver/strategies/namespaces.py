@@ -1,4 +1,4 @@
-"""Namespaces: they carry their own name as a label, and go only when everything inside is gone."""
+"""Namespaces: labelled with their name, and removed only when they are empty."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NamespaceStrategy(Strategy[Namespace]):
     def __init__(self, kind: Kind) -> None:
         super().__init__(kind)
         self.has_other_objects: Callable[[str], bool] = (
-            _has_no_objects  # kinds that only the server knows, see crd.emptying
+            _has_no_objects  # custom resources: see crd.namespace_cleanup
         )
 
     def defaults(self, obj: Namespace) -> Namespace:
@@ -39,7 +39,7 @@ class NamespaceStrategy(Strategy[Namespace]):
     def prepare_create(self, call: ApiCall, obj: Namespace) -> Namespace:
         held = obj.spec.finalizers
         finalizers = held if FINALIZER in held else (*held, FINALIZER)
-        # A generated name is known only now.
+        # A generated name is known only here.
         return structs.replace(
             _add_name_label(obj),
             spec=NamespaceSpec(finalizers=finalizers),

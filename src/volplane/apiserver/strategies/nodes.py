@@ -1,4 +1,4 @@
-"""Nodes: taints must make sense, addresses of the pod network are given once."""
+"""Nodes: taints, resource amounts and addresses; podCIDR and providerID are set once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from volplane.apiserver.strategy import ApiCall, Strategy
 
 class NodeStrategy(Strategy[Node]):
     def prepare_create(self, call: ApiCall, obj: Node) -> Node:
-        # A kubelet registers itself with the status it has.
+        # A kubelet registers its node with a status.
         return obj
 
     def validate_create(self, call: ApiCall, obj: Node) -> Causes:

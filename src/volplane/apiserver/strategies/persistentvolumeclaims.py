@@ -1,7 +1,7 @@
-"""Claims: they get a class and a finalizer at birth, and change only in size and attributes once bound.
+"""PersistentVolumeClaims get a storage class and a finalizer; once bound, size and attributes may change.
 
-Growing a claim asks the class (`admit_update`). A claim that is not bound is left to validation, which
-refuses any change of its spec, so that the answer is 422 as the API's clients expect.
+Expanding a bound claim requires `allowVolumeExpansion` of its class (`admit_update`, 403). A change of a claim
+that is not bound is rejected by validation (422).
 """
 
 from __future__ import annotations
@@ -151,13 +151,13 @@ def _grows(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> 
     return quantity.parse(_size(new)) > quantity.parse(_size(old))
 
 
-# Where the data comes from
+# Data sources
 
 
 def _data_sources(
     spec: core.PersistentVolumeClaimSpec, old: core.PersistentVolumeClaimSpec | None
 ) -> core.PersistentVolumeClaimSpec:
-    """The old field knows claims and snapshots only; what both fields can say, both say."""
+    """Copy between dataSource, which allows claims and snapshots only, and dataSourceRef."""
     source, ref = spec.data_source, spec.data_source_ref
     held = old is not None and (old.data_source is not None or old.data_source_ref is not None)
     if ref is not None and ref.namespace and not held:
@@ -178,24 +178,24 @@ def _is_claim_or_snapshot(source: core.TypedLocalObjectReference) -> bool:
     )
 
 
-# What may change
+# Updates
 
 
 def _with_volume_name(
     old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim
 ) -> core.PersistentVolumeClaimSpec:
-    """The old spec, with the volume's name if it had none: the binder gives it once."""
+    """The old spec with the new volume name if it had none: the binder sets it once."""
     return replace_fields(old.spec, volume_name=old.spec.volume_name or new.spec.volume_name)
 
 
 def _without_mutable_fields(
     old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim
 ) -> core.PersistentVolumeClaimSpec:
-    """The new spec with what may change put back to the old."""
+    """The new spec with the fields that may change set back to the old values."""
     spec = new.spec
     beta = old.metadata.annotations.get(BETA_CLASS)
     if old.spec.storage_class_name is None and (beta is None or spec.storage_class_name == beta):
-        # A class may be given once to a claim that has none.
+        # A claim without a class may get one, once.
         spec = replace_fields(spec, storage_class_name=None)
     if new.status.phase != "Bound":
         return spec
@@ -218,7 +218,7 @@ def _class_annotation(old: core.PersistentVolumeClaim, new: core.PersistentVolum
 
 
 def _check_shrink(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> Causes:
-    """A request may shrink again after a failed expansion, but not to what the volume already has."""
+    """After a failed expansion a request may shrink again, but not to the current capacity or below."""
     if quantity.parse(_size(new)) >= quantity.parse(_size(old)):
         return
     if quantity.parse(_size(new)) > quantity.parse(old.status.capacity.get("storage", "0")):

@@ -1,4 +1,4 @@
-"""Volumes: one source each, which never changes; claimRef, size and policy stay free to change."""
+"""PersistentVolumes: exactly one source, which is immutable; claimRef, size and policy may change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OTHERS = {
     "capacity", "access_modes", "claim_ref", "persistent_volume_reclaim_policy", "storage_class_name",
     "mount_options", "volume_mode", "node_affinity", "volume_attributes_class_name",
 }  # fmt: skip
-# Of two sources the later one in this order is the one too many.
+# If several sources are set, those after the first in this order are forbidden.
 _SOURCES = {"host_path": "hostPath"} | {
     f.name: f.encode_name for f in structs.fields(core.PersistentVolumeSpec) if f.name not in _OTHERS
 }
@@ -83,7 +83,7 @@ def _source_of(spec: core.PersistentVolumeSpec) -> dict[str, Any]:
 def _without_first_secret(
     old: core.PersistentVolumeSpec, new: core.PersistentVolumeSpec
 ) -> core.PersistentVolumeSpec:
-    """The secret for expansion may be added to a volume that has none."""
+    """The secret for expansion may be added later."""
     if old.csi is None or new.csi is None or old.csi.controller_expand_secret_ref is not None:
         return new
     return replace_fields(new, csi=replace_fields(new.csi, controller_expand_secret_ref=None))
@@ -121,7 +121,7 @@ def _with_ga_labels(affinity: core.VolumeNodeAffinity) -> core.VolumeNodeAffinit
     return structs.replace(affinity, required=structs.replace(affinity.required, node_selector_terms=terms))
 
 
-# What a volume must say
+# Spec
 
 
 def volume_spec(path: str, spec: core.PersistentVolumeSpec) -> Causes:
@@ -142,7 +142,7 @@ def volume_spec(path: str, spec: core.PersistentVolumeSpec) -> Causes:
 
 
 def inline_spec(path: str, spec: core.PersistentVolumeSpec) -> Causes:
-    """A volume that stands in a VolumeAttachment because no PersistentVolume has it."""
+    """The inline volume of a VolumeAttachment, which has no PersistentVolume."""
     given = {
         "claimRef": spec.claim_ref,
         "capacity": spec.capacity,

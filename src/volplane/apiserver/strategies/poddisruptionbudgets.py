@@ -1,4 +1,4 @@
-"""Disruption budgets: one of two numbers, each a count or a share."""
+"""PodDisruptionBudgets: minAvailable or maxUnavailable, as a number or a percentage."""
 
 from __future__ import annotations
 

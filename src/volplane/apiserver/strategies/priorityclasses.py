@@ -1,4 +1,4 @@
-"""Priority classes and runtime classes: named once, never changed in what they mean."""
+"""PriorityClasses and RuntimeClasses: value, preemption policy and handler are immutable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles and bindings: rules that say something, subjects of known kinds, a reference that never moves."""
+"""RBAC roles and bindings: non-empty rules, known kinds of subjects, an immutable roleRef."""
 
 from __future__ import annotations
 

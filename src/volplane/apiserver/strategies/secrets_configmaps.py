@@ -1,4 +1,4 @@
-"""Secrets and config maps: keys that can be file names, a size limit, and a seal that holds."""
+"""Secrets and ConfigMaps: keys that are valid file names, a size limit, and `immutable`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services as data: defaults and the checks that need no network. No address is allocated."""
+"""Services: validation only. No cluster IP is allocated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stateful sets and the revisions they keep: what may change after creation is named field by field."""
+"""StatefulSets, of which only listed fields may change, and ControllerRevisions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class StatefulSetStrategy(Strategy[apps.StatefulSet]):
 
 
 def _drop_max_unavailable(obj: apps.StatefulSet) -> apps.StatefulSet:
-    """maxUnavailable stands behind a gate that is off by default; such a field is dropped."""
+    """Drop maxUnavailable: its feature gate is off by default."""
     update = obj.spec.update_strategy
     if update.rolling_update is None or update.rolling_update.max_unavailable is None:
         return obj
@@ -125,7 +125,7 @@ def _update_strategy(path: str, given: apps.StatefulSetUpdateStrategy) -> Causes
 
 
 def _template_with_claims(given: apps.StatefulSetSpec) -> core.PodTemplateSpec:
-    """The template as a pod gets it: a volume per claim, host name and subdomain from the set."""
+    """The template as its pods get it, with a volume for each claim template."""
     claims = tuple(
         core.Volume(
             name=t.name, persistent_volume_claim=core.PersistentVolumeClaimVolumeSource(claim_name=t.name)

@@ -1,4 +1,4 @@
-"""Storage classes and volume attributes classes: what they promise does not change after the fact."""
+"""StorageClasses and VolumeAttributesClasses: their parameters are immutable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VolumeAttachments: what shall be attached where never changes; only /status says how far it is."""
+"""VolumeAttachments: the spec is immutable; /status reports the progress."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _metadata(path: str, given: Mapping[str, str]) -> Causes:
 def _error(path: str, error: VolumeError | None) -> Causes:
     if error is None:
         return
-    # The number in the sentence is the other limit, as clients know it.
+    # As upstream, the message names the other limit.
     if len(error.message.encode()) > MESSAGE_SIZE:
         yield too_long(f"{path}.message", METADATA_SIZE)
     if error.error_code is not None and error.error_code < 0:

@@ -1,4 +1,4 @@
-"""Deployments, replica and daemon sets: defaults, selectors that match, templates that can run."""
+"""Deployments, ReplicaSets, ReplicationControllers, DaemonSets, PodTemplates: selector, template, rollout."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ReplicaSetStrategy(Strategy[apps.ReplicaSet]):
 
 
 class ReplicationControllerStrategy(Strategy[core.ReplicationController]):
-    """The oldest of them: its selector may be left out, and may change."""
+    """Its selector may be omitted and may change."""
 
     def validate_create(self, call: ApiCall, obj: core.ReplicationController) -> Causes:
         given = obj.spec
@@ -132,7 +132,7 @@ def _matches(selector: LabelSelector, template: core.PodTemplateSpec) -> bool:
     try:
         return LabelMatcher.of(selector).matches(template.metadata.labels)
     except InvalidSelector:
-        return True  # said already by the selector's own check
+        return True  # label_selector reports it
 
 
 def _deployment_strategy(path: str, strategy: apps.DeploymentStrategy) -> Causes:

@@ -1,4 +1,4 @@
-"""Pods: admitted with account, priority and patience; then only their images and a few more may change."""
+"""Pods: admitted with a service account, a priority and tolerations; afterwards few fields may change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PodStrategy(Strategy[Pod]):
     async def admit_update(self, call: ApiCall, old: Pod, new: Pod) -> Pod:
         if call.subresource:
             return new
-        # What the server chose at creation comes back when a writer leaves it out.
+        # What admission set on create is set again if the writer leaves it out.
         kept = set_defaults(
             new.spec, priority=old.spec.priority, preemption_policy=old.spec.preemption_policy
         )
@@ -37,7 +37,7 @@ class PodStrategy(Strategy[Pod]):
 
     def prepare_status(self, call: ApiCall, old: Pod, new: Pod) -> Pod:
         made = super().prepare_status(call, old, new)
-        # A kubelet reports; who owns a pod is not its to say.
+        # Whoever reports status may not change the owners.
         owners = old.metadata.owner_references
         return structs.replace(
             made,
@@ -82,7 +82,7 @@ class PodStrategy(Strategy[Pod]):
         return update.validate_status(old, new)
 
     def grace(self, call: ApiCall, obj: Pod, requested: int | None) -> int:
-        """A pod that never ran or no longer runs has nothing to stop."""
+        """No grace period for a pod that never ran or has ended."""
         if not obj.spec.node_name or obj.status.phase in ("Succeeded", "Failed"):
             return 0
         seconds = obj.spec.termination_grace_period_seconds if requested is None else requested
@@ -109,7 +109,7 @@ _COMPUTE = ("cpu", "memory")
 
 
 def qos_class(pod: PodSpec) -> str:
-    """Guaranteed: every container's requests are its limits. BestEffort: none asks for anything."""
+    """Guaranteed: requests equal limits in every container. BestEffort: no requests and no limits."""
     every = (*pod.containers, *pod.init_containers)
     if all(_is_guaranteed(container) for container in every) and every:
         return "Guaranteed"

@@ -1,4 +1,4 @@
-"""What the server adds to a new pod: an account and its token, a priority, patience with sick nodes."""
+"""Pod admission: service account and token, priority, default tolerations for failing nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_ACCOUNT_TRIES, DEFAULT_ACCOUNT_PAUSE = 10, 0.1
 MIRROR = "kubernetes.io/config.mirror"
 TOKEN_PREFIX = "kube-api-access-"
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
-TOKEN_SECONDS = 3607  # the odd seven marks tokens that were put here, not asked for
+TOKEN_SECONDS = 3607  # upstream's mark of an injected token: an hour and seven seconds
 TOLERATION_SECONDS = 300
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
@@ -36,7 +36,7 @@ def _forbid(call: ApiCall, pod: core.Pod, why: str) -> Forbidden:
     return Forbidden.to(call.kind, pod.metadata.name or call.name, why)
 
 
-# The service account
+# Service account
 
 
 async def _with_account(call: ApiCall, pod: core.Pod) -> core.PodSpec:
@@ -57,7 +57,7 @@ async def _with_account(call: ApiCall, pod: core.Pod) -> core.PodSpec:
 
 
 async def _account(call: ApiCall, name: str) -> core.ServiceAccount | None:
-    """A new namespace gets its default account a moment after it is made; a pod may be faster than that."""
+    """Retries for the default account, which a new namespace gets a moment after its creation."""
     tries = DEFAULT_ACCOUNT_TRIES if name == DEFAULT_ACCOUNT else 1
     for left in reversed(range(tries)):
         found = await call.reader.get(core.ServiceAccount, name, call.namespace)
@@ -74,7 +74,7 @@ def _mounts_token(account: core.ServiceAccount, spec: core.PodSpec) -> bool:
 
 
 def with_token(spec: core.PodSpec) -> core.PodSpec:
-    """The account's token in every container that mounts nothing of its own there."""
+    """Mount the account's token into every container that has no mount at that path."""
     held = next((v.name for v in spec.volumes if v.name.startswith(TOKEN_PREFIX)), "")
     name = held or names.generate(TOKEN_PREFIX)
     mount = core.VolumeMount(name=name, read_only=True, mount_path=TOKEN_PATH)
@@ -119,7 +119,7 @@ def _token_source() -> core.ProjectedVolumeSource:
 
 # Priority
 
-# Known without an object, so that system pods can be made before anything else is there.
+# Known without an object: system pods may be created before any PriorityClass.
 _SYSTEM = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _PREEMPTION = "PreemptLowerPriority"
 
@@ -158,11 +158,11 @@ async def _priority(call: ApiCall, pod: core.Pod, name: str) -> tuple[str, int, 
     raise _forbid(call, pod, f"no PriorityClass with name {name} was found")
 
 
-# Nodes that stop answering
+# Tolerations
 
 
 def with_default_tolerations(spec: core.PodSpec) -> core.PodSpec:
-    """A node that is not ready keeps its pods for a while."""
+    """Tolerate a node that is not ready or unreachable for five minutes."""
     added = tuple(
         core.Toleration(key=key, operator="Exists", effect="NoExecute", toleration_seconds=TOLERATION_SECONDS)
         for key in (NOT_READY, UNREACHABLE)

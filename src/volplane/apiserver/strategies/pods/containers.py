@@ -71,7 +71,7 @@ def init_containers(
 
 
 def common(path: str, container: AnyContainer, volumes: Mapping[str, core.Volume]) -> Causes:
-    """What holds for every container."""
+    """Validate what all containers have in common."""
     if container.name:
         yield from checks.label(f"{path}.name", container.name)
     else:
@@ -293,6 +293,6 @@ def _resource(path: str, name: str, amount: str) -> Causes:
 
 
 def _overcommits(name: str) -> bool:
-    """May more be asked for than there is? Not of devices and huge pages."""
+    """May a limit exceed the request? Not for extended resources and huge pages."""
     native = "/" not in name or name.partition("/")[0].endswith("kubernetes.io")
     return native and not name.startswith("hugepages-")

@@ -1,4 +1,4 @@
-"""Ephemeral containers: somebody looks into a running pod. They are no part of what the pod is for."""
+"""Ephemeral containers, which are added to a running pod for debugging."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ephemeral_containers(path: str, spec: PodSpec, volumes: Mapping[str, Volume]
 
 
 def _forbidden_fields(path: str, container: EphemeralContainer) -> Causes:
-    """It has no life of its own that could be watched over, and changes nothing of what the pod was given."""
+    """No ports, resources, probes, restarts or lifecycle hooks, and no subPath mounts."""
     yield from [
         forbidden(f"{path}.{name}", _NOT_ALLOWED)
         for attribute, name in _FIELDS

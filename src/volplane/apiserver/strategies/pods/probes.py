@@ -1,4 +1,4 @@
-"""Probes and lifecycle hooks: which container may have them, and what each must say."""
+"""Probes and lifecycle hooks of containers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEADER_WORDS = (
 
 
 def validate_running_container(path: str, container: Container) -> Causes:
-    """Probes and hooks of a container that keeps running."""
+    """Probes and hooks of a regular container or a sidecar."""
     yield from _lifecycle(f"{path}.lifecycle", container.lifecycle)
     for name, probe in _probes(container):
         yield from _probe(f"{path}.{name}", probe)

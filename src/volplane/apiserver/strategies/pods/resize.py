@@ -1,4 +1,4 @@
-"""pods/resize: more or less CPU and memory for the containers of a pod that exists, and nothing else."""
+"""pods/resize: change the CPU and memory of the containers of an existing pod, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ONLY = "only cpu and memory resources are mutable"
 
 
 def apply_resources(old: PodSpec, new: PodSpec) -> PodSpec:
-    """What the writer may mean; all else it says is not heard."""
+    """The old spec with the new resources; other changes are ignored."""
     return structs.replace(
         old,
         containers=_amounts(old.containers, new.containers),
@@ -23,7 +23,7 @@ def apply_resources(old: PodSpec, new: PodSpec) -> PodSpec:
 
 def _amounts(old: tuple[Container, ...], new: tuple[Container, ...]) -> tuple[Container, ...]:
     if [c.name for c in old] != [c.name for c in new]:
-        return new  # validation has a word for it
+        return new  # validation rejects it
     return tuple(
         structs.replace(held, resources=given.resources, resize_policy=given.resize_policy)
         for held, given in zip(old, new, strict=True)
@@ -31,7 +31,7 @@ def _amounts(old: tuple[Container, ...], new: tuple[Container, ...]) -> tuple[Co
 
 
 def validate(old: Pod, new: Pod, was: str, becomes: str) -> Causes:
-    """`was` and `becomes`: the pod's class of service."""
+    """`was` and `becomes`: the QoS class before and after."""
     yield from pod_spec("spec", new.spec, pod=new.name)
     for before, after, path in (
         (old.spec.containers, new.spec.containers, "spec.containers"),
@@ -56,7 +56,7 @@ def _check_removed_resources(path: str, held: Container, given: Container) -> Ca
 
 
 def _without_mutable_resources(spec: PodSpec) -> PodSpec:
-    """Without what may change."""
+    """The spec without CPU and memory."""
     return structs.replace(
         spec,
         containers=tuple(map(_strip_mutable_resources, spec.containers)),

@@ -1,4 +1,4 @@
-"""Security contexts of pods and containers; what a pod's operating system and user namespace rule out."""
+"""Security contexts of pods and containers, and fields that the pod's OS or user namespace forbids."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WINDOWS = "cannot be set for a windows pod"
 
 
 def validate(path: str, spec: core.PodSpec) -> Causes:
-    """All that the pod and its containers say about their security."""
+    """Validate the security context of the pod and of its containers."""
     for here, container in _containers(path, spec):
         if container.security_context is not None:
             yield from _container(f"{here}.securityContext", spec, container.security_context)
@@ -71,7 +71,7 @@ def _pod(path: str, spec: core.PodSpec, context: core.PodSecurityContext) -> Cau
         here = f"{path}.supplementalGroupsPolicy"
         yield from checks.one_of(here, context.supplemental_groups_policy, ("Merge", "Strict"))
     if context.se_linux_change_policy is not None:
-        # MountOption is for those who have upstream's gate SELinuxMount, which is off in 1.35.
+        # MountOption needs upstream's feature gate SELinuxMount, which is off in 1.35.
         yield from checks.one_of(
             f"{path}.seLinuxChangePolicy", context.se_linux_change_policy, ("Recursive",)
         )
@@ -164,7 +164,7 @@ def _user_namespace(path: str, spec: core.PodSpec) -> Causes:
     yield from [forbidden(f"{path}.{name}", "when `hostUsers` is false") for name, value in given if value]
 
 
-# --- fields that only one operating system has
+# Fields of one operating system
 
 _LINUX_POD = tuple(
     field

@@ -1,4 +1,4 @@
-"""A pod's spec as a whole. Workloads validate their templates with it too."""
+"""PodSpec, in pods and in the templates of workloads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PREEMPTION = ("Never", "PreemptLowerPriority")
 
 
 def pod_spec(path: str, spec: PodSpec, *, pod: str = "", is_pod: bool = True) -> Causes:
-    """`pod` is the pod's name where it is known; `is_pod` is off for templates."""
+    """`pod`: the pod's name, if known. `is_pod`: False for templates."""
     usable, causes = volumes(f"{path}.volumes", spec.volumes, pod)
     yield from causes
     if spec.termination_grace_period_seconds is None:
@@ -80,7 +80,7 @@ def _host_network(path: str, spec: PodSpec, is_pod: bool) -> Causes:
 
 
 def _host_aliases(path: str, aliases: tuple[HostAlias, ...]) -> Causes:
-    """They are written into /etc/hosts as they are: a line break or a blank would make lines of their own."""
+    """Addresses and names go into /etc/hosts unchanged: a newline or space would inject entries."""
     for at, alias in enumerate(aliases):
         yield from checks.ip(f"{path}[{at}].ip", alias.ip)
         for index, name in enumerate(alias.hostnames):

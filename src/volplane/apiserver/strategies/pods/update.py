@@ -1,4 +1,4 @@
-"""What may change in a pod once it exists: images, a shorter deadline, more tolerations, fewer gates."""
+"""Updates of a pod: images, a shorter deadline, additional tolerations, removed scheduling gates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ APP_ARMOR = "container.apparmor.security.beta.kubernetes.io/"
 
 
 def validate_annotations(old: Pod, new: Pod) -> Causes:
-    """Annotations that say what a pod is stay as they were made, whoever writes, by whichever subresource."""
+    """The mirror pod and AppArmor annotations are immutable, also through subresources."""
     before, after = old.metadata.annotations, new.metadata.annotations
     for key in sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k)):
         done = "remove or update" if key in before else "add"
@@ -104,7 +104,7 @@ def _gates(before: PodSpec, after: PodSpec) -> Causes:
 
 
 def _restore_mutable_fields(before: PodSpec, after: PodSpec) -> PodSpec:
-    """The new spec with everything that may change put back, to see whether anything else did."""
+    """The new spec with the fields that may change set back, to find out whether others changed."""
     grace = after.termination_grace_period_seconds
     if grace == 1 and (before.termination_grace_period_seconds or 0) < 0:
         grace = before.termination_grace_period_seconds
@@ -117,7 +117,7 @@ def _restore_mutable_fields(before: PodSpec, after: PodSpec) -> PodSpec:
         scheduling_gates=before.scheduling_gates,
         tolerations=before.tolerations,
         termination_grace_period_seconds=grace,
-        # A gated pod is not placed yet: where it may go can still be narrowed.
+        # A gated pod is not scheduled yet: its node selector may be narrowed.
         node_selector=before.node_selector
         if gated and _narrows_node_selector(before, after)
         else after.node_selector,
@@ -133,7 +133,7 @@ def _restore_images(held: tuple[Container, ...], given: tuple[Container, ...]) -
 
 
 def validate_ephemeral(old: Pod, new: Pod) -> Causes:
-    """Debugging containers are only ever added."""
+    """Ephemeral containers can be added, but not changed or removed."""
     path = "spec.ephemeralContainers"
     given = {container.name: container for container in new.spec.ephemeral_containers}
     for held in old.spec.ephemeral_containers:
@@ -158,7 +158,7 @@ def validate_status(old: Pod, new: Pod) -> Causes:
 def _transitions(
     path: str, pod: Pod, before: tuple[ContainerStatus, ...], after: tuple[ContainerStatus, ...]
 ) -> Causes:
-    """A container that has ended for good does not come back."""
+    """A terminated container that the restart policy does not restart stays terminated."""
     policy = pod.spec.restart_policy
     if policy == "Always":
         return

@@ -1,4 +1,4 @@
-"""The volumes of a pod: each has a name of its own and exactly one source that can be read."""
+"""The volumes of a pod: unique names, exactly one source each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOST_PATH_TYPES = (
 )  # fmt: skip
 
 _WIRE = {f.name: f.encode_name for f in structs.fields(core.Volume)}
-# Of two sources the later one in this order is the one too many.
+# If several sources are set, those after the first in this order are forbidden.
 _FIRST = ("empty_dir", "host_path", "git_repo", "gce_persistent_disk", "aws_elastic_block_store", "secret")
 _SOURCES = (*_FIRST, *(name for name in _WIRE if name not in (*_FIRST, "name")))
 
@@ -24,7 +24,7 @@ _SOURCES = (*_FIRST, *(name for name in _WIRE if name not in (*_FIRST, "name")))
 def volumes(
     path: str, given: tuple[core.Volume, ...], pod: str
 ) -> tuple[dict[str, core.Volume], list[Cause]]:
-    """The volumes that containers may mount, and what is wrong with the others."""
+    """The valid volumes by name, which containers may mount, and the causes of the others."""
     usable: dict[str, core.Volume] = {}
     causes: list[Cause] = []
     made = (

@@ -34,7 +34,7 @@ class SelectableValue(Struct, frozen=True):
     """A value that field selectors may ask for."""
 
     path: str  # in the stored JSON
-    absent: str = ""  # what it counts as where the object does not have it
+    absent: str = ""  # its value in objects that do not have it
 
 
 def selectable(*fields: str) -> Mapping[str, SelectableValue]:
@@ -70,10 +70,10 @@ class Kind(Struct, frozen=True):
     subresources: tuple[Subresource, ...] = ()
 
     # Rules
-    strategy: str = ""  # the class with the rules of its own, below volplane.apiserver; "": none
+    strategy: str = ""  # path of the class with its rules, below volplane.apiserver; "": no rules
     check_name: NameCheck = subdomain_problems
     immutable: tuple[str, ...] = ()  # fields that an update may not change
-    stored_as: str = ""  # the resource under which objects are stored, if it is another one
+    stored_as: str = ""  # the resource under whose keys its objects are stored, if not its own
     unconditional_update: bool = True  # PUT without resourceVersion
     create_on_update: bool = False  # PUT of a missing object creates it
     status_metadata: bool = True  # /status may change metadata
@@ -92,10 +92,10 @@ class Kind(Struct, frozen=True):
     columns: str = "Name\nCreated At#date = metadata.creationTimestamp|null"  # see apiserver.tables.columns
     row_conditions: str = ""  # function of apiserver.tables.cells for the conditions of a row
 
-    # Of a custom kind, which has no type to say these
-    singular_name: str = ""  # where it is not the kind in lower case
+    # Only of custom kinds
+    singular_name: str = ""  # if it is not the kind in lower case
     list_kind_name: str = ""
-    prune: Pruner | None = None  # removes fields that the kind does not know, and returns their paths
+    prune: Pruner | None = None  # removes unknown fields and returns their paths
 
     def __hash__(self) -> int:
         return hash((self.group, self.version, self.kind))

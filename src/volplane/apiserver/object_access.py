@@ -1,8 +1,7 @@
-"""How the verbs take hold of an object: a frozen Struct for built-in kinds, plain data for custom resources.
+"""How the verbs read and change objects: frozen Structs for built-in kinds, dicts for custom resources.
 
-The verbs are written once over this; which of the two a kind uses is decided when it is registered. The
-stored form is the same JSON for both (no kind, no apiVersion, no resourceVersion), so bytes pass through
-without either.
+The stored form is the same JSON for both (without kind, apiVersion and resourceVersion), so reading and
+watching pass bytes through without decoding.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from volplane.api.object import Object, schema
 O = TypeVar("O")  # noqa: E741
 Plain = dict[str, Any]
 
-OPENING = b'{"metadata":{'  # what the stored form leaves out
+OPENING = b'{"metadata":{'  # the stored form starts after this
 
 
 class ObjectAccess(Protocol[O]):
-    attributes: Mapping[str, str]  # of the members at the top, by their names on the wire
+    attributes: Mapping[str, str]  # wire name → attribute, of the top-level fields
 
     def load(self, value: bytes, revision: int) -> O: ...
 
     def encode_stored(self, obj: O) -> bytes: ...
 
     def to_wire(self, value: bytes, revision: int) -> bytes:
-        """The stored bytes as a client reads them; revision 0: not stored (a dry run)."""
+        """The stored bytes as a client gets them; revision 0: not stored (a dry run)."""
         ...
 
     def metadata(self, obj: O) -> ObjectMeta: ...
@@ -46,11 +45,11 @@ class ObjectAccess(Protocol[O]):
     def with_status_of(self, obj: O, other: O) -> O: ...
 
     def only_status_of(self, new: O, old: O, *, metadata: bool) -> O:
-        """`old` with the status of `new` and who owns it, and its metadata where /status may write that."""
+        """`old` with the status and managedFields of `new`, and with its metadata if /status may write it."""
         ...
 
     def differs(self, old: O, new: O, *, except_for: Iterable[str]) -> bool:
-        """Do the two differ in any top-level field but these (wire names)?"""
+        """Do the two differ in a top-level field other than these (wire names)?"""
         ...
 
 
@@ -112,7 +111,7 @@ def _default(info: structs.FieldInfo) -> Any:
 
 
 class DictAccess:
-    """Custom resources: dicts. Their metadata is typed on the way, so pruned to what ObjectMeta knows."""
+    """Custom resources. Metadata is converted to ObjectMeta, which drops unknown fields."""
 
     attributes: Mapping[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""Type errors in the words that clients of the API know: Go's.
+"""Type errors in the words of Go's JSON decoder, which clients of the API know.
 
 msgspec says ``Expected `str`, got `int` - at `$.spec.containers[0].image` ``; the API says `json: cannot
 unmarshal number into Go struct field Container.spec.containers.image of type string`.
@@ -24,7 +24,7 @@ _SCALARS = {"string": "string", "boolean": "bool", "number": "float64", "bytes":
 
 
 def type_error(of: type[Object], error: msgspec.ValidationError) -> str:
-    """The API's sentence for a value of the wrong type."""
+    """The API's message for a value of the wrong type."""
     found = _SENTENCE.search(str(error))
     if found is None:
         return str(error)
@@ -54,7 +54,7 @@ def _locate(of: type[Object], steps: list[str]) -> tuple[type[Object], Field | N
 
 
 def go_type(owner: type[Object], field: Field, name: str) -> str:
-    """The Go type of a field, as far as the wire lets it be known."""
+    """The Go type of a field, as far as the schema tells."""
     if field.format == "int-or-string":
         return "intstr.IntOrString"
     match field.shape:

@@ -1,7 +1,7 @@
 """Schemas of the API's types, derived from the Structs: what OpenAPI v2 and v3 have in common.
 
 A definition is plain data in the common subset of both versions. References are written as `{"$ref": name}`
-with the bare name; `spec` puts the prefix of its version before it.
+with the bare name; `v2` and `v3` add the prefix of their version.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SCALARS: Mapping[str, dict[str, Any]] = {
     "bytes": {"type": "string", "format": "byte"},
     "any": {"type": "object"},
 }
-# What is not an object on the wire.
+# Types that are not objects on the wire.
 LEAVES: Mapping[str, dict[str, Any]] = {
     QUANTITY: {"type": "string"},
     INT_OR_STRING: {"type": "string", "format": "int-or-string"},
@@ -50,7 +50,7 @@ LEAVES: Mapping[str, dict[str, Any]] = {
 }
 
 
-Custom = Callable[[Kind], Mapping[str, Any]]  # what is published of a custom kind
+Custom = Callable[[Kind], Mapping[str, Any]]  # the published schema of a custom kind
 
 
 def package(of: type[Object]) -> str:
@@ -85,7 +85,7 @@ def gvk(kind: Kind) -> dict[str, str]:
 
 
 def definitions(served: Iterable[Kind], custom: Custom) -> dict[str, dict[str, Any]]:
-    """The definitions of these kinds, their lists, and everything they are made of."""
+    """The definitions of these kinds, their lists, and all types that they use."""
     found: dict[str, dict[str, Any]] = {}
     for kind in served:
         if kind.type is not None:
@@ -143,7 +143,7 @@ def definition(of: type[Object]) -> dict[str, Any]:
 
 
 def _type_key(of: type[Object]) -> str:
-    """A type by its group's short name, as the tables beside this file call it."""
+    """The key of a type in `descriptions.yaml`."""
     return f"{package(of).split('.')[-2]}.{of.__name__}"
 
 
@@ -155,7 +155,7 @@ def _add_description(row: str, name: str, body: dict[str, Any]) -> dict[str, Any
 def _property(field: Field, owner: type[Object]) -> dict[str, Any]:
     made = _shape(field, owner, field.name)
     if field.shape == "list":
-        # Lists merge in one way for strategic merge patch and in another for apply; both are told.
+        # Strategic merge patch and apply merge lists in different ways: both are published.
         made["x-kubernetes-list-type"] = field.list_type
         if field.list_type == "map":
             made["x-kubernetes-list-map-keys"] = list(field.list_keys)

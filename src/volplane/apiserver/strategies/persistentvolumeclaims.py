@@ -1,7 +1,7 @@
 """PersistentVolumeClaims get a storage class and a finalizer; once bound, size and attributes may change.
 
-Expanding a bound claim requires `allowVolumeExpansion` of its class (`admit_update`, 403). A change of a claim
-that is not bound is rejected by validation (422).
+Expanding a bound claim requires `allowVolumeExpansion` of its class (`admit_update`, 403). A change of a
+claim that is not bound is rejected by validation (422).
 """
 
 from __future__ import annotations

@@ -26,18 +26,18 @@ def render(
     with_columns: bool = True,
     own: TablePrinter | None = None,
 ) -> dict[str, Any]:
-    """A Table of these objects. `include_object`: how much of each object its row carries."""
+    """A Table of these objects. `include_object`: how much of the object each row contains."""
     printer = own or printer_of(kind)
     now = clock.wall()
     table: dict[str, Any] = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": _metadata(items)}
-    # Only the first event of a watch tells the columns; null means: as before.
+    # Only the first event of a watch has the columns; null means unchanged.
     table["columnDefinitions"] = printer.columns if with_columns else None
     table["rows"] = [_row(printer, obj, include_object, now) for obj in items]
     return table
 
 
 def _metadata(items: Sequence[Any]) -> dict[str, str]:
-    """The table of one object is as new as that object; lists say how new they are themselves."""
+    """The table of one object has its resourceVersion; a list sets its own."""
     if len(items) != 1:
         return {}
     [obj] = items

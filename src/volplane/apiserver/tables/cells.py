@@ -1,4 +1,4 @@
-"""Table cells that are more than the value of one field. The `columns` of a kind name these functions."""
+"""Table cells that are computed. The `columns` of a kind name these functions."""
 
 from __future__ import annotations
 

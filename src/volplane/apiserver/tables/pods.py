@@ -1,4 +1,4 @@
-"""Pods: their STATUS column sums up phase, reasons, containers and deletion."""
+"""Table cells of pods: STATUS combines phase, reasons, container states and deletion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMPLETED: Mapping[str, str] = {
 
 
 class _PodSummary(Struct):
-    """What the containers of a pod come to."""
+    """Status, ready containers and restarts of a pod."""
 
     reason: str
     ready: int = 0
@@ -61,7 +61,7 @@ def _sidecars(pod: Pod) -> set[str]:
 
 
 def _initialize(pod: Pod, total: _PodSummary) -> None:
-    """The first init container that is not through gives the reason."""
+    """The first init container that has not completed gives the reason."""
     sidecars = _sidecars(pod)
     for at, status in enumerate(pod.status.init_container_statuses):
         total.add_restarts(status)
@@ -89,7 +89,7 @@ def _termination_reason(ended: ContainerStateTerminated) -> str:
 
 def _run(pod: Pod, total: _PodSummary) -> None:
     sidecars = _sidecars(pod)
-    # The restarts of init containers stop counting once the pod runs, except for sidecars.
+    # Once the pod runs, restarts of init containers no longer count, except those of sidecars.
     total.restarts, total.last_restart = 0, ""
     for status in pod.status.init_container_statuses:
         if status.name in sidecars:
@@ -111,7 +111,7 @@ def _run(pod: Pod, total: _PodSummary) -> None:
 
 
 def _completed_reason(pod: Pod, running: bool, failed: str) -> str:
-    """One container has completed: is the pod through, or do others go on?"""
+    """The status when a container has completed while others may still run."""
     if running and _has_condition(pod, "Ready"):
         return "Running"
     return failed or ("NotReady" if running else "Completed")

@@ -1,7 +1,6 @@
-"""Values that are messages in protobuf and something simpler in JSON: times, amounts, raw JSON.
+"""Values that are messages in protobuf but scalars in JSON: times, quantities, raw JSON.
 
-Each reader takes the bytes of its message and answers the JSON value, or None for a zero that JSON leaves
-out.
+Each reader returns the JSON value of its message, or None for a zero that JSON omits.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def members(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
 
 
 def time(data: bytes, at: int, end: int) -> str | None:
-    """Whole seconds: JSON has no more, and two encodings of one object must not differ."""
+    """Whole seconds, as in JSON: both encodings of an object must be equal."""
     moment = _moment(data, at, end, exact=False)
     return None if moment is None else f"{moment.isoformat()}Z"
 
@@ -114,7 +113,7 @@ def embedded_json(data: bytes, at: int, end: int) -> Any:
 
 
 def string_list(data: bytes, at: int, end: int) -> list[str]:
-    """A list that stands where protobuf allows none, inside a map: `{items=1*}`."""
+    """A list of strings as the value of a map, which protobuf wraps in a message."""
     return [text(data, start, stop) for tag, start, stop in members(data, at, end) if tag == 0x0A]
 
 

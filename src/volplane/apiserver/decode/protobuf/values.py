@@ -118,39 +118,25 @@ def string_list(data: bytes, at: int, end: int) -> list[str]:
 
 
 def schema_or_list(schema: Reader) -> Reader:
-    def read(data: bytes, at: int, end: int) -> Any:
-        one, many = None, []
-        for tag, start, stop in members(data, at, end):
-            if tag == 0x0A:
-                one = schema(data, start, stop)
-            elif tag == 0x12:
-                many.append(schema(data, start, stop))
-        return many or one
+    return lambda data, at, end: _many(schema, data, at, end, 0x12) or _last(schema, data, at, end, 0x0A)
 
-    return read
+
+def schema_or_names(schema: Reader) -> Reader:
+    return lambda data, at, end: _many(text, data, at, end, 0x12) or _last(schema, data, at, end, 0x0A)
 
 
 def schema_or_bool(schema: Reader) -> Reader:
     def read(data: bytes, at: int, end: int) -> Any:
-        allows, found = False, None
-        for tag, start, stop in members(data, at, end):
-            if tag == 0x08:
-                allows = bool(start)
-            elif tag == 0x12:
-                found = schema(data, start, stop)
-        return allows if found is None else found
+        found = _last(schema, data, at, end, 0x12)
+        allows = [bool(value) for tag, value, _ in members(data, at, end) if tag == 0x08]
+        return (allows or [False])[-1] if found is None else found
 
     return read
 
 
-def schema_or_names(schema: Reader) -> Reader:
-    def read(data: bytes, at: int, end: int) -> Any:
-        found, names = None, []
-        for tag, start, stop in members(data, at, end):
-            if tag == 0x0A:
-                found = schema(data, start, stop)
-            elif tag == 0x12:
-                names.append(text(data, start, stop))
-        return names or found
+def _many(read: Reader, data: bytes, at: int, end: int, wanted: int) -> list[Any]:
+    return [read(data, start, stop) for tag, start, stop in members(data, at, end) if tag == wanted]
 
-    return read
+
+def _last(read: Reader, data: bytes, at: int, end: int, wanted: int) -> Any:
+    return (_many(read, data, at, end, wanted) or [None])[-1]

@@ -7,7 +7,7 @@ BESIDE ?= -n auto --maxprocesses=4 --dist=loadfile
 BASE   ?= HEAD~1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages peers demo test lint bench bench-compare proto reference deploy lock clean
+.PHONY: help setup packages peers demo test lint bench bench-compare proto reference published-schema deploy lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ proto: setup ## generate the Python of all *.proto files
 
 reference: setup ## write docs/reference.md from the code
 	$(BIN)/python tools/reference.py
+
+published-schema: setup ## renew the facts in api/published_schema.json from the published schema
+	$(BIN)/python tools/published_schema.py
 
 deploy: setup ## write deploy/kubernetes from the chart
 	$(BIN)/python tools/deploy.py

@@ -1,4 +1,4 @@
-"""Whatever a client sends is answered: an object, or an error of the API, never an accident of ours."""
+"""Random input gives an object or an error of the API, never an internal error."""
 
 import asyncio
 import contextlib
@@ -91,7 +91,7 @@ STORED = [k for k in kinds.ALL if "update" in k.verbs and k.type is not None]
 
 
 @pytest.mark.parametrize("kind", STORED, ids=lambda k: k.resource)
-def test_any_object_is_judged(kind: kinds.Kind) -> None:
+def test_random_objects_are_accepted_or_rejected(kind: kinds.Kind) -> None:
     assert kind.type is not None
     asyncio.run(_judge(kind, random.Random(kind.resource)))
 
@@ -119,7 +119,7 @@ async def _judge(kind: kinds.Kind, dice: random.Random) -> None:
 
 
 @pytest.mark.parametrize("media", [patch.JSON, patch.MERGE, patch.STRATEGIC])
-def test_any_patch_is_judged(media: str) -> None:
+def test_random_patches_are_accepted_or_rejected(media: str) -> None:
     dice = random.Random(media)
     kind = kinds.of(Pod)
     for _ in range(400):
@@ -154,7 +154,7 @@ def test_deep_bodies(opening: bytes, depth: int) -> None:
         decode.decode_body(kind, body, "application/json")
 
 
-def test_amounts_beyond_reason_are_refused_at_once() -> None:
+def test_huge_quantities_are_rejected_quickly() -> None:
     for amount in ("1e999999999", "1E-999999999", "9" * 10_000):
         data = {"spec": {"resources": {"requests": {"storage": amount}}}}
         with pytest.raises(BadRequest, match="quantities must match"):

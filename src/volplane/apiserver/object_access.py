@@ -7,7 +7,7 @@ watching pass bytes through without decoding.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import reduce
+from functools import cache, reduce
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
@@ -151,6 +151,7 @@ class DictAccess:
         return any(old.get(name) != new.get(name) for name in names)
 
 
+@cache
 def path_reader(type: type[Object] | None, path: str) -> Callable[[Any], Any]:
     """Reads the value at a path of wire names (`spec.selector`), None if a part is absent. "": the object."""
     if not path:

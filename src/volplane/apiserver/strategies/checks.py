@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import json, to_builtins
@@ -22,6 +22,8 @@ from volplane.api.errors import (
     too_long,
 )
 from volplane.api.meta import LabelSelector
+from volplane.api.object import Object
+from volplane.apiserver.object_access import path_reader
 
 IMMUTABLE = "field is immutable"
 NOT_NEGATIVE = "must be greater than or equal to 0"
@@ -163,6 +165,12 @@ def not_negative(path: str, value: int) -> list[Cause]:
     return [invalid(path, value, NOT_NEGATIVE)] if value < 0 else []
 
 
+def not_negative_fields(path: str, obj: Object, *names: str) -> Iterator[Cause]:
+    """These fields (wire names) may not be negative; absent ones count as zero."""
+    for name in names:
+        yield from not_negative(f"{path}.{name}", path_reader(type(obj), name)(obj) or 0)
+
+
 def between(path: str, value: int, low: int, high: int) -> list[Cause]:
     return (
         [] if low <= value <= high else [invalid(path, value, f"must be between {low} and {high}, inclusive")]
@@ -233,6 +241,13 @@ def at_most_one(path: str, given: Iterable[str], what: str) -> list[Cause]:
 def immutable_field(path: str, new: Any, old: Any) -> list[Cause]:
     """A field that an update may not change."""
     return [] if new == old else [invalid(path, to_plain(new), IMMUTABLE)]
+
+
+def immutable_fields(path: str, new: Object, old: Object, *names: str) -> Iterator[Cause]:
+    """Fields (wire names) that an update may not change."""
+    for name in names:
+        read = path_reader(type(new), name)
+        yield from immutable_field(f"{path}.{name}", read(new), read(old))
 
 
 def to_plain(value: Any) -> Any:

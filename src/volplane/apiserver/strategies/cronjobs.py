@@ -26,12 +26,8 @@ class CronJobStrategy(Strategy[CronJob]):
 def _spec(obj: CronJob) -> Causes:
     spec = obj.spec
     yield from _schedule(spec.schedule)
-    for name, value in (
-        ("startingDeadlineSeconds", spec.starting_deadline_seconds),
-        ("successfulJobsHistoryLimit", spec.successful_jobs_history_limit),
-        ("failedJobsHistoryLimit", spec.failed_jobs_history_limit),
-    ):
-        yield from checks.not_negative(f"spec.{name}", value or 0)
+    names = ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit")
+    yield from checks.not_negative_fields("spec", spec, *names)
     yield from _zone(spec.time_zone)
     if spec.concurrency_policy not in POLICIES:
         yield not_supported("spec.concurrencyPolicy", spec.concurrency_policy, POLICIES)
@@ -56,7 +52,6 @@ def _schedule(text: str) -> Causes:
         cron.parse(text)
     except cron.InvalidSchedule as error:
         yield invalid("spec.schedule", text, str(error))
-        return
 
 
 def _zone(name: str | None) -> Causes:
@@ -73,4 +68,3 @@ def _zone(name: str | None) -> Causes:
         cron.zone(name)
     except (KeyError, ValueError, OSError):
         yield invalid("spec.timeZone", name, f"unknown time zone {name}")
-        return

@@ -46,20 +46,11 @@ class JobStrategy(Strategy[Job]):
         yield from checks.immutable_field(
             "spec.template", new.spec.template, _with_mutable_scheduling(old, new)
         )
-        for path, name in (
-            ("completionMode", "completion_mode"),
-            ("podFailurePolicy", "pod_failure_policy"),
-            ("backoffLimitPerIndex", "backoff_limit_per_index"),
-            ("managedBy", "managed_by"),
-            ("successPolicy", "success_policy"),
-        ):
-            yield from checks.immutable_field(
-                f"spec.{path}", getattr(new.spec, name), getattr(old.spec, name)
-            )
+        names = ("completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy")
+        yield from checks.immutable_fields("spec", new.spec, old.spec, *names)
 
     def validate_status(self, call: ApiCall, old: Job, new: Job) -> Causes:
-        for name in ("active", "succeeded", "failed"):
-            yield from checks.not_negative(f"status.{name}", getattr(new.status, name))
+        yield from checks.not_negative_fields("status", new.status, "active", "succeeded", "failed")
         if new.status.failed < old.status.failed:
             yield invalid("status.failed", new.status.failed, "cannot decrease the failed counter")
         was = {c.type for c in old.status.conditions if c.status == "True"}
@@ -126,14 +117,10 @@ def _host_name(job: Job) -> Causes:
 
 
 def job_spec(path: str, given: JobSpec) -> Causes:
-    for name, value in (
-        ("parallelism", given.parallelism),
-        ("completions", given.completions),
-        ("activeDeadlineSeconds", given.active_deadline_seconds),
-        ("backoffLimit", given.backoff_limit),
-        ("ttlSecondsAfterFinished", given.ttl_seconds_after_finished),
-    ):
-        yield from checks.not_negative(f"{path}.{name}", value or 0)
+    yield from checks.not_negative_fields(
+        path, given, "parallelism", "completions", "activeDeadlineSeconds", "backoffLimit"
+    )
+    yield from checks.not_negative_fields(path, given, "ttlSecondsAfterFinished")
     yield from _mode(path, given)
     if given.backoff_limit_per_index is not None:
         yield forbidden(f"{path}.backoffLimitPerIndex", _NOT_IMPLEMENTED)

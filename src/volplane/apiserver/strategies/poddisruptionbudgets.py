@@ -25,8 +25,5 @@ class PodDisruptionBudgetStrategy(Strategy[PodDisruptionBudget]):
         yield from checks.choice("spec.unhealthyPodEvictionPolicy", policy, POLICIES)
 
     def validate_status(self, call: ApiCall, old: PodDisruptionBudget, new: PodDisruptionBudget) -> Causes:
-        status = new.status
-        yield from checks.not_negative("status.disruptionsAllowed", status.disruptions_allowed)
-        yield from checks.not_negative("status.currentHealthy", status.current_healthy)
-        yield from checks.not_negative("status.desiredHealthy", status.desired_healthy)
-        yield from checks.not_negative("status.expectedPods", status.expected_pods)
+        names = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
+        yield from checks.not_negative_fields("status", new.status, *names)

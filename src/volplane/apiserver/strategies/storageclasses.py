@@ -14,7 +14,9 @@ from volplane.api.errors import (
     required_value,
     too_long,
 )
+from volplane.api.meta import Resource
 from volplane.api.storage import StorageClass, VolumeAttributesClass
+from volplane.apiserver.object_access import path_reader
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.finalizers import add_finalizer
 from volplane.apiserver.strategy import ApiCall, Strategy
@@ -39,13 +41,7 @@ class StorageClassStrategy(Strategy[StorageClass]):
 
     def validate_update(self, call: ApiCall, old: StorageClass, new: StorageClass) -> Causes:
         yield from self.validate_create(call, new)
-        for name, attribute in (
-            ("parameters", "parameters"),
-            ("provisioner", "provisioner"),
-            ("reclaimPolicy", "reclaim_policy"),
-        ):
-            if getattr(old, attribute) != getattr(new, attribute):
-                yield forbidden(name, f"updates to {name} are forbidden.")
+        yield from _forbidden_updates(new, old, "parameters", "provisioner", "reclaimPolicy")
         yield from checks.immutable_field(
             "volumeBindingMode", new.volume_binding_mode, old.volume_binding_mode
         )
@@ -65,9 +61,14 @@ class VolumeAttributesClassStrategy(Strategy[VolumeAttributesClass]):
         self, call: ApiCall, old: VolumeAttributesClass, new: VolumeAttributesClass
     ) -> Causes:
         yield from self.validate_create(call, new)
-        for name, attribute in (("driverName", "driver_name"), ("parameters", "parameters")):
-            if getattr(old, attribute) != getattr(new, attribute):
-                yield forbidden(name, f"updates to {name} are forbidden.")
+        yield from _forbidden_updates(new, old, "driverName", "parameters")
+
+
+def _forbidden_updates(new: Resource, old: Resource, *names: str) -> Causes:
+    for name in names:
+        read = path_reader(type(new), name)
+        if read(old) != read(new):
+            yield forbidden(name, f"updates to {name} are forbidden.")
 
 
 def _parameters(given: Mapping[str, str]) -> Causes:

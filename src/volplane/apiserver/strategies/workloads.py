@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from volplane.api import apps, core
 from volplane.api.errors import Causes, forbidden, invalid, not_supported, required_value
 from volplane.api.meta import LabelSelector
 from volplane.api.selectors import InvalidSelector, LabelMatcher
+from volplane.apiserver.object_access import path_reader
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.pods import spec
 from volplane.apiserver.strategy import ApiCall, Strategy
@@ -29,8 +29,7 @@ class DeploymentsStrategy(Strategy[apps.Deployment]):
         yield from check_selector("deployment", given.selector)
         yield from check_template("ReplicaSet", given.template, given.selector)
         yield from _deployment_strategy("spec.strategy", given.strategy)
-        yield from checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
-        yield from checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
+        yield from checks.not_negative_fields("spec", given, "minReadySeconds", "revisionHistoryLimit")
         if given.progress_deadline_seconds is not None:
             path = "spec.progressDeadlineSeconds"
             yield from checks.not_negative(path, given.progress_deadline_seconds)
@@ -38,23 +37,18 @@ class DeploymentsStrategy(Strategy[apps.Deployment]):
                 yield invalid(path, given.progress_deadline_seconds, "must be greater than minReadySeconds")
 
     def validate_status(self, call: ApiCall, old: apps.Deployment, new: apps.Deployment) -> Causes:
-        names = ("updatedReplicas", "readyReplicas", "availableReplicas")
-        yield from _counts(new.status, ("updated_replicas", "ready_replicas", "available_replicas"), names)
+        return _counts(new.status, "updatedReplicas", "readyReplicas", "availableReplicas")
 
 
 class ReplicaSetStrategy(Strategy[apps.ReplicaSet]):
     def validate_create(self, call: ApiCall, obj: apps.ReplicaSet) -> Causes:
         given = obj.spec
-        yield from checks.not_negative("spec.replicas", given.replicas or 0)
-        yield from checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+        yield from checks.not_negative_fields("spec", given, "replicas", "minReadySeconds")
         yield from check_selector("deployment", given.selector)
         yield from check_template("ReplicaSet", given.template, given.selector)
 
     def validate_status(self, call: ApiCall, old: apps.ReplicaSet, new: apps.ReplicaSet) -> Causes:
-        names = ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
-        yield from _counts(
-            new.status, ("fully_labeled_replicas", "ready_replicas", "available_replicas"), names
-        )
+        return _counts(new.status, "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
 
 
 class ReplicationControllerStrategy(Strategy[core.ReplicationController]):
@@ -63,8 +57,7 @@ class ReplicationControllerStrategy(Strategy[core.ReplicationController]):
     def validate_create(self, call: ApiCall, obj: core.ReplicationController) -> Causes:
         given = obj.spec
         yield from checks.present("spec.selector", given.selector)
-        yield from checks.not_negative("spec.replicas", given.replicas or 0)
-        yield from checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+        yield from checks.not_negative_fields("spec", given, "replicas", "minReadySeconds")
         if given.template is None:
             yield required_value("spec.template")
             return
@@ -74,10 +67,7 @@ class ReplicationControllerStrategy(Strategy[core.ReplicationController]):
     def validate_status(
         self, call: ApiCall, old: core.ReplicationController, new: core.ReplicationController
     ) -> Causes:
-        names = ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
-        yield from _counts(
-            new.status, ("fully_labeled_replicas", "ready_replicas", "available_replicas"), names
-        )
+        return _counts(new.status, "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
 
 
 class PodTemplateStrategy(Strategy[core.PodTemplate]):
@@ -198,14 +188,15 @@ def check_at_most_100_percent(path: str, value: int | str | None) -> Causes:
     yield invalid(path, value, "must not be greater than 100%")
 
 
-def _counts(status: Any, attributes: tuple[str, ...], names: tuple[str, ...]) -> Causes:
+def _counts(
+    status: apps.DeploymentStatus | apps.ReplicaSetStatus | core.ReplicationControllerStatus, *names: str
+) -> Causes:
     yield from checks.not_negative("status.replicas", status.replicas)
-    message = "cannot be greater than status.replicas"
-    for attribute, name in zip(attributes, names, strict=True):
-        count = getattr(status, attribute)
+    for name in names:
+        count = path_reader(type(status), name)(status)
         yield from checks.not_negative(f"status.{name}", count)
         if count > status.replicas:
-            yield invalid(f"status.{name}", count, message)
+            yield invalid(f"status.{name}", count, "cannot be greater than status.replicas")
     if status.available_replicas > status.ready_replicas:
         message = "cannot be greater than readyReplicas"
         yield invalid("status.availableReplicas", status.available_replicas, message)

@@ -9,7 +9,7 @@ theirs. Applying defaults twice changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,8 @@ def _unchanged(obj: Any) -> Any:
 def _compile(of: type[Object]) -> Apply | None:
     """None: nothing to set in this type, nor below it."""
     steps = list(_steps(of))
-    if not steps:
-        return None
+    if len(steps) <= 1:
+        return steps[0] if steps else None
 
     def apply(obj: Any) -> Any:
         for step in steps:
@@ -70,39 +70,40 @@ def _steps(of: type[Object]) -> Iterator[Apply]:
     for field in schema(of).values():
         inner = field.item if field.shape == "list" else field
         if inner is not None and inner.type not in (None, of) and (below := _compile(inner.type)):
-            fields.append((field.attribute, field.shape == "list", below))
+            edit = partial(map_items, edit=below) if field.shape == "list" else below
+            fields.append((field.attribute, edit))
     if fields:
-        yield lambda obj: _visit(obj, fields)
+        yield _visitor([], fields)
 
 
 def _setter(of: type[Object], values: Mapping[str, Any]) -> Apply:
     """Sets these values where the writer gave none; a mapping with members is set member by member."""
-    fields = schema(of)
-    own = msgspec.convert({name: value for name, value in values.items() if not _is_below(value)}, of)
-    leaves = {fields[name].attribute: getattr(own, fields[name].attribute) for name in values}
-    below: list[tuple[str, bool, Apply]] = []
+    fields, empty = schema(of), of()
+    leaves, below = [], []
     for name, value in values.items():
-        inner = fields[name].type
-        if _is_below(value) and inner is not None:
-            del leaves[fields[name].attribute]
-            below.append((fields[name].attribute, False, _setter(inner, value)))
-    return lambda obj: _visit(set_defaults(obj, **leaves), below)
+        attribute, inner = fields[name].attribute, fields[name].type
+        if isinstance(value, dict) and value and inner is not None:
+            below.append((attribute, _setter(inner, value)))
+        else:
+            default = getattr(msgspec.convert({name: value}, of), attribute)
+            leaves.append((attribute, getattr(empty, attribute), default))
+    return _visitor(leaves, below)
 
 
-def _is_below(value: Any) -> bool:
-    return isinstance(value, dict) and bool(value)
+def _visitor(leaves: list[tuple[str, Any, Any]], fields: list[tuple[str, Apply]]) -> Apply:
+    """Sets leaves (attribute, empty value, default), and edits fields that are not empty."""
 
+    def apply(obj: Any) -> Any:
+        changes = {name: value for name, empty, value in leaves if getattr(obj, name) == empty}
+        for name, edit in fields:
+            value = getattr(obj, name)
+            if value:
+                made = edit(value)
+                if made is not value:
+                    changes[name] = made
+        return structs.replace(obj, **changes) if changes else obj
 
-def _visit(obj: Any, fields: list[tuple[str, bool, Apply]]) -> Any:
-    changes = {}
-    for name, is_list, apply in fields:
-        value = getattr(obj, name)
-        if not value:
-            continue
-        made = map_items(value, apply) if is_list else apply(value)
-        if made is not value:
-            changes[name] = made
-    return structs.replace(obj, **changes) if changes else obj
+    return apply
 
 
 # Defaults that depend on other fields

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from operator import is_
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,12 +38,4 @@ def replace_fields(obj: S, **values: Any) -> S:
 def map_items(items: tuple[T, ...], edit: Callable[[T], T]) -> tuple[T, ...]:
     """Edit every item."""
     made = tuple([edit(item) for item in items])
-    return items if all(map(_is_same, items, made)) else made
-
-
-def map_optional(obj: T | None, edit: Callable[[T], T]) -> T | None:
-    return None if obj is None else edit(obj)
-
-
-def _is_same(one: object, other: object) -> bool:
-    return one is other
+    return items if all(map(is_, items, made)) else made

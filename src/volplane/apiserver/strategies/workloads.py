@@ -13,8 +13,6 @@ from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.pods import spec
 from volplane.apiserver.strategy import ApiCall, Strategy
 
-HISTORY = 10
-PROGRESS_SECONDS = 600
 _PERCENT = re.compile(r"[0-9]{1,18}%")
 _PERCENT_MESSAGE = (
     "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex "

@@ -312,12 +312,18 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
     "4.1 unclaimed and Available": (VolumeView(volume()), []),
     "4.1 given back by hand": (VolumeView(volume("Released")), ["SetVolumePhase Available"]),
     "4.2 reserved": (VolumeView(volume("Pending", "")), ["SetVolumePhase Available"]),
-    "4.3 the claim is not in the cache": (VolumeView(volume("Bound", "u-c")), ["VerifyLive default/c"]),
+    "4.3 the claim is not in the cache": (
+        VolumeView(volume("Bound", "u-c")),
+        ["VerifyClaimDeleted default/c"],
+    ),
     "4.4 a claim of that name with another uid": (
         VolumeView(volume("Bound", "u-old"), claim()),
-        ["VerifyLive default/c"],
+        ["VerifyClaimDeleted default/c"],
     ),
-    "4.4 also when Released": (VolumeView(volume("Released", "u-old"), claim()), ["VerifyLive default/c"]),
+    "4.4 also when Released": (
+        VolumeView(volume("Released", "u-old"), claim()),
+        ["VerifyClaimDeleted default/c"],
+    ),
     "4.5 gone, Retain": (
         VolumeView(volume("Bound", "u-c", persistentVolumeReclaimPolicy="Retain"), proven=True),
         ["SetVolumePhase Released", "Wait: released; its reclaim policy is Retain"],

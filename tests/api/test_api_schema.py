@@ -19,7 +19,7 @@ _PACKAGES = {"apiextensions.k8s.io": "io.k8s.apiextensions-apiserver.pkg.apis.ap
 
 
 @cache
-def published() -> dict[str, Any]:
+def load_published_schema() -> dict[str, Any]:
     """The swagger definitions of v1.35 as a package on the registry carries them."""
     where = (
         resources.files("kubernetes_validate")
@@ -40,7 +40,7 @@ def _differences(ours: type[Object], name: str, path: str, seen: set[str]) -> li
     if name in seen:
         return []
     seen.add(name)
-    properties = published()[name].get("properties", {})
+    properties = load_published_schema()[name].get("properties", {})
     mine = schema(ours)
     wrong = [
         f"{path}.{p} is missing" for p in properties if p not in mine and p not in ("kind", "apiVersion")

@@ -317,18 +317,18 @@ def test_a_missing_key_counts_as_its_default() -> None:
 def test_applied_items_keep_their_order_among_those_of_others() -> None:
     of = ownership(kinds.of(Pod)).type
 
-    def merged(live: str, applied: str) -> str:
+    def merge_lists(live: str, applied: str) -> str:
         def spec(names: str) -> dict[str, Any]:
             return {"spec": {"containers": [{"name": n} for n in names]}}
 
         made = document.merge(of, spec(live), spec(applied))
         return "".join(c["name"] for c in made["spec"]["containers"])
 
-    assert merged("abc", "b") == "abc"
-    assert merged("abc", "ca") == "bca"
-    assert merged("ab", "xb") == "axb"
-    assert merged("", "ab") == "ab"
-    assert merged("ab", "") == "ab"
+    assert merge_lists("abc", "b") == "abc"
+    assert merge_lists("abc", "ca") == "bca"
+    assert merge_lists("ab", "xb") == "axb"
+    assert merge_lists("", "ab") == "ab"
+    assert merge_lists("ab", "") == "ab"
 
 
 SCHEMA = {

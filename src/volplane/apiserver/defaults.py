@@ -39,10 +39,10 @@ def _values() -> Mapping[str, Mapping[str, Any]]:
 
 def defaulter_of(of: type[Object] | None) -> Apply:
     """Returns an object with its defaults; the same object if it has them all."""
-    return (_compile(of) if of is not None else None) or _unchanged
+    return (_compile(of) if of is not None else None) or _return_unchanged
 
 
-def _unchanged(obj: Any) -> Any:
+def _return_unchanged(obj: Any) -> Any:
     return obj
 
 

@@ -54,7 +54,7 @@ KINDS = (
             StorageCapacity#boolean = spec.storageCapacity?false
             TokenRequests = audiences(spec.tokenRequests)
             RequiresRepublish#boolean = spec.requiresRepublish?false
-            Modes = joined(spec.volumeLifecycleModes)
+            Modes = join_words(spec.volumeLifecycleModes)
             Age
         """,
     ),

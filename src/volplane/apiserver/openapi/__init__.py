@@ -93,11 +93,11 @@ class OpenApiDocuments:
         """The published schema of custom kinds, from their definitions."""
         meta = {"$ref": name_of(ObjectMeta)}
 
-        def published(kind: Kind) -> Mapping[str, Any]:
+        def custom_schema(kind: Kind) -> Mapping[str, Any]:
             entry = self._registry.find(kind.group, kind.version, kind.plural)
             return published_model(entry.strategy.schema if entry is not None else None, meta, v2=v2)
 
-        return published
+        return custom_schema
 
 
 _documents_by_registry: WeakKeyDictionary[Registry, OpenApiDocuments] = WeakKeyDictionary()

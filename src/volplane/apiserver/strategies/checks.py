@@ -208,7 +208,7 @@ def present(path: str, value: object) -> list[Cause]:
     return [] if value else [required_value(path)]
 
 
-def unseen(path: str, value: Any, seen: set[Any]) -> list[Cause]:
+def not_duplicate(path: str, value: Any, seen: set[Any]) -> list[Cause]:
     """A value that may occur once. Adds it to `seen`."""
     causes = [duplicate(path, value)] if value in seen else []
     seen.add(value)

@@ -68,7 +68,7 @@ class CSINodeStrategy(Strategy[storage.CSINode]):
         for at, driver in enumerate(obj.spec.drivers):
             here = f"spec.drivers[{at}]"
             yield from _node_driver(here, driver)
-            yield from checks.unseen(f"{here}.name", driver.name, seen)
+            yield from checks.not_duplicate(f"{here}.name", driver.name, seen)
 
     def validate_update(self, call: ApiCall, old: storage.CSINode, new: storage.CSINode) -> Causes:
         yield from self.validate_create(call, new)

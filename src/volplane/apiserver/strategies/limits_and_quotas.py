@@ -19,7 +19,7 @@ class LimitRangeStrategy(Strategy[LimitRange]):
             here = f"spec.limits[{at}]"
             if item.type not in _TYPES and "/" not in item.type:
                 yield invalid(f"{here}.type", item.type, "must be a standard limit type or fully qualified")
-            yield from checks.unseen(f"{here}.type", item.type, seen)
+            yield from checks.not_duplicate(f"{here}.type", item.type, seen)
             yield from _order(here, item)
 
 

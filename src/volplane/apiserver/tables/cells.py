@@ -42,7 +42,7 @@ def count(items: Sequence[Any] | Mapping[str, Any]) -> int:
     return len(items)
 
 
-def joined(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     return ",".join(words) or NONE
 
 

@@ -37,7 +37,7 @@ class PodStrategy(Strategy[Pod]):
 
     def prepare_status(self, call: ApiCall, old: Pod, new: Pod) -> Pod:
         made = super().prepare_status(call, old, new)
-        # Whoever reports status may not change the owners.
+        # A status update may not change the owners.
         owners = old.metadata.owner_references
         return structs.replace(
             made,

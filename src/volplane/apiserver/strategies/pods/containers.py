@@ -43,7 +43,7 @@ def containers(path: str, given: tuple[core.Container, ...], volumes: Mapping[st
     for at, container in enumerate(given):
         here = f"{path}[{at}]"
         yield from common(here, container, volumes)
-        yield from checks.unseen(f"{here}.name", container.name, seen)
+        yield from checks.not_duplicate(f"{here}.name", container.name, seen)
         yield from probes.validate_running_container(here, container)
     yield from _host_ports(path, given)
 
@@ -58,7 +58,7 @@ def init_containers(
     for at, container in enumerate(given):
         here = f"{path}[{at}]"
         yield from common(here, container, volumes)
-        yield from checks.unseen(f"{here}.name", container.name, seen)
+        yield from checks.not_duplicate(f"{here}.name", container.name, seen)
         yield from _host_ports(path, (container,))
         if container.restart_policy not in (None, "Always"):
             yield not_supported(f"{here}.restartPolicy", container.restart_policy, ("Always",))
@@ -98,7 +98,7 @@ def _ports(path: str, container: AnyContainer) -> Causes:
         here = f"{path}[{at}]"
         if port.name:
             yield from checks.port_name(f"{here}.name", port.name)
-            yield from checks.unseen(f"{here}.name", port.name, seen)
+            yield from checks.not_duplicate(f"{here}.name", port.name, seen)
         if port.container_port == 0:
             yield required_value(f"{here}.containerPort")
         else:

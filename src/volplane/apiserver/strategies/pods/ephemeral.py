@@ -32,7 +32,7 @@ def ephemeral_containers(path: str, spec: PodSpec, volumes: Mapping[str, Volume]
     for at, container in enumerate(spec.ephemeral_containers):
         here = f"{path}[{at}]"
         yield from common(here, container, volumes)
-        yield from checks.unseen(f"{here}.name", container.name, seen)
+        yield from checks.not_duplicate(f"{here}.name", container.name, seen)
         target = container.target_container_name
         if target and target not in others:
             yield not_found(f"{here}.targetContainerName", target)

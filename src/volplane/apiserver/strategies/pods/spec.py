@@ -158,4 +158,4 @@ def _gates(path: str, spec: PodSpec) -> Causes:
     seen: set[str] = set()
     for at, gate in enumerate(spec.scheduling_gates):
         yield from checks.qualified_name(f"{path}[{at}]", gate.name)
-        yield from checks.unseen(f"{path}[{at}]", gate.name, seen)
+        yield from checks.not_duplicate(f"{path}[{at}]", gate.name, seen)

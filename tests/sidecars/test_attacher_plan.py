@@ -24,16 +24,20 @@ from volplane.api.storage import (
 )
 from volplane.sidecars.attacher.plan import (
     NODE_ID,
+    AddAttacherFinalizer,
+    AttachedVolumeView,
     AttacherDriverInfo,
     ControllerPublish,
     ControllerUnpublish,
     MarkAttached,
+    RemoveAttacherFinalizer,
     ReportAttachError,
     Step,
     is_disputed,
     is_relevant_change,
     may_release,
     plan,
+    plan_release,
 )
 
 DRIVER = AttacherDriverInfo("hostpath.csi.k8s.io")
@@ -264,3 +268,16 @@ def test_a_status_is_disputed_when_the_drivers_list_says_otherwise() -> None:
     assert not is_disputed(attachment(attached=True, node_id="i-1"), "vol-1", listed)
     assert is_disputed(attachment(node_id="i-1"), "vol-1", listed)
     assert not is_disputed(attachment(attached=True), "vol-1", {})  # nothing says which node it is
+
+
+def test_a_volume_gets_its_finalizer_while_its_node_is_not_registered() -> None:
+    refused = ReportAttachError('csinode.storage.k8s.io "worker-1" not found')
+    assert list(plan(attachment(), volume(), None, DRIVER)) == [AddAttacherFinalizer("pv1"), refused]
+    assert list(plan(attachment(), volume(held=True), None, DRIVER)) == [refused]
+
+
+def test_the_finalizer_of_a_deleted_volume_goes_after_its_last_attachment() -> None:
+    deleted = volume(held=True, deleting=True)
+    view = AttachedVolumeView(deleted, (), FINALIZER)
+    assert list(plan_release(view)) == [RemoveAttacherFinalizer()]
+    assert list(plan_release(structs.replace(view, attachments=(attachment(),)))) == []

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct, field, structs
@@ -18,7 +19,8 @@ from msgspec import Struct, field, structs
 from volplane.base.settings import BadFlag, parse
 from volplane.client import kubeconfig
 from volplane.client.client import Client
-from volplane.csi.client import socket_path
+from volplane.csi.call_interceptor import CallInterceptor
+from volplane.csi.client import CsiChannel, SocketOpener, socket_path
 from volplane.drivers import ebs, efs
 from volplane.host import Host
 from volplane.loops.controller import Unsupported
@@ -76,6 +78,7 @@ class ImageDeps(Struct, frozen=True):
     places: Mapping[str, ebs.EbsNodeConfig]  # by node
     shared: str  # the directory of shared file systems
     wait_registry: WaitRegistry = field(default_factory=WaitRegistry)
+    interceptor: CallInterceptor | None = None  # of all calls to drivers
 
 
 class PluginOptions(Struct, frozen=True, kw_only=True):
@@ -145,19 +148,22 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
         component: str, kind: type[C], run: Callable[..., Awaitable[None]], *, placed: bool = False
     ) -> TaskImage:
         async def image(context: TaskContext) -> None:
-            settings = _resolve_socket(context, _settings(kind, context.args))
+            settings, open_socket = _resolve_socket(context, _settings(kind, context.args))
             identity, namespace = _as_sidecar(context)
             where = {"node": context.env.get("NODE_NAME", "")} if placed else {}
             registry = kit.wait_registry
-            async with kit.client(component, context) as client:
+            channel = CsiChannel(settings.csi_address, component=component, open_socket=open_socket)
+            async with kit.client(component, context) as client, channel:
 
                 def running(told: C) -> Awaitable[None]:
                     return run(
                         client,
                         told,
+                        caller=channel,
                         identity=identity,
                         namespace=namespace,
                         wait_registry=registry,
+                        interceptor=kit.interceptor,
                         **where,
                     )
 
@@ -167,16 +173,25 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
         return image
 
     async def node_driver_registrar(context: TaskContext) -> None:
-        settings = _resolve_socket(context, _settings(registrar.RegistrarOptions, context.args))
+        settings, open_socket = _resolve_socket(context, _settings(registrar.RegistrarOptions, context.args))
         # A socket that is made in the kubelet's registry makes its driver one of the node's.
         with context.open_directory(settings.plugin_registration_path) as directory:
             settings = structs.replace(settings, plugin_registration_path=directory)
             quiet = structs.replace(settings, http_endpoint="", health_port=0)
-            await _until_stopped(context, _run_with_port_fallback(context, registrar.run, settings, quiet))
+            channel = CsiChannel(
+                settings.csi_address,
+                component=registrar.COMPONENT,
+                open_socket=open_socket,
+                interceptor=kit.interceptor,
+            )
+            async with channel:
+                run = partial(registrar.run, caller=channel)
+                await _until_stopped(context, _run_with_port_fallback(context, run, settings, quiet))
 
     async def livenessprobe(context: TaskContext) -> None:
-        settings = _resolve_socket(context, _settings(liveness.LivenessOptions, context.args))
-        await _until_stopped(context, _run_liveness_on_free_port(context, settings))
+        settings, open_socket = _resolve_socket(context, _settings(liveness.LivenessOptions, context.args))
+        run = partial(liveness.run, open_socket=open_socket, interceptor=kit.interceptor)
+        await _until_stopped(context, _run_liveness_on_free_port(context, run, settings))
 
     async def node_fencer(context: TaskContext) -> None:
         ec2 = await ebs.connect_ec2(kit.account, kit.host)
@@ -235,7 +250,9 @@ async def _run_with_port_fallback(
         await run(quiet)
 
 
-async def _run_liveness_on_free_port(context: TaskContext, settings: liveness.LivenessOptions) -> None:
+async def _run_liveness_on_free_port(
+    context: TaskContext, run: Callable[..., Awaitable[None]], settings: liveness.LivenessOptions
+) -> None:
     """Nodes of one machine share its ports: whoever comes second answers elsewhere, and its node knows where.
 
     Answered by the first, a driver that hangs would cost all others their lives, or stay unseen itself. So
@@ -243,12 +260,12 @@ async def _run_liveness_on_free_port(context: TaskContext, settings: liveness.Li
     """
     if context.spec.host_network:
         try:
-            return await liveness.run(settings)
+            return await run(settings)
         except PortInUse as error:
             log.warning("%s: this node asks at another one", error.strerror)
     asked = int(settings.endpoint.rpartition(":")[2])
     elsewhere = structs.replace(settings, http_endpoint="", metrics_address="", health_port=0)
-    await liveness.run(elsewhere, started=lambda port: context.ports.update({asked: port}))
+    await run(elsewhere, started=lambda port: context.ports.update({asked: port}))
 
 
 def _settings(kind: type[T], arguments: tuple[str, ...] | list[str]) -> T:
@@ -269,10 +286,14 @@ S = TypeVar(
 )
 
 
-def _resolve_socket(context: TaskContext, settings: S) -> S:
-    """The settings with the driver's socket where it really is."""
+def _resolve_socket(context: TaskContext, settings: S) -> tuple[S, SocketOpener]:
+    """The settings with the driver's socket where it really is, and how to open it.
+
+    The pod can replace the socket by a link at any time, so each connection opens it anew inside the volume.
+    """
     address = socket_path(settings.csi_address) or settings.csi_address
-    return structs.replace(settings, csi_address=context.path(address))
+    opened = structs.replace(settings, csi_address=context.path(address))
+    return opened, partial(context.open_socket, address)
 
 
 def _as_sidecar(context: TaskContext) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from volplane.base.directory_identity import claim_directory
 from volplane.base.locks import lock
 from volplane.client.client import Client
 from volplane.client.https import HttpsTransport
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.host import Host, NodePaths
 from volplane.loops.events import EventRecorder
 from volplane.loops.wait_reports import WaitRegistry, WaitReport, to_wall_time
@@ -81,6 +82,7 @@ class Kubelet:
         cover: tuple[str, ...] = (),
         programs: ImageOverrides | None = None,
         wait_registry: WaitRegistry | None = None,
+        interceptor: CallInterceptor | None = None,
         reservations: DescriptorReservations | None = None,
     ) -> None:
         """`processes`: another runtime for images that are not built in; `launcher`: one for several nodes;
@@ -116,7 +118,12 @@ class Kubelet:
         )
         self.csinode = CSINodeObject(client, self.node_object)
         self.watcher = PluginWatcher(
-            paths, host, self.drivers, self.csinode, retry_max=settings.volume_retry_interval_max
+            paths,
+            host,
+            self.drivers,
+            self.csinode,
+            retry_max=settings.volume_retry_interval_max,
+            interceptor=interceptor,
         )
         self._processes = processes or ProcessRuntime(
             paths.real(paths.containers), host, cover=(paths.root, *cover), launcher=launcher
@@ -485,10 +492,18 @@ async def run(
     cover: tuple[str, ...] = (),
     programs: ImageOverrides | None = None,
     wait_registry: WaitRegistry | None = None,
+    interceptor: CallInterceptor | None = None,
 ) -> None:
     """Run a node until `stop` is set, then drain it; or until cancelled, then leave everything mounted."""
     node = Kubelet(
-        settings, client, host, images, cover=cover, programs=programs, wait_registry=wait_registry
+        settings,
+        client,
+        host,
+        images,
+        cover=cover,
+        programs=programs,
+        wait_registry=wait_registry,
+        interceptor=interceptor,
     )
     running = asyncio.create_task(node.run(), name=f"{node.name}: node")
     stop_requested = asyncio.create_task((stop or asyncio.Event()).wait())

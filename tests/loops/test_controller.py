@@ -16,7 +16,8 @@ from volplane.base import clock
 from volplane.client.client import Client
 from volplane.loops.controller import Controller, Outcome, Replan, RetryableError, Stop
 from volplane.loops.queue import Backoff
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Requeue, Wait, normal
+from volplane.rules.steps import CommonStep, Requeue, normal
+from volplane.rules.waits import UNTIL_CHANGED, Wait, WaitData, WaitReason
 
 pytestmark = pytest.mark.virtual
 

@@ -10,7 +10,7 @@ from volplane.node.pods import plan
 from volplane.node.pods.plan import ContainerFinished, CrashLoopBackoff, StartAttempt, WatchAttempt
 from volplane.node.pods.records import ContainerAttempt, ContainerRecord, ContainerWaiting
 from volplane.node.pods.status import PodStatusInputs, make_pod_status, qos_class
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 NOW = "2026-01-02T03:04:05Z"
 

@@ -22,7 +22,7 @@ from volplane.node.plan import (
     after_unmount,
     plan,
 )
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 
 ABSENT, MOUNTED, UNCERTAIN = MountState.ABSENT, MountState.MOUNTED, MountState.UNCERTAIN
 DISK = {"name": "disk", "staged": True, "attachable": True}

@@ -12,7 +12,7 @@ from tests.loops.inprocess import running, until, world
 from volplane.api import codec
 from volplane.api.core import Node, Taint
 from volplane.api.storage import CSINode
-from volplane.rules.steps import UNTIL_CHANGED, Wait
+from volplane.rules.waits import UNTIL_CHANGED, Wait, WaitData, WaitReason
 from volplane.sidecars.fencer.controller import Fencer
 from volplane.sidecars.fencer.plan import (
     CHECK_INTERVAL,

@@ -27,7 +27,8 @@ from volplane.api.storage import (
     VolumeAttributesClass,
 )
 from volplane.rules import binding
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.provisioner import provision_request as orders
 from volplane.sidecars.provisioner.plan import (
     AddReclaimFinalizer,

@@ -9,7 +9,7 @@ import pytest
 from tests.controllers.objects import claim, volume
 from volplane.api import codec
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 from volplane.sidecars.resizer.expand import plan as plans
 from volplane.sidecars.resizer.expand.plan import LastExpansion, ResizerDriverInfo, plan, target_size
 

@@ -21,7 +21,7 @@ from volplane.controllers.attachdetach.facts import MANAGED, is_managed, unique_
 from volplane.explain import fencing, sidecars
 from volplane.explain.cluster_state import ClusterState, describe_node_problem, format_duration, parse_time
 from volplane.explain.result import Explanation, ExplanationStep, done_step, later_step, waiting_step
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 
 CONTROLLER = "attach/detach controller"
 BY_FORCE = "detached by force"

@@ -18,7 +18,8 @@ from volplane.explain.result import Explanation, ExplanationStep, done_step, lat
 from volplane.rules import classes, matching, pods, resizing, sizes
 from volplane.rules.binding import CLAIM_PROTECTION, SELECTED_NODE, claim_class, is_free_for
 from volplane.rules.resizing import ResizeState as Growth
-from volplane.rules.steps import RecordEvent, Requeue, Wait
+from volplane.rules.steps import RecordEvent, Requeue
+from volplane.rules.waits import Wait
 
 BINDER = "persistent volume binder"
 PROVISIONING = ("ProvisioningFailed", "ProvisioningTimeout")

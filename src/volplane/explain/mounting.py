@@ -20,7 +20,7 @@ from volplane.node import plan as kubelet
 from volplane.rules import access
 from volplane.rules.binding import is_pair
 from volplane.rules.pods import PodClaimUse, claim_uses
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 
 FAILED = ("FailedMount", "FailedMapVolume", "FailedAttachVolume")
 

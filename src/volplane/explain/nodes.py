@@ -23,8 +23,8 @@ from volplane.explain.cluster_state import (
 from volplane.explain.pods import find_eviction
 from volplane.explain.result import Explanation, ExplanationStep, done_step, waiting_step
 from volplane.rules import pods
-from volplane.rules.steps import Wait
 from volplane.rules.taints import is_ready
+from volplane.rules.waits import Wait
 
 MANY = 20  # pods and volumes that are named
 

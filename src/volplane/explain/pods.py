@@ -19,8 +19,8 @@ from volplane.explain.cluster_state import (
 )
 from volplane.explain.result import Explanation, ExplanationStep, done_step, later_step, waiting_step
 from volplane.rules import binding, pods
-from volplane.rules.steps import Wait
 from volplane.rules.taints import NO_EXECUTE
+from volplane.rules.waits import Wait
 from volplane.rules.workloads import is_ready
 
 IDLE = ("ContainerCreating", "PodInitializing", "")  # what a container waits with before anything of it began

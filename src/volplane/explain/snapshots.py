@@ -11,7 +11,7 @@ from volplane.explain import finalizers, sidecars
 from volplane.explain.cluster_state import ClusterState, parse_time
 from volplane.explain.result import Explanation, done_step, waiting_step
 from volplane.rules import snapshots
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 
 CONTROLLER = "snapshot controller"
 

@@ -17,7 +17,8 @@ from volplane.explain.claims import BINDER
 from volplane.explain.cluster_state import ClusterState, parse_time
 from volplane.explain.result import Explanation, ExplanationStep, done_step, waiting_step
 from volplane.rules.binding import EXTERNAL_FINALIZER, VOLUME_PROTECTION, claim_key
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait
 
 DELETING = "waiting for {} to delete it"
 

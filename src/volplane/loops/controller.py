@@ -33,7 +33,8 @@ from volplane.client.cache import Cache
 from volplane.client.client import Client, written_revisions
 from volplane.loops.events import EventRecorder
 from volplane.loops.queue import Backoff, Queue, WaitingKey
-from volplane.rules.steps import CommonStep, RecordEvent, Requeue, Wait
+from volplane.rules.steps import CommonStep, RecordEvent, Requeue
+from volplane.rules.waits import Wait, WaitReason
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,9 @@ PLANNED_IN_A_ROW = 32  # keys planned before other tasks get to run
 class RetryableError(Exception):
     """An expected failure of a key: retried with backoff, logged in one line without a traceback."""
 
-    def __init__(self, why: str, *, backoff: Backoff | None = None) -> None:
+    def __init__(self, why: str, *, backoff: Backoff | None = None, wait: Wait | None = None) -> None:
         super().__init__(why)
+        self.wait = wait  # the step of the plan that asked for the retry
         self.backoff = backoff  # where the controller's own does not fit
 
 
@@ -390,7 +392,9 @@ class Controller(Generic[K, V, S]):
 
     def _carry_out_here(self, key: K, view: V, step: S | CommonStep) -> None:
         if isinstance(step, Wait):
-            self.queue.later(key, step.seconds, step.why)
+            if step.backoff:
+                raise RetryableError(step.text, wait=step)
+            self.queue.later(key, step)
         elif isinstance(step, RecordEvent):
             self.emit(view, step)
         elif isinstance(step, Requeue):
@@ -399,13 +403,14 @@ class Controller(Generic[K, V, S]):
     def _retry_later(self, key: K, error: Exception) -> None:
         errors = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
         why = "; ".join(str(e) or type(e).__name__ for e in errors)
-        pause = self.queue.retry(key, why, getattr(errors[0], "backoff", None))
+        wait = getattr(errors[0], "wait", None) or Wait(WaitReason.RETRY, message=why)
+        pause = self.queue.retry(key, wait, getattr(errors[0], "backoff", None))
         if all(isinstance(e, Conflict) for e in errors):
-            log.debug("%s %s: %s; again in %.3gs", self.name, key, why, pause)
+            log.debug("%s %s: %s; retrying in %.3gs", self.name, key, why, pause)
         elif all(isinstance(e, (APIError, RetryableError, TimeoutError)) for e in errors):
-            log.warning("%s %s: %s; again in %.3gs", self.name, key, why, pause)
+            log.warning("%s %s: %s; retrying in %.3gs", self.name, key, why, pause)
         else:
-            log.error("%s %s: %s; again in %.3gs", self.name, key, why, pause, exc_info=error)
+            log.error("%s %s: %s; retrying in %.3gs", self.name, key, why, pause, exc_info=error)
 
     async def _catch_up(self, key: K) -> None:
         """Until the caches show what was written for the key, and those that have to be live are."""

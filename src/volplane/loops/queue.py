@@ -14,9 +14,10 @@ from collections.abc import Hashable
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from volplane.base import clock, metrics
+from volplane.rules.waits import Wait, WaitIdentity
 
 K = TypeVar("K", bound=Hashable)
 
@@ -37,10 +38,10 @@ class Backoff(Struct, frozen=True):
 
 
 class WaitingKey(Struct, Generic[K], frozen=True):
-    """What a role knows and no object shows: this key waits for that."""
+    """One wait of a key, as only the running role knows it."""
 
     key: K
-    why: str
+    wait: Wait
     since: datetime
     next_try: datetime | None  # None: only an event wakes it
 
@@ -55,10 +56,9 @@ class Queue(Generic[K]):
         self._working: set[K] = set()
         self._failures: dict[K, int] = {}
         self._timers: dict[K, asyncio.TimerHandle] = {}
-        self._waits: dict[K, dict[str, WaitingKey[K]]] = {}
-        self._before: dict[
-            K, dict[str, WaitingKey[K]]
-        ] = {}  # of keys in work: what they waited for until now
+        self._waits: dict[K, dict[WaitIdentity, WaitingKey[K]]] = {}
+        # What keys in work waited for until now: a plan that waits for the same again keeps its `since`.
+        self._before: dict[K, dict[WaitIdentity, WaitingKey[K]]] = {}
         self._takers: deque[asyncio.Future[None]] = deque()
 
     def add(self, key: K) -> None:
@@ -69,14 +69,12 @@ class Queue(Generic[K]):
         if key not in self._working:
             self._offer(key)
 
-    def later(self, key: K, seconds: float, why: str = "") -> None:
-        """Work the key in that many seconds, or when an event adds it; `math.inf` waits for the event
-        alone.
-        """
-        self._note(key, seconds, why)
-        if math.isinf(seconds):
+    def later(self, key: K, wait: Wait) -> None:
+        """Work the key when the wait is over, or when an event adds it."""
+        self._note(key, wait)
+        if math.isinf(wait.seconds):
             return
-        due = clock.now() + max(seconds, 0.0)
+        due = clock.now() + max(wait.seconds, 0.0)
         timer = self._timers.get(key)
         if timer is not None:
             if timer.when() <= due:
@@ -84,12 +82,12 @@ class Queue(Generic[K]):
             timer.cancel()
         self._timers[key] = asyncio.get_running_loop().call_at(due, self._on_timer, key)
 
-    def retry(self, key: K, why: str = "", backoff: Backoff | None = None) -> float:
-        """Work the key again after its next pause; the pause, for whoever wants to say it."""
+    def retry(self, key: K, wait: Wait, backoff: Backoff | None = None) -> float:
+        """Work the key again after its next backoff; returns the seconds until then."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self._retries.inc()
         pause = (backoff or self.backoff).pause(failures)
-        self.later(key, pause, why)
+        self.later(key, structs.replace(wait, seconds=pause))
         return pause
 
     def failures(self, key: K) -> int:
@@ -159,9 +157,9 @@ class Queue(Generic[K]):
         self._timers.pop(key, None)
         self.add(key)
 
-    def _note(self, key: K, seconds: float, why: str) -> None:
-        now = clock.wall()
-        earlier = self._before.get(key, {}).get(why) or self._waits.get(key, {}).get(why)
+    def _note(self, key: K, wait: Wait) -> None:
+        now, identity = clock.wall(), wait.identity
+        earlier = self._before.get(key, {}).get(identity) or self._waits.get(key, {}).get(identity)
         since = earlier.since if earlier else now
-        next_try = None if math.isinf(seconds) else now + timedelta(seconds=max(seconds, 0.0))
-        self._waits.setdefault(key, {})[why] = WaitingKey(key, why, since, next_try)
+        next_try = None if math.isinf(wait.seconds) else now + timedelta(seconds=max(wait.seconds, 0.0))
+        self._waits.setdefault(key, {})[identity] = WaitingKey(key, wait, since, next_try)

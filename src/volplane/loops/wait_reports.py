@@ -22,17 +22,35 @@ from msgspec import Struct
 from volplane.base import clock
 from volplane.base.sockets import short_path
 from volplane.loops.controller import Controller
+from volplane.rules.waits import Wait, WaitData
 
 ANSWER_TIMEOUT = 2.0  # seconds for one connection
 SUFFIX = ".waits"
 
 
 class WaitReport(Struct, frozen=True, omit_defaults=True):
+    """One wait, as JSON on the socket.
+
+    Reports are matched with the waits of a plan by role, key, reason and data. `why` is for people: the
+    sender renders it, so that a reader also shows reasons that it does not know.
+    """
+
     role: str  # the controller's name, or `node/worker-1`
     key: str
     why: str
     since: datetime
     next_try: datetime | None = None  # None: only an event wakes it
+    reason: str = ""  # a WaitReason of the sender's version; "" of an older one
+    data: WaitData = WaitData()
+
+    @classmethod
+    def of(
+        cls, role: str, key: str, wait: Wait, since: datetime, next_try: datetime | None = None
+    ) -> WaitReport:
+        return cls(role, key, wait.text, since, next_try, wait.reason, wait.data)
+
+    def is_about(self, wait: Wait) -> bool:
+        return (self.reason, self.data) == wait.identity
 
 
 Source = Callable[[], Iterable[WaitReport]]
@@ -68,7 +86,7 @@ class WaitRegistry:
 
         def reports() -> Iterator[WaitReport]:
             for wait in controller.waits:
-                yield WaitReport(controller.name, str(wait.key), wait.why, wait.since, wait.next_try)
+                yield WaitReport.of(controller.name, str(wait.key), wait.wait, wait.since, wait.next_try)
 
         with self.reporting(reports):
             await controller.run()

@@ -350,10 +350,10 @@ class Kubelet:
 
     def wait_reports(self) -> list[WaitReport]:
         return [
-            WaitReport(
+            WaitReport.of(
                 f"node/{self.name}",
                 w.key,
-                w.why,
+                w.wait,
                 to_wall_time(w.since),
                 to_wall_time(w.next_try) if w.next_try else None,
             )

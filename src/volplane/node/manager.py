@@ -33,7 +33,7 @@ from volplane.node.plan import (
     plan,
 )
 from volplane.node.world import PodVolumes, VolumeEntry
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait, WaitReason
 from volplane.volumes.base import NodeContext, PodVolumeSpec, VolumePlugin
 
 log = logging.getLogger(__name__)
@@ -52,9 +52,13 @@ class MountedVolume(Struct, frozen=True):
 
 class KubeletWait(Struct, frozen=True):
     key: str
-    why: str
+    wait: Wait
     since: float
     next_try: float
+
+    @property
+    def why(self) -> str:
+        return self.wait.text
 
 
 class VolumeManager:
@@ -298,7 +302,7 @@ class VolumeManager:
         return sorted(name for name, entry in self.entries.items() if entry.attachable)
 
     def list_waits(self) -> list[KubeletWait]:
-        return [KubeletWait(e.unique, e.why, e.since, e.next_try) for e in self.entries.values() if e.why]
+        return [KubeletWait(e.unique, e.wait, e.since, e.next_try) for e in self.entries.values() if e.wait]
 
     # --- acting
 
@@ -337,7 +341,7 @@ class VolumeManager:
             managed=self.node.controller_manages_attach,
         )
         steps = list(plan(view))
-        entry.waits("")
+        entry.waits(None)
         leaving = [step for step in steps if isinstance(step, UnmountVolume)]
         done = any(await asyncio.gather(*(self._try(entry, step) for step in leaving)))
         for step in steps:
@@ -352,11 +356,11 @@ class VolumeManager:
         """(something was done, the steps after it still make sense)"""
         match step:
             case ReportInUse():
-                entry.waits("volumesInUse is being written to the node's status")
+                entry.waits(Wait(WaitReason.VOLUMES_IN_USE))
                 self.node.report_volumes_in_use()
                 return False, False
-            case Wait(_, why):
-                entry.waits(why)
+            case Wait():
+                entry.waits(step)
                 return False, True
             case MountDevice(pod) | MountVolume(pod) | RejectMount(pod):
                 if pod not in entry.wanted:  # it went while an earlier step was under way
@@ -376,7 +380,7 @@ class VolumeManager:
         """False when it may not be tried yet; its backoff's end wakes the volume."""
         delay, why = self._actor.backoff(entry, work)
         if delay > 0:
-            entry.waits(why, clock.now() + delay)
+            entry.waits(Wait(WaitReason.RETRY, message=why), clock.now() + delay)
             self._later(entry, delay)
             return False
         await self._actor.act(entry, work)

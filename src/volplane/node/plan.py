@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from volplane.rules.steps import UNTIL_CHANGED, Wait
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 UNMANAGED = (
     "this node attaches volumes itself (--enable-controller-attach-detach=false), and a volume of a CSI "
@@ -115,7 +115,7 @@ def plan(volume: NodeVolumeView) -> Iterator[VolumeStep]:
     unwanted = [pod for pod in volume.pods if pod not in volume.wanted]
     leaving = [pod for pod in unwanted if pod not in volume.kept]
     if leaving and not volume.settled:
-        yield Wait(UNTIL_CHANGED, "the pods of this node are not all known yet, so nothing is unmounted")
+        yield Wait(WaitReason.PODS_NOT_KNOWN)
     elif leaving:
         yield from map(UnmountVolume, leaving)
     if volume.growing:
@@ -125,7 +125,7 @@ def plan(volume: NodeVolumeView) -> Iterator[VolumeStep]:
     elif volume.wanted:
         yield from _mount(volume, leaving)
     elif unwanted and not leaving:
-        yield Wait(UNTIL_CHANGED, "a pod that has it mounted still runs")
+        yield Wait(WaitReason.CONTAINERS_RUNNING)
     elif not unwanted and volume.settled:
         yield ForgetNodeVolume() if volume.device is MountState.ABSENT else UnmountDevice()
 
@@ -133,8 +133,7 @@ def plan(volume: NodeVolumeView) -> Iterator[VolumeStep]:
 def _relabel(volume: NodeVolumeView) -> Iterator[VolumeStep]:
     """A label is of the whole mount: the volume goes from the node altogether before it comes again."""
     if volume.pods or not volume.settled:
-        why = "because it is already mounted to a different pod with a different SELinux label"
-        yield Wait(UNTIL_CHANGED, f'waiting for unmount of volume "{volume.name}", {why}')
+        yield Wait(WaitReason.SELINUX_RELABEL, WaitData(volume=volume.name))
     else:
         yield UnmountDevice()
 
@@ -155,7 +154,7 @@ def _mount(volume: NodeVolumeView, leaving: list[str]) -> Iterator[VolumeStep]:
         yield ReportInUse()
         return
     if volume.attachable and not volume.attached:
-        yield Wait(UNTIL_CHANGED, "not attached yet: node.status.volumesAttached does not list it")
+        yield Wait(WaitReason.NOT_ATTACHED)
         return
     allowed, refused = _admit(volume, todo, leaving)
     if allowed and volume.staged and volume.device is not MountState.MOUNTED:

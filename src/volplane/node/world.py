@@ -13,6 +13,7 @@ from volplane.base import clock
 from volplane.node.growth import ExpansionTarget, find_expansion_target, noted_size
 from volplane.node.plan import MountState, NodeVolumeView
 from volplane.rules import access
+from volplane.rules.waits import Wait
 from volplane.volumes.base import PodVolumeRef, PodVolumeSpec, VolumePlugin
 
 
@@ -42,7 +43,7 @@ class VolumeEntry:
         self.growth: ExpansionTarget | None = None  # what is to be expanded here
         self.unexpandable = False  # its driver cannot do it while pods use it
         self.verified = False  # a live read has confirmed the attachment in this life
-        self.why = ""  # what it waits for, "" when it is at rest or at work
+        self.wait: Wait | None = None  # None when it is at rest or at work
         self.since = 0.0
         self.next_try = 0.0
         self.task: asyncio.Task[None] | None = None
@@ -110,9 +111,10 @@ class VolumeEntry:
         if pod in self.wanted:
             self.wanted[pod] = self.wanted.pop(pod)
 
-    def waits(self, why: str, next_try: float = 0.0) -> None:
-        if why != self.why:
-            self.why, self.since = why, clock.now()
+    def waits(self, wait: Wait | None, next_try: float = 0.0) -> None:
+        if (wait and wait.identity) != (self.wait and self.wait.identity):
+            self.since = clock.now()
+        self.wait = wait
         self.next_try = next_try
 
     def cancel_timer(self) -> None:

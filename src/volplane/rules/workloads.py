@@ -13,7 +13,7 @@ from volplane.api import codec, kinds
 from volplane.api.core import Pod, PodTemplateSpec
 from volplane.api.meta import ObjectMeta, OwnerReference, Resource
 from volplane.rules.pods import has_ended
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait, WaitReason
 
 _HASH_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
@@ -99,7 +99,7 @@ def availability(pods: Iterable[Pod], min_ready_seconds: int, now: datetime) -> 
     left = (available_in(p, min_ready_seconds, now) for p in pods if not p.is_deleting)
     coming = [seconds for seconds in left if seconds and math.isfinite(seconds)]
     if coming:
-        yield Wait(min(coming), "pods must be ready for minReadySeconds")
+        yield Wait(WaitReason.MIN_READY_SECONDS, seconds=min(coming))
 
 
 def template_hash(template: PodTemplateSpec, collisions: int = 0) -> str:

@@ -32,6 +32,7 @@ from volplane.loops.controller import Controller, Stop
 from volplane.rules import pods
 from volplane.rules.binding import SELECTED_NODE, claim_key, claim_ref_patch
 from volplane.rules.steps import CommonStep
+from volplane.rules.waits import Wait, WaitReason
 from volplane.scheduler import prebind
 from volplane.scheduler.indexers import (
     attached_node,
@@ -349,7 +350,8 @@ class Scheduler(Controller[str, SchedulingView, Step]):
     async def _abort(self, pod: Pod, why: str) -> None:
         self._release(pod.key)
         self.memory.refused.put(pod.key, frozenset(), clock.now())
-        self.queue.later(pod.key, self.memory.refused.pause(pod.key, clock.now()), why)
+        pause = self.memory.refused.pause(pod.key, clock.now())
+        self.queue.later(pod.key, Wait(WaitReason.BINDING_ABORTED, seconds=pause, message=why))
         await self._report_refusal(pod, why, "SchedulerError")
 
     def _release(self, key: str) -> None:

@@ -19,7 +19,8 @@ from msgspec import Struct, structs
 from volplane.api.core import Node, PersistentVolumeClaim, Pod
 from volplane.rules import taints, topology
 from volplane.rules.binding import SELECTED_NODE
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Requeue, Wait
+from volplane.rules.steps import CommonStep, Requeue
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.scheduler import prebind, preemption, scores
 from volplane.scheduler.filters import FILTERS
 from volplane.scheduler.filters.base import Filter, NodeCheck, NodeRefusal, PodRefusal
@@ -128,16 +129,16 @@ def plan(view: SchedulingView) -> Iterator[Step | CommonStep]:
             yield ReleaseReservation()
             yield Requeue(view.key)
         if pod is not None and pod.spec.scheduling_gates:
-            gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
-            yield Wait(UNTIL_CHANGED, f"scheduling gates: {gates}")
+            gates = tuple(gate.name for gate in pod.spec.scheduling_gates)
+            yield Wait(WaitReason.SCHEDULING_GATES, WaitData(names=gates))
         return
     if reservation is None:
         if view.pause > EARLY:
-            yield Wait(view.pause, "refused a moment ago")
+            yield Wait(WaitReason.SCHEDULING_BACKOFF, seconds=view.pause)
             return
         decision = decide(pod, view.snapshot, start=view.start)
         if isinstance(decision, Unschedulable):
-            yield Wait(RETRY, decision.message)
+            yield Wait(WaitReason.UNSCHEDULABLE, seconds=RETRY, message=decision.message)
             yield MarkUnschedulable(decision)
             return
         deadline = view.now + view.bind_timeout
@@ -160,10 +161,11 @@ def _bind(view: SchedulingView, reservation: Reservation) -> Iterator[Step | Com
     match state:
         case prebind.BindingAborted(why):
             yield AbortReservation(prebind.FAILED.format(why))
-        case prebind.BindingInProgress(why):
+        case prebind.BindingInProgress(claim):
             left = reservation.deadline - view.now
             if left > EARLY:
-                yield Wait(left, why)
+                data = WaitData(claim=claim, node=reservation.node)
+                yield Wait(WaitReason.VOLUME_BINDING, data, left)
             else:
                 yield AbortReservation(prebind.FAILED.format(prebind.TIMED_OUT))
         case prebind.BindingReady():

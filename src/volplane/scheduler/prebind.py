@@ -24,7 +24,7 @@ class BindingReady(Struct, frozen=True):
 
 
 class BindingInProgress(Struct, frozen=True):
-    why: str
+    claim: str  # the first one that is not bound yet
 
 
 class BindingAborted(Struct, frozen=True):
@@ -53,7 +53,7 @@ def check_binding(
             waits = waits or pair.name
     if not waits:
         return BindingReady()
-    return BindingInProgress(f"waiting for the volume of claim {waits} before going to {name}")
+    return BindingInProgress(waits)
 
 
 def _find_conflict(node: str, labels: Mapping[str, str], pair: ClaimBinding) -> str:

@@ -11,7 +11,7 @@ from volplane.api.core import Pod
 from volplane.controllers.attachdetach import plan as p
 from volplane.controllers.attachdetach.facts import split
 from volplane.controllers.attachdetach.plan import AttachDetachView, ExistingAttachment, NodeFacts, plan
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 
 def pod(name: str = "p", namespace: str = "default") -> Pod:

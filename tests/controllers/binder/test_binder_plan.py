@@ -13,7 +13,8 @@ from volplane.controllers.binder import plan as p
 from volplane.controllers.binder.plan import ClaimView, VolumeView, plan_claim, plan_volume
 from volplane.controllers.binder.steps import group_steps
 from volplane.rules import binding
-from volplane.rules.steps import RecordEvent, Requeue, Wait
+from volplane.rules.steps import RecordEvent, Requeue
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 DONE = {binding.BIND_COMPLETED: "yes"}
 OURS = {binding.BOUND_BY_CONTROLLER: "yes"}

@@ -23,7 +23,8 @@ from volplane.controllers.cronjob.plan import MOMENT, CreateJob, DeleteJob, SetC
 from volplane.controllers.garbage.controller import GarbageCollector
 from volplane.controllers.job.controller import Jobs
 from volplane.rules.pods import has_ended
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait
 
 NOW = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
 TEMPLATE = {

@@ -19,7 +19,7 @@ from volplane.controllers.csr.plan import (
     SignCertificate,
     plan,
 )
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 CLIENT = ["digital signature", "client auth"]

@@ -13,7 +13,8 @@ from volplane.api.core import Pod
 from volplane.api.policy import PodDisruptionBudget, PodDisruptionBudgetStatus
 from volplane.base import clock
 from volplane.controllers.disruption.plan import SetBudgetStatus, plan
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SCALES = {"set": 4}

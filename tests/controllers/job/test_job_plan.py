@@ -14,7 +14,8 @@ from volplane.api.core import Pod, PodStatus
 from volplane.base import clock
 from volplane.controllers.job import completion_indexes as indexes
 from volplane.controllers.job import plan as jobs
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -20,7 +20,8 @@ from volplane.controllers.nodelifecycle.plan import (
     plan,
 )
 from volplane.controllers.nodelifecycle.zones import EvictionPace, EvictionRates, pause
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 READY = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}

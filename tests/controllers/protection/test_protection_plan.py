@@ -16,7 +16,7 @@ from volplane.controllers.protection.plan import (
     plan_claim,
     plan_volume,
 )
-from volplane.rules.steps import UNTIL_CHANGED, Wait
+from volplane.rules.waits import UNTIL_CHANGED, Wait, WaitData, WaitReason
 
 CLAIM, VOLUME = "kubernetes.io/pvc-protection", "kubernetes.io/pv-protection"
 

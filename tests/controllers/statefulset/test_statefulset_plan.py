@@ -15,7 +15,8 @@ from volplane.api.meta import ObjectMeta, OwnerReference
 from volplane.base import clock
 from volplane.controllers.statefulset import identity, revisions
 from volplane.controllers.statefulset import plan as sts
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.rules.workloads import owner_reference
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

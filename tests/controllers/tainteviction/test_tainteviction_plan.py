@@ -10,7 +10,8 @@ import pytest
 from volplane.api import codec
 from volplane.api.core import Pod, Taint
 from volplane.controllers.tainteviction.plan import EvictPod, TaintView, plan, toleration_seconds
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 LOST = Taint(key="lost", effect="NoExecute")
 SICK = Taint(key="sick", value="very", effect="NoExecute")

@@ -33,7 +33,7 @@ from volplane.api.meta import LabelSelector, ObjectMeta
 from volplane.controllers.daemonset import plan as daemon
 from volplane.controllers.deployment import plan as deploy
 from volplane.controllers.replicaset import plan as replica
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 NOW = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
 

@@ -39,6 +39,7 @@ from volplane.loops.queue import Backoff
 from volplane.rules import access, pods, taints
 from volplane.rules.binding import claim_key, is_pair
 from volplane.rules.steps import CommonStep
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 log = logging.getLogger(__name__)
 
@@ -340,7 +341,8 @@ class AttachDetach(Controller[str, p.AttachDetachView, p.Step]):
                 view, node, "Warning", "FailedAttachVolume", p.failure_message(view.title, error)
             )
             due = self.memory.note_failure(key, node, self.backoff)
-        self.queue.later(key, due - clock.now(), error)
+        wait = Wait(WaitReason.ATTACH_FAILED, WaitData(node=node), due - clock.now(), message=error)
+        self.queue.later(key, wait)
 
     def _record_on_pods(
         self, view: p.AttachDetachView, node: str, type: str, reason: str, message: str

@@ -21,7 +21,8 @@ from typing import Literal
 from msgspec import Struct
 
 from volplane.api.core import Pod
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait
+from volplane.rules.steps import CommonStep
+from volplane.rules.waits import UNTIL_CHANGED, Wait, WaitData, WaitReason
 
 UNMOUNT_GRACE = 360.0  # seconds that a node that is not ready gets to unmount before a forced detach
 ATTACH_TIMEOUT = 120.0  # seconds that the attacher gets for each attach or detach
@@ -117,12 +118,13 @@ Step = (
 def plan(view: AttachDetachView) -> Iterator[Step | CommonStep]:
     # Detaches first: a volume that moves leaves its old node before it enters the new one.
     on = {held.node: held for held in view.attachments}
-    first = ""  # what an exclusive volume does before it enters another node
+    # What an exclusive volume does before it may be attached to another node, and on which node.
+    first: tuple[WaitReason, str] | None = None
     for held in view.attachments:
         if held.node not in view.wanted:
             steps = list(plan_detach(view, held))
             if any(isinstance(step, DeleteAttachment) for step in steps):
-                first = f"it leaves {held.node} first"
+                first = WaitReason.DETACHING_FROM_OTHER_NODE, held.node
             yield from steps
     for node, place in sorted(view.nodes.items()):
         # The attachment was deleted by somebody else, or the node's status outlived it.
@@ -133,12 +135,12 @@ def plan(view: AttachDetachView) -> Iterator[Step | CommonStep]:
             yield from plan_pending_attach(view, on[node])
         elif view.shareable:
             yield CreateAttachment(node)
-        elif first:
-            yield Wait(UNTIL_CHANGED, f"not free for {node}: {first}")
+        elif first is not None:
+            yield Wait(first[0], WaitData(node=node, nodes=(first[1],)))
         else:
             steps = list(plan_exclusive_attach(view, node))
             if any(isinstance(step, CreateAttachment) for step in steps):
-                first = f"it goes to {node} first"
+                first = WaitReason.ATTACHING_TO_OTHER_NODE, node
             yield from steps
 
 
@@ -151,27 +153,25 @@ def plan_detach(view: AttachDetachView, held: ExistingAttachment) -> Iterator[St
     if held.deleting:
         if place.listed:
             yield RemoveFromVolumesAttached(held.node)
-        yield Wait(
-            UNTIL_CHANGED, _waiting_for_attacher(view, held, f"detach it from {held.node}", held.detach_error)
-        )
+        yield _attacher_wait(view, held)
     elif place.fenced or place.gone or overdue:
         forced: Literal["timeout", "out-of-service", "node-deleted"] = "timeout"
         if not overdue:
             forced = "out-of-service" if place.fenced else "node-deleted"
         if place.in_use and place.ready and not place.fenced:
-            yield Wait(UNTIL_CHANGED, f"{held.node} still mounts it")  # a healthy node is waited for, forever
+            # A healthy node gets as much time as it needs.
+            yield Wait(WaitReason.MOUNTED_ON_NODE, WaitData(node=held.node))
         else:
             yield from _plan_delete(place, DeleteAttachment(held, check=False, forced=forced))
     elif not place.in_use:
         yield from _plan_delete(place, DeleteAttachment(held))
     elif place.ready:
-        yield Wait(UNTIL_CHANGED, f"{held.node} still mounts it")
+        yield Wait(WaitReason.MOUNTED_ON_NODE, WaitData(node=held.node))
     elif view.force:
         left = view.grace - held.unwanted_for
-        why = f"{held.node} is not ready and may still mount it; detached by force when the grace is over"
-        yield Wait(left, why)
+        yield Wait(WaitReason.FORCE_DETACH, WaitData(node=held.node), left)
     else:
-        yield Wait(UNTIL_CHANGED, f"{held.node} is not ready and may still mount it")
+        yield Wait(WaitReason.NODE_NOT_READY, WaitData(node=held.node))
 
 
 def _plan_delete(place: NodeFacts, detach: DeleteAttachment) -> Iterator[Step | CommonStep]:
@@ -190,13 +190,13 @@ def plan_exclusive_attach(view: AttachDetachView, node: str) -> Iterator[Step | 
     if confirmed:
         if node not in view.reported:
             yield ReportMultiAttach(node, tuple(_pods_on(view, confirmed)))
-        yield Wait(UNTIL_CHANGED, f"not free for {node}: attached to {', '.join(confirmed)}")
+        yield Wait(WaitReason.ATTACHED_TO_OTHER_NODE, WaitData(node=node, nodes=tuple(confirmed)))
         return
     busy = [held for held in others if _may_change(view, held)]
     if busy:
-        where = ", ".join(held.node for held in busy)
+        where = tuple(held.node for held in busy)
         left = view.answer - max(held.waiting_for for held in busy)
-        yield Wait(left, f"not free for {node}: the attacher is at work on {where}")
+        yield Wait(WaitReason.ATTACHER_BUSY, WaitData(node=node, nodes=where), left)
     else:
         yield CreateAttachment(node)
 
@@ -218,28 +218,26 @@ def plan_pending_attach(view: AttachDetachView, held: ExistingAttachment) -> Ite
             yield RemoveFromVolumesAttached(held.node)
         if held.detach_error or _is_overdue(view, held):
             yield ReportAttachFailure(held.node, DELETING)
-        yield Wait(
-            UNTIL_CHANGED, _waiting_for_attacher(view, held, f"detach it from {held.node}", held.detach_error)
-        )
+        yield _attacher_wait(view, held)
     elif held.attached:
         if not place.listed:
             yield AddToVolumesAttached(held.node)
     elif held.attach_error:
         yield ReportAttachFailure(held.node, held.attach_error)
-        yield Wait(
-            UNTIL_CHANGED, _waiting_for_attacher(view, held, f"attach it to {held.node}", held.attach_error)
-        )
+        yield _attacher_wait(view, held)
     elif _is_overdue(view, held):
         yield ReportAttachFailure(held.node, TIMED_OUT.format(view.driver, view.handle))
     else:
-        yield Wait(
-            view.answer - held.waiting_for, _waiting_for_attacher(view, held, f"attach it to {held.node}", "")
-        )
+        yield _attacher_wait(view, held, view.answer - held.waiting_for)
 
 
-def _waiting_for_attacher(view: AttachDetachView, held: ExistingAttachment, what: str, error: str) -> str:
-    why = f"waiting for external-attacher of {view.driver or 'its driver'} to {what}"
-    return f"{why}: {error}" if error else why
+def _attacher_wait(
+    view: AttachDetachView, held: ExistingAttachment, seconds: float = UNTIL_CHANGED
+) -> Wait:
+    data = WaitData(node=held.node, driver=view.driver or "its driver")
+    if held.deleting:
+        return Wait(WaitReason.DETACH, data, seconds, message=held.detach_error)
+    return Wait(WaitReason.ATTACH, data, seconds, message=held.attach_error)
 
 
 def _pods_on(view: AttachDetachView, nodes: Iterable[str]) -> Iterator[Pod]:

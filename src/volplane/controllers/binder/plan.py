@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import StorageClass
@@ -45,7 +45,8 @@ from volplane.rules.binding import (
     is_for,
     requested_provisioner,
 )
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Requeue, Wait, normal, warning
+from volplane.rules.steps import CommonStep, Requeue, normal, warning
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 NO_VOLUME = "no persistent volumes available for this claim and no storage class is set"
 NO_CONSUMER = "waiting for first consumer to be created before binding"
@@ -106,7 +107,7 @@ def _accepts_any_volume(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
     wanted = claim_class(claim)
     if view.storage_class is not None and not view.storage_class.volume_binding_mode:
         # 1.1 claim is Pending, its class does not say when to bind
-        yield Wait(UNTIL_CHANGED, f'VolumeBindingMode not set for StorageClass "{wanted}"')
+        yield Wait(WaitReason.BINDING_MODE_NOT_SET, WaitData(class_name=wanted or ""))
         return
     delayed = classes.is_delayed(view.storage_class)
     volume = matching.best(claim, view.candidates, delayed=delayed)
@@ -126,57 +127,54 @@ def _accepts_any_volume(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
         # 1.6 claim is Pending, no volume fits, and nobody is going to make one
         yield normal("FailedBinding", NO_VOLUME)
         yield from _plan_pending_claim(claim)
-        yield from _wait_without_provisioner(view, NO_VOLUME)
+        yield from _wait_without_provisioner(view, Wait(WaitReason.NO_MATCHING_VOLUME))
 
 
 def _awaits_consumer(claim: PersistentVolumeClaim, pods: Sequence[str]) -> Iterator[ClaimStep | CommonStep]:
     if pods:
         many = "s" if len(pods) > 1 else ""
-        why = f"waiting for pod{many} {','.join(pods)} to be scheduled"
-        yield normal("WaitForPodScheduled", why)
+        yield normal("WaitForPodScheduled", f"waiting for pod{many} {','.join(pods)} to be scheduled")
     else:
-        why = NO_CONSUMER
-        yield normal("WaitForFirstConsumer", why)
+        yield normal("WaitForFirstConsumer", NO_CONSUMER)
     yield from _plan_pending_claim(claim)
-    yield Wait(UNTIL_CHANGED, why)
+    if pods:
+        yield Wait(WaitReason.POD_NOT_SCHEDULED, WaitData(pods=tuple(pods)))
+    else:
+        yield Wait(WaitReason.FIRST_CONSUMER)
 
 
 def _provision(view: ClaimView, wanted: str) -> Iterator[ClaimStep | CommonStep]:
     claim, storage_class = view.claim, view.storage_class
     if not view.dynamic:
         # 1.51 provisioning is switched off
-        yield from _wait_without_provisioner(
-            view, "dynamic provisioning is switched off and no persistent volume fits"
-        )
+        yield from _wait_without_provisioner(view, Wait(WaitReason.PROVISIONING_DISABLED))
         return
     if storage_class is None:
         # 1.52 the class does not exist (any more)
-        why = f'storageclass.storage.k8s.io "{wanted}" not found'
-        yield warning("ProvisioningFailed", why)
-        yield Wait(UNTIL_CHANGED, why)
+        yield warning("ProvisioningFailed", f'storageclass.storage.k8s.io "{wanted}" not found')
+        yield Wait(WaitReason.STORAGE_CLASS_NOT_FOUND, WaitData(class_name=wanted))
         return
     provisioner = storage_class.provisioner
     if not classes.is_external(provisioner):
         # 1.53 an in-tree provisioner that does not exist, the one that says so by name included
-        why = f"no volume plugin matched name: {provisioner}"
-        yield warning("ProvisioningFailed", why)
-        yield from _wait_without_provisioner(view, why)
+        yield warning("ProvisioningFailed", f"no volume plugin matched name: {provisioner}")
+        wait = Wait(WaitReason.NO_VOLUME_PLUGIN, WaitData(driver=provisioner))
+        yield from _wait_without_provisioner(view, wait)
         return
     # 1.54 the provisioner lives outside: tell it, then it is its turn
     driver = classes.driver_name(provisioner)
     if claim.metadata.annotations.get(STORAGE_PROVISIONER) != driver:
         yield SetProvisioner(claim, driver, migrated=driver != provisioner)
-    why = AWAITS_OUTSIDE.format(driver)
-    yield normal("ExternalProvisioning", why)
-    yield Wait(UNTIL_CHANGED, why)
+    yield normal("ExternalProvisioning", AWAITS_OUTSIDE.format(driver))
+    yield Wait(WaitReason.EXTERNAL_PROVISIONER, WaitData(driver=driver))
 
 
-def _wait_without_provisioner(view: ClaimView, why: str) -> Iterator[ClaimStep | CommonStep]:
-    """Nobody will make a volume, so say of those that are there why none of them fits."""
+def _wait_without_provisioner(view: ClaimView, wait: Wait) -> Iterator[ClaimStep | CommonStep]:
+    """No volume will be provisioned: list why each existing one does not fit."""
     refusals = matching.refusals(view.claim, view.unclaimed)
     if refusals:
         yield normal("NoVolumeFits", f"no persistent volume fits: {refusals}")
-    yield Wait(UNTIL_CHANGED, f"{why}: {refusals}" if refusals else why)
+    yield structs.replace(wait, message=refusals)
 
 
 def _plan_named_volume(
@@ -186,7 +184,7 @@ def _plan_named_volume(
     if volume is None:
         # 2.1 claim is Pending, the volume it asks for does not exist
         yield from _plan_pending_claim(claim)
-        yield Wait(UNTIL_CHANGED, f'volume "{name}" does not exist')
+        yield Wait(WaitReason.VOLUME_NOT_FOUND, WaitData(volume=name))
     elif volume.spec.claim_ref is None:
         why = matching.mismatch(volume, claim)
         if why:
@@ -194,7 +192,7 @@ def _plan_named_volume(
             message = f'Cannot bind to requested volume "{name}": {why}'
             yield warning("VolumeMismatch", message)
             yield from _plan_pending_claim(claim)
-            yield Wait(UNTIL_CHANGED, message)
+            yield Wait(WaitReason.VOLUME_MISMATCH, WaitData(volume=name), message=message)
         else:
             # 2.3 claim is Pending, volume is unclaimed and fits
             yield from bind(claim, volume)
@@ -208,7 +206,7 @@ def _plan_named_volume(
         if BOUND_BY_CONTROLLER not in claim.metadata.annotations:
             yield from _plan_pending_claim(claim)
         # 2.6 the pointer was ours: somebody took bind-completed away, so nothing is written over it
-        yield Wait(UNTIL_CHANGED, message)
+        yield Wait(WaitReason.VOLUME_BOUND_TO_OTHER_CLAIM, WaitData(volume=name))
 
 
 def _plan_bound_claim(
@@ -235,7 +233,7 @@ def _plan_lost_claim(
     if claim.status.phase != "Lost":
         yield SetClaimStatus(claim, "Lost")
         yield warning(reason, message)
-    yield Wait(UNTIL_CHANGED, message)
+    yield Wait(WaitReason.CLAIM_LOST, message=message)
 
 
 def _plan_pending_claim(claim: PersistentVolumeClaim) -> Iterator[ClaimStep | CommonStep]:
@@ -303,7 +301,7 @@ def _plan_claimed(view: VolumeView, claim: PersistentVolumeClaim) -> Iterator[Vo
         theirs = f'Cannot bind PersistentVolume "{volume.name}" to requested PersistentVolumeClaim {why}'
         yield warning("VolumeMismatch", mine)
         yield warning("VolumeMismatch", theirs, about=claim)
-        yield Wait(UNTIL_CHANGED, mine)
+        yield Wait(WaitReason.VOLUME_MISMATCH, WaitData(claim=claim.key), message=mine)
     elif not claim.spec.volume_name:
         # 4.7 claim does not name the volume yet: the claim's own plan goes on
         yield Requeue(f"pvc/{claim.key}")
@@ -333,14 +331,14 @@ def _release(view: VolumeView) -> Iterator[VolumeStep | CommonStep]:
     match _policy(volume):
         case _ if MIGRATED_TO in notes:
             # 5.1 an external provisioner stands in for the in-tree plugin
-            yield Wait(UNTIL_CHANGED, f"{notes[MIGRATED_TO]} reclaims it")
+            yield Wait(WaitReason.DISK_DELETION, WaitData(driver=notes[MIGRATED_TO]))
         case "Retain":
             # 5.2 the data is kept, and the claimRef with it, until the user decides
-            yield Wait(UNTIL_CHANGED, "released; its reclaim policy is Retain")
+            yield Wait(WaitReason.VOLUME_RETAINED)
         case "Delete" if _is_deleted_outside(volume):
             # 5.3 whoever made it deletes it, the object included
             who = notes.get(PROVISIONED_BY) or (volume.spec.csi.driver if volume.spec.csi else "")
-            yield Wait(UNTIL_CHANGED, f"waiting for {who} to delete it")
+            yield Wait(WaitReason.DISK_DELETION, WaitData(driver=who))
         case "Delete":
             # 5.4 nobody knows how to delete it
             yield from _set_failed(volume, "VolumeFailedDelete", NO_DELETER.format(volume.name))
@@ -365,7 +363,7 @@ def _set_failed(volume: PersistentVolume, reason: str, message: str) -> Iterator
     if volume.status.phase != "Failed":
         yield SetVolumePhase(volume, "Failed", message)
         yield warning(reason, message)
-    yield Wait(UNTIL_CHANGED, message)
+    yield Wait(WaitReason.RECLAIM_FAILED, message=message)
 
 
 # --- step 0 of both

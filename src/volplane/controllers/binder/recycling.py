@@ -26,7 +26,8 @@ from volplane.controllers.binder.steps import (
     UnbindVolume,
     VolumeStep,
 )
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warning
+from volplane.rules.steps import CommonStep, normal, warning
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 NAMESPACE = "default"
 PREFIX = "recycler-for-"
@@ -47,11 +48,12 @@ def recycle(
         # 5.51 a pod of the claim's name may still write
         message = f"Volume is used by pods: {', '.join(sorted(users))}"
         yield normal("VolumeFailedRecycle", message)
-        yield Wait(UNTIL_CHANGED, message)
+        yield Wait(WaitReason.RECYCLED_VOLUME_IN_USE, WaitData(pods=tuple(sorted(users))))
     elif recycler is None:
         # 5.52 there is no recycler yet
-        yield CreateRecycler(pod_for(volume))
-        yield Wait(UNTIL_CHANGED, "its files are being deleted")
+        created = pod_for(volume)
+        yield CreateRecycler(created)
+        yield Wait(WaitReason.RECYCLING, WaitData(pods=(created.name,)))
     elif phase == "Succeeded":
         # 5.53 it is empty
         yield DeleteRecycler(recycler)
@@ -65,10 +67,10 @@ def recycle(
         if volume.status.phase != "Failed":
             yield SetVolumePhase(volume, "Failed", message)
         yield warning("VolumeFailedRecycle", message)
-        yield Wait(UNTIL_CHANGED, message)
+        yield Wait(WaitReason.RECLAIM_FAILED, message=message)
     else:
         # 5.55 the recycler is running
-        yield Wait(UNTIL_CHANGED, f"pod {recycler.name} deletes its files")
+        yield Wait(WaitReason.RECYCLING, WaitData(pods=(recycler.name,)))
 
 
 def pod_for(volume: PersistentVolume) -> Pod:

@@ -16,7 +16,8 @@ from volplane.api.batch import CronJob, CronJobStatus, Job
 from volplane.api.core import ObjectReference
 from volplane.api.meta import ObjectMeta
 from volplane.rules.cron import InvalidSchedule, Schedule, parse, zone
-from volplane.rules.steps import RecordEvent, Wait, normal, warning
+from volplane.rules.steps import RecordEvent, normal, warning
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.rules.workloads import owner_reference
 
 MOMENT = "batch.kubernetes.io/cronjob-scheduled-timestamp"
@@ -65,7 +66,7 @@ def plan(wanted: CronJob, jobs: Sequence[Job], now: datetime) -> Iterator[Step |
         yield from _start(wanted, jobs, due)
     coming = schedule.after(now, where)
     if coming is not None:
-        yield Wait((coming - now).total_seconds(), f"next at {_stamp(coming)}")
+        yield Wait(WaitReason.NEXT_RUN, WaitData(names=(_stamp(coming),)), (coming - now).total_seconds())
 
 
 def _since(wanted: CronJob, status: CronJobStatus, now: datetime) -> datetime:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from volplane.api.certificates import CertificateSigningRequest as Request
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait, WaitReason
 
 KUBELET_CLIENT = "kubernetes.io/kube-apiserver-client-kubelet"
 KUBELET_SERVING = "kubernetes.io/kubelet-serving"
@@ -76,7 +76,7 @@ def plan(request: Request, subject: RequestSubject, now: datetime) -> Iterator[S
             yield RejectRequest(why) if why else SignCertificate()
     elif not held & {APPROVED, DENIED} and _is_recognized(request, subject):
         yield from _permissions(request, subject)
-    yield Wait(left.total_seconds(), "it is kept for a while")
+    yield Wait(WaitReason.REQUEST_EXPIRY, seconds=left.total_seconds())
 
 
 def _is_recognized(request: Request, subject: RequestSubject) -> bool:

@@ -24,9 +24,9 @@ from volplane.api.core import (
     Toleration,
 )
 from volplane.rules.pods import has_ended
-from volplane.rules.steps import Wait
 from volplane.rules.taints import find_untolerated_taint
 from volplane.rules.topology import selects
+from volplane.rules.waits import Wait
 from volplane.rules.workloads import (
     CreatePod,
     DeletePod,

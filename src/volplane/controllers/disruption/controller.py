@@ -19,7 +19,8 @@ from volplane.base import clock
 from volplane.controllers.disruption.plan import SetBudgetStatus, plan
 from volplane.loops.controller import Controller
 from volplane.rules.disruption import covers
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait
 from volplane.rules.workloads import controller_of, is_ready
 
 Scaled = Deployment | ReplicaSet | StatefulSet

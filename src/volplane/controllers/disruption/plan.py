@@ -14,7 +14,8 @@ from msgspec import Struct, structs
 from volplane.api.core import Pod
 from volplane.api.policy import PodDisruptionBudget, PodDisruptionBudgetStatus
 from volplane.rules.disruption import DELETION_TIMEOUT, set_allowed_condition
-from volplane.rules.steps import RecordEvent, Wait, normal, warning
+from volplane.rules.steps import RecordEvent, normal, warning
+from volplane.rules.waits import Wait, WaitReason
 from volplane.rules.workloads import controller_of, fraction_of, is_ready
 
 
@@ -52,7 +53,7 @@ def plan(
         yield normal("NoPods", "No matching pods found")
     left = [DELETION_TIMEOUT - _age(since, now) for since in disrupted.values()]
     if left:
-        yield Wait(max(min(left), 0.0), "an evicted pod has not begun to go")
+        yield Wait(WaitReason.EVICTED_POD_NOT_DELETED, seconds=max(min(left), 0.0))
 
 
 def _report(budget: PodDisruptionBudget, status: PodDisruptionBudgetStatus) -> Iterator[SetBudgetStatus]:

@@ -17,7 +17,8 @@ from volplane.controllers.job import completion_indexes as indexes
 from volplane.controllers.job.failure_policy import has_failed, pause, restarts, ruling, waits_for_the_end
 from volplane.controllers.job.tracking import FINALIZER, JobTally, is_indexed, is_tracked, tally
 from volplane.rules.pods import has_ended
-from volplane.rules.steps import RecordEvent, Wait, normal, warning
+from volplane.rules.steps import RecordEvent, normal, warning
+from volplane.rules.waits import Wait, WaitReason
 from volplane.rules.workloads import CreatePod, DeletePod, first_to_go, is_active, is_ready, pod_of
 
 BURST = 500  # pods made or deleted in one pass
@@ -168,7 +169,7 @@ def _deadline_left(job: Job, status: JobStatus, now: datetime) -> float | None:
 def _deadline(job: Job, status: JobStatus, now: datetime) -> Iterator[Wait]:
     left = _deadline_left(job, status, now)
     if left is not None:
-        yield Wait(left, "activeDeadlineSeconds")
+        yield Wait(WaitReason.ACTIVE_DEADLINE, seconds=left)
 
 
 def _expiry(job: Job, now: datetime) -> Iterator[DeleteExpiredJob | Wait]:
@@ -177,7 +178,7 @@ def _expiry(job: Job, now: datetime) -> Iterator[DeleteExpiredJob | Wait]:
         return
     ended = next(c for c in job.status.conditions if c.type in ENDS and c.status == "True")
     age = (now - datetime.fromisoformat(ended.last_transition_time)).total_seconds()
-    yield DeleteExpiredJob() if age >= ttl else Wait(ttl - age, "ttlSecondsAfterFinished")
+    yield DeleteExpiredJob() if age >= ttl else Wait(WaitReason.TTL_AFTER_FINISHED, seconds=ttl - age)
 
 
 # The pods
@@ -201,7 +202,7 @@ def _manage(
         return
     left = pause(job, pods, now)
     if left:
-        yield Wait(left, "a pod failed; the next one waits longer each time")
+        yield Wait(WaitReason.POD_FAILURE_BACKOFF, seconds=left)
         return
     if is_indexed(job):
         for index in _pending(job, pods, count)[:missing]:

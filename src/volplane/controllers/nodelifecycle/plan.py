@@ -15,8 +15,9 @@ from math import isinf
 from msgspec import Struct, structs
 
 from volplane.api.core import Node, NodeCondition, Pod, Taint
-from volplane.rules.steps import TICK, UNTIL_CHANGED, CommonStep, Wait, normal, warning
+from volplane.rules.steps import TICK, CommonStep, normal, warning
 from volplane.rules.taints import NO_EXECUTE, NO_SCHEDULE, NOT_READY, UNREACHABLE, UNSCHEDULABLE
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 # What the kubelet reports. NetworkUnavailable is reported by others.
 REPORTED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
@@ -74,7 +75,7 @@ def plan(view: NodeHealth) -> Iterator[Step | CommonStep]:
             if before is not None and before.status == "True":
                 yield normal("NodeNotReady", f"Node {node.name} status is now: NodeNotReady")
     else:
-        yield Wait(view.grace - view.silent, f"the next heartbeat of {node.name}")
+        yield Wait(WaitReason.HEARTBEAT, WaitData(node=node.name), view.grace - view.silent)
     yield from _taints(view, conditions)
     if _status(conditions) == "Unknown":
         for pod in view.pods:
@@ -144,11 +145,10 @@ def _taints(view: NodeHealth, conditions: dict[str, NodeCondition]) -> Iterator[
 
 
 def _eviction_wait(view: NodeHealth) -> Wait:
+    data = WaitData(node=view.node.name)
     if isinf(view.eviction_delay):
-        return Wait(UNTIL_CHANGED, f"pods stay on {view.node.name}: too many nodes of its zone are not ready")
-    return Wait(
-        view.eviction_delay, f"pods stay on {view.node.name} a little longer: one node after the other"
-    )
+        return Wait(WaitReason.ZONE_DISRUPTED, data)
+    return Wait(WaitReason.EVICTION_RATE, data, view.eviction_delay)
 
 
 def _stamp(moment: datetime) -> str:

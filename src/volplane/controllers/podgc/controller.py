@@ -16,8 +16,9 @@ from volplane.controllers.podgc.plan import RemovePod, plan, surplus
 from volplane.loops.controller import Controller
 from volplane.loops.events import EventRecorder
 from volplane.rules.pods import has_ended, node_of
-from volplane.rules.steps import TICK, CommonStep, Wait
+from volplane.rules.steps import TICK, CommonStep
 from volplane.rules.taints import is_out_of_service, is_ready
+from volplane.rules.waits import Wait
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from volplane.controllers.protection.plan import (
 from volplane.loops.controller import Controller, Replan
 from volplane.rules import pods
 from volplane.rules.binding import CLAIM_PROTECTION, VOLUME_PROTECTION
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 
 V = TypeVar("V")
 Protected = PersistentVolume | PersistentVolumeClaim | VolumeAttributesClass

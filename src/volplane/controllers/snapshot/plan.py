@@ -32,8 +32,9 @@ from volplane.controllers.snapshot.steps import (
 )
 from volplane.rules import sizes, snapshots
 from volplane.rules.snapshots import InvalidSnapshotClass
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warning
+from volplane.rules.steps import CommonStep, normal, warning
 from volplane.rules.templates import InvalidTemplate
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 VOLUME_MISSING = "VolumeSnapshotContent is missing"
 
@@ -217,7 +218,7 @@ def _report_misbound(content: VolumeSnapshotContent) -> ReportError:
 def _join(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step | CommonStep]:
     content = inputs.content
     if content is None or not snapshots.is_bound_to(content, snapshot):
-        yield Wait(UNTIL_CHANGED, f"detected group snapshot member {snapshot.key} with no content")
+        yield Wait(WaitReason.GROUP_MEMBER_WITHOUT_CONTENT, WaitData(names=(snapshot.key,)))
         return
     yield from _set_finalizers(snapshot, content)
     yield from _copy_status(snapshot, content, group=inputs.group)
@@ -304,8 +305,8 @@ def _delete(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step |
         content = None  # another one's: nothing of it is touched
     if content is not None and inputs.restoring:
         yield warning("SnapshotDeletePending", "Snapshot is being used to restore a PVC")
-        why = f"snapshot {snapshot.key} is being restored into {', '.join(inputs.restoring)}"
-        yield Wait(UNTIL_CHANGED, why)
+        data = WaitData(names=(snapshot.key,), claims=tuple(inputs.restoring))
+        yield Wait(WaitReason.SNAPSHOT_RESTORING, data)
         return
     if inputs.group:
         told = (
@@ -314,7 +315,7 @@ def _delete(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step |
             "the deletion of all the individual volume snapshots that are part of the group."
         )
         yield warning("SnapshotDeletePending", told)
-        yield Wait(UNTIL_CHANGED, told)
+        yield Wait(WaitReason.DELETED_WITH_GROUP, WaitData(names=(inputs.group,)), message=told)
         return
     goes_along = content is not None and content.spec.deletion_policy == snapshots.DELETE
     if content is not None:
@@ -328,8 +329,8 @@ def _delete(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step |
     kept = tuple(f for f in have if f not in ours or (f == snapshots.BOUND and goes_along))
     if kept != have:
         yield SetFinalizers(kept)
-    if goes_along:
-        yield Wait(UNTIL_CHANGED, f"its content {content.name if content else ''} goes first")
+    if content is not None and goes_along:
+        yield Wait(WaitReason.CONTENT_DELETION, WaitData(names=(content.name,)))
 
 
 def _is_being_taken(content: VolumeSnapshotContent | None) -> bool:

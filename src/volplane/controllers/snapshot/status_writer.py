@@ -13,7 +13,7 @@ from volplane.api.meta import Resource
 from volplane.api.snapshot import SnapshotError
 from volplane.base import clock, trace
 from volplane.loops.controller import Controller, RetryableError
-from volplane.rules.steps import UNTIL_CHANGED
+from volplane.rules.waits import Wait, WaitReason
 
 COMPONENT = "snapshot-controller"
 
@@ -74,4 +74,4 @@ class SnapshotWriter(Controller[str, V, S]):
             await self.set_status(obj, status)
         if not final:
             raise RetryableError(message)
-        self.queue.later(obj.key, UNTIL_CHANGED, message)
+        self.queue.later(obj.key, Wait(WaitReason.SNAPSHOT_INVALID, message=message))

@@ -26,7 +26,8 @@ from volplane.controllers.statefulset.revisions import (
     revisions_to_delete,
 )
 from volplane.rules.pods import has_ended
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, RecordEvent, Wait, warning
+from volplane.rules.steps import CommonStep, RecordEvent, warning
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.rules.workloads import DeletePod, availability, available_in, is_ready
 
 
@@ -181,9 +182,9 @@ def _plan_ordinal(
         if missing:
             yield CreateClaims(pod, missing)
     if not at_once:
-        why = _unready_reason(view, pod)
-        if why:
-            yield Wait(UNTIL_CHANGED, why)
+        wait = _wait_for_pod(view, pod)
+        if wait is not None:
+            yield wait
             return True
     if labels := identity.missing_labels(pod):
         yield SetPodLabels(pod, labels)
@@ -191,13 +192,14 @@ def _plan_ordinal(
     return False
 
 
-def _unready_reason(view: StatefulSetView, pod: Pod) -> str:
-    """Why the pods after this one wait; empty when they need not."""
+def _wait_for_pod(view: StatefulSetView, pod: Pod) -> Wait | None:
+    """Why the pods after this one have to wait; None if they need not."""
+    data = WaitData(pods=(pod.name,))
     if pod.is_deleting:
-        return f"pod {pod.name} is terminating"
+        return Wait(WaitReason.POD_TERMINATING, data)
     if pod.status.phase != "Running" or not is_ready(pod):
-        return f"pod {pod.name} is not running and ready"
-    return "" if _is_available(view, pod) else f"pod {pod.name} is not available yet"
+        return Wait(WaitReason.POD_NOT_READY, data)
+    return None if _is_available(view, pod) else Wait(WaitReason.POD_NOT_AVAILABLE, data)
 
 
 def _is_available(view: StatefulSetView, pod: Pod) -> bool:
@@ -213,14 +215,14 @@ def _plan_new_pod(
     present = [view.claims[c.name] for c in claims if c.name in view.claims]
     for claim in present:
         if identity.is_stale(claim, wanted, pod):
-            yield Wait(UNTIL_CHANGED, f"claim {claim.name} goes with an earlier pod {pod.name}")
+            yield Wait(WaitReason.CLAIM_OF_EARLIER_POD, WaitData(claim=claim.name, pods=(pod.name,)))
             return
         if claim.is_deleting:
             why = f"pvc {claim.name} is being deleted"
             yield warning(
                 "FailedCreate", f"Create Pod {pod.name} in StatefulSet {wanted.name} failed error: {why}"
             )
-            yield Wait(UNTIL_CHANGED, why)
+            yield Wait(WaitReason.CLAIM_BEING_DELETED, WaitData(claim=claim.name))
             return
     yield from _set_owners(view, pod, given_up=False)
     yield CreatePodWithClaims(pod, tuple(c for c in claims if c.name not in view.claims))
@@ -266,12 +268,12 @@ def _plan_surplus(
         return False
     highest = surplus[0]
     if highest.is_deleting:
-        yield Wait(UNTIL_CHANGED, f"pod {highest.name} is terminating")
+        yield Wait(WaitReason.POD_TERMINATING, WaitData(pods=(highest.name,)))
         return True
     # One that is not available goes only when every other is: two must not be missing at the same time.
     unavailable = [p for p in reversed(surplus) if not _is_available(view, p)]
     if highest in unavailable and unavailable[0] is not highest:
-        yield Wait(UNTIL_CHANGED, f"pod {unavailable[0].name} is not available yet")
+        yield Wait(WaitReason.POD_NOT_AVAILABLE, WaitData(pods=(unavailable[0].name,)))
         return True
     yield DeletePod(highest)
     return True
@@ -287,7 +289,7 @@ def _update(
             yield DeletePod(pod)
             return
         if not _is_available(view, pod):
-            yield Wait(UNTIL_CHANGED, f"pod {pod.name} is being updated")
+            yield Wait(WaitReason.POD_UPDATING, WaitData(pods=(pod.name,)))
             return
 
 

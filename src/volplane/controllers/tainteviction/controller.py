@@ -15,8 +15,9 @@ from volplane.base import clock
 from volplane.controllers.tainteviction.plan import EvictPod, TaintView, plan, toleration_seconds
 from volplane.loops.controller import Controller
 from volplane.rules.pods import node_of
-from volplane.rules.steps import CommonStep, RecordEvent, Wait
+from volplane.rules.steps import CommonStep, RecordEvent
 from volplane.rules.taints import NO_EXECUTE
+from volplane.rules.waits import Wait
 
 
 class TaintedPod(Struct, frozen=True):

@@ -12,8 +12,9 @@ from math import inf
 from msgspec import Struct
 
 from volplane.api.core import Pod, Taint
-from volplane.rules.steps import TICK, RecordEvent, Wait, normal
+from volplane.rules.steps import TICK, RecordEvent, normal
 from volplane.rules.taints import NO_EXECUTE, tolerates
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 
 class EvictPod(Struct, frozen=True):
@@ -39,8 +40,8 @@ def plan(view: TaintView) -> Iterator[EvictPod | Wait | RecordEvent]:
     if left <= TICK:
         yield EvictPod()
     elif left != inf:
-        why = ", ".join(sorted({t.key for t in taints if t.effect == NO_EXECUTE}))
-        yield Wait(left, f"tolerates {why} for a while")
+        keys = tuple(sorted({t.key for t in taints if t.effect == NO_EXECUTE}))
+        yield Wait(WaitReason.TOLERATION, WaitData(names=keys), left)
 
 
 def toleration_seconds(pod: Pod, taints: Sequence[Taint]) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any, assert_never
+from typing import Any, NoReturn, assert_never
 
 from msgspec import Struct, structs
 
@@ -20,6 +20,7 @@ from volplane.csi.outcome import CallError, classify
 from volplane.loops.controller import Continue, RetryableError
 from volplane.loops.events import EventRecorder
 from volplane.rules import snapshots
+from volplane.rules.waits import Wait
 from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.snapshotter import plan as plans
 from volplane.sidecars.snapshotter.plan import (
@@ -74,8 +75,9 @@ class SnapshotContentController(SnapshotRpcController[SnapshotContentView, plans
     def keys_of_content(
         self, old: VolumeSnapshotContent | None, new: VolumeSnapshotContent | None
     ) -> Iterator[str]:
-        if new is not None and (old is new or plans.relevant_fields(old) != plans.relevant_fields(new)):
-            yield new.name
+        content = new or old
+        if content is not None and (old is new or plans.relevant_fields(old) != plans.relevant_fields(new)):
+            yield content.name
 
     def keys_of_class(
         self, old: VolumeSnapshotClass | None, new: VolumeSnapshotClass | None
@@ -89,7 +91,7 @@ class SnapshotContentController(SnapshotRpcController[SnapshotContentView, plans
             return None
         return SnapshotContentView(content, self.classes.get(content.spec.volume_snapshot_class_name or ""))
 
-    def plan(self, view: SnapshotContentView) -> Iterator[plans.Step]:
+    def plan(self, view: SnapshotContentView) -> Iterator[plans.Step | Wait]:
         return plans.plan(view.content, view.snapshot_class, self.facts)
 
     async def act(
@@ -108,8 +110,8 @@ class SnapshotContentController(SnapshotRpcController[SnapshotContentView, plans
                 await self.set_creation_mark(content, present=False)
             case RemoveContentFinalizer():
                 await self.remove_finalizer(content)
-            case ReportSnapshotError(why, first):
-                await self._fail(content, why, first=first)
+            case ReportSnapshotError(message, first):
+                await self._report_failure(content, message, first=first)
             case _:
                 assert_never(step)
         return None
@@ -121,7 +123,7 @@ class SnapshotContentController(SnapshotRpcController[SnapshotContentView, plans
             credentials = await self.read_credentials(content, step.secret)
         except RetryableError as error:
             why = f"failed to get input parameters to create snapshot for content {content.name}: "
-            return await self._fail(content, why + quote(error), first=step.first)
+            await self._fail(content, why + quote(error), first=step.first)
         await self.set_creation_mark(content, present=True)
         request = v1.CreateSnapshotRequest(
             source_volume_id=step.volume, name=step.name, secrets=credentials, parameters=step.parameters
@@ -133,7 +135,7 @@ class SnapshotContentController(SnapshotRpcController[SnapshotContentView, plans
             if classify(error).is_final:
                 await self.set_creation_mark(content, present=False)
             why = f"failed to take snapshot of the volume {step.volume}: {quote(error)}"
-            return await self._fail(content, why, first=step.first)
+            await self._fail(content, why, first=step.first)
         await self._write_status(content, reply.snapshot)
         await self.set_creation_mark(content, present=False)
         self.plan_again(
@@ -153,9 +155,9 @@ class SnapshotContentController(SnapshotRpcController[SnapshotContentView, plans
                 )
                 page = await self.call("ListSnapshots", request, content)
             except (CallError, RetryableError) as error:
-                return await self._fail(content, str(error), first=False)
+                await self._fail(content, str(error), first=False)
             if not page.entries:
-                return await self._fail(
+                await self._fail(
                     content, f"can not find snapshot for snapshotID {handle}", first=False
                 )
             snapshot = page.entries[0].snapshot
@@ -182,13 +184,18 @@ class SnapshotContentController(SnapshotRpcController[SnapshotContentView, plans
             status["error"] = None
         await self.set_status(content, status)
 
-    async def _fail(self, content: VolumeSnapshotContent, why: str, *, first: bool) -> None:
+    async def _fail(self, content: VolumeSnapshotContent, why: str, *, first: bool) -> NoReturn:
+        await self._report_failure(content, why, first=first)
+        raise RetryableError(why)
+
+    async def _report_failure(self, content: VolumeSnapshotContent, why: str, *, first: bool) -> None:
         error = content.status.error if content.status is not None else None
-        if first:
-            await self.report_error(content, error, CREATION_FAILED, f"Failed to create snapshot: {why}")
-        await self.report_error(
-            content, error, UPDATE_FAILED, f"Failed to check and update snapshot content: {why}"
+        reason, text = (
+            (CREATION_FAILED, "Failed to create snapshot")
+            if first
+            else (UPDATE_FAILED, "Failed to check and update snapshot content")
         )
+        await self.report_error(content, error, reason, f"{text}: {why}")
 
     # --- going
 

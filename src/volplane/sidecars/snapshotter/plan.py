@@ -17,6 +17,7 @@ from volplane.api.snapshot import VolumeSnapshotClass, VolumeSnapshotContent
 from volplane.rules import snapshots
 from volplane.rules.snapshots import InvalidSnapshotClass
 from volplane.rules.templates import InvalidTemplate
+from volplane.rules.waits import Wait, WaitReason
 
 
 class SnapshotterDriverInfo(Struct, frozen=True):
@@ -60,10 +61,14 @@ class RemoveContentFinalizer(Struct, frozen=True):
 
 
 class ReportSnapshotError(Struct, frozen=True):
-    """It cannot even be asked for."""
+    """The driver cannot be called: write the message to the status. A `Wait` follows."""
 
-    why: str
+    message: str
     first: bool = True
+
+    @property
+    def wait(self) -> Wait:
+        return Wait(WaitReason.SNAPSHOT_IMPOSSIBLE, message=self.message, backoff=True)
 
 
 Step = (
@@ -78,19 +83,32 @@ Step = (
 
 def plan(
     content: VolumeSnapshotContent, snapshot_class: VolumeSnapshotClass | None, driver: SnapshotterDriverInfo
-) -> Iterator[Step]:
+) -> Iterator[Step | Wait]:
     if not is_ours(content, driver):
         return
+    for step in _plan(content, snapshot_class, driver):
+        yield step
+        if isinstance(step, ReportSnapshotError):
+            yield step.wait
+
+
+def _plan(
+    content: VolumeSnapshotContent, snapshot_class: VolumeSnapshotClass | None, driver: SnapshotterDriverInfo
+) -> Iterator[Step | Wait]:
     if may_delete(content):
         yield from _plan_deletion(content)
     elif snapshots.is_ready(content):
         if snapshots.BEING_CREATED in content.metadata.annotations:
             yield RemoveCreationMark()
+        elif content.is_deleting:
+            yield Wait(WaitReason.SNAPSHOT_DELETION_REQUEST)
     elif content.spec.source.snapshot_handle is not None:
         yield _plan_poll(content, content.spec.source.snapshot_handle, snapshot_class)
     elif snapshots.is_group_member(content):
         if content.status is not None and content.status.snapshot_handle is not None:
             yield PollSnapshotStatus(content.status.snapshot_handle, secret_reference(content))
+        else:
+            yield Wait(WaitReason.GROUP_SNAPSHOT)
     else:
         yield _plan_creation(content, snapshot_class, driver)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -88,13 +88,12 @@ class SnapshotRpcController(Controller[str, V, S]):
 
     async def report_error(
         self, content: Resource, error: SnapshotError | None, reason: str, message: str
-    ) -> NoReturn:
+    ) -> None:
         """Written once: the same error again is neither written nor recorded. `error` is the last one."""
         if error is None or error.message != message:
             self.events.warning(content, reason, message)
             status = {"error": {"time": clock.stamp(), "message": message}, "readyToUse": False}
             await self.set_status(content, status)
-        raise RetryableError(message)
 
     async def remove_finalizer(self, content: Resource) -> None:
         left = [f for f in content.metadata.finalizers if f != self.finalizer]

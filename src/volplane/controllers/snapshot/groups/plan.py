@@ -37,8 +37,9 @@ from volplane.controllers.snapshot.steps import (
 )
 from volplane.rules import groups
 from volplane.rules.snapshots import InvalidSnapshotClass
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warning
+from volplane.rules.steps import CommonStep, normal, warning
 from volplane.rules.templates import InvalidTemplate
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 MISSING = "VolumeGroupSnapshotContent is missing"
 
@@ -249,7 +250,7 @@ def _delete(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> Iterator
             "restore a PVC"
         )
         yield warning("SnapshotDeletePending", told)
-        yield Wait(UNTIL_CHANGED, told)
+        yield Wait(WaitReason.SNAPSHOT_RESTORING, WaitData(names=(inputs.restoring[0],)), message=told)
         return
     goes_along = content is not None and content.spec.deletion_policy == "Delete"
     if content is not None:

@@ -27,6 +27,7 @@ from volplane.loops.events import EventRecorder
 from volplane.loops.queue import Backoff
 from volplane.rules import binding, classes
 from volplane.rules.steps import TICK, CommonStep, Requeue
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars import DriverClient
 from volplane.sidecars.provisioner import plan as plans
 from volplane.sidecars.provisioner import provision_request as orders
@@ -53,7 +54,6 @@ log = logging.getLogger(__name__)
 COMPONENT = "csi-provisioner"
 SAVE_BACKOFF = Backoff(0.005, 1000.0)  # the volume exists: only its object has to be saved
 REMOVE_INTENT_DELAY = 5.0  # seconds by which removing an order is delayed while others are created
-REMOVE_INTENT_REASON = "the volume is made, and the order is to come off"
 BIND_GRACE = 0.5  # seconds that the binder has the claim to itself: it writes over the version it has read
 
 
@@ -319,10 +319,9 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
                 await self._create(claim, order)
             case RemoveIntent():
                 await self._remove_intent_in_turn(claim)
-            case ReportProvisionError(why, quiet):
+            case ReportProvisionError(message, quiet):
                 if not quiet:
-                    self._record_failure(claim, binding.claim_class(claim) or "", why)
-                raise RetryableError(why)
+                    self._record_failure(claim, binding.claim_class(claim) or "", message)
             case ClaimForNode():
                 await self._claim_for_node(claim)
             case Reschedule(node, why):
@@ -348,9 +347,8 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         left = self.turns.seconds_left(claim)
         if left <= TICK and await self.turns.try_claim(claim, storage_class):
             return
-        self.queue.later(
-            claim.key, max(self.turns.seconds_left(claim), 0.0), "another node may make the volume first"
-        )
+        left = max(self.turns.seconds_left(claim), 0.0)
+        self.queue.later(claim.key, Wait(WaitReason.OTHER_NODE_FIRST, seconds=left))
 
     async def _create(self, claim: PersistentVolumeClaim, order: ProvisionRequest) -> None:
         about = {"PVC": claim.key, "StorageClass": order.storage_class, "PV": order.name}
@@ -422,7 +420,10 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         if not self._is_wanted(claim):
             self.memory.infeasible.pop(claim.uid, None)
         elif kind is ProvisioningOutcome.INFEASIBLE:
-            self.queue.later(claim.key, self.settings.infeasible_retry_interval, str(error))
+            data = WaitData(driver=self.driver.name, class_name=order.storage_class)
+            seconds = self.settings.infeasible_retry_interval
+            wait = Wait(WaitReason.PROVISIONING_INFEASIBLE, data, seconds, message=str(error))
+            self.queue.later(claim.key, wait)
         else:
             raise RetryableError(str(error)) from error
 
@@ -481,13 +482,13 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
             left += REMOVE_INTENT_DELAY  # others wait for their volumes; nobody waits for this write
             self.memory.resting[claim.key] = until
         if left > TICK and claim.uid not in self.memory.unnoted and self._is_wanted(claim):
-            return self.queue.later(claim.key, left, REMOVE_INTENT_REASON)
+            return self.queue.later(claim.key, Wait(WaitReason.BINDING_BEFORE_CLEANUP, seconds=left))
         self.memory.binding.pop(claim.uid, None)
         await self._remove_intent(claim)
 
     def _wake_resting(self) -> None:
         for key, until in self.memory.resting.items():
-            self.queue.later(key, until - clock.now(), REMOVE_INTENT_REASON)
+            self.queue.later(key, Wait(WaitReason.BINDING_BEFORE_CLEANUP, seconds=until - clock.now()))
         self.memory.resting.clear()
 
     async def _remove_intent(self, claim: PersistentVolumeClaim) -> None:

@@ -21,6 +21,7 @@ from volplane.loops.events import EventRecorder
 from volplane.loops.queue import Backoff
 from volplane.rules import binding
 from volplane.rules.steps import CommonStep
+from volplane.rules.waits import Wait
 from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.provisioner import parameters
 from volplane.sidecars.provisioner import plan as plans
@@ -101,7 +102,7 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
             return None
         return ReclaimView(volume, self.by_volume[key] if self.facts.attaches else [])
 
-    def plan(self, view: ReclaimView) -> Iterator[ReclaimStep]:
+    def plan(self, view: ReclaimView) -> Iterator[ReclaimStep | Wait]:
         return plans.plan_reclaim(view.volume, view.attachments, self.facts)
 
     def update_memory(
@@ -118,8 +119,8 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
                 await self._set_finalizer(volume, present=False)
             case DeleteVolume():
                 await self._delete(volume, step)
-            case RefuseDeletion(why):
-                self._refuse(volume, why)
+            case RefuseDeletion(message):
+                self._record_failure(volume, message)
             case _:
                 assert_never(step)
 
@@ -134,7 +135,8 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
             )
         except CallError as error:
             provision_metrics.count_delete_failure(storage_class)
-            self._refuse(volume, str(error))
+            self._record_failure(volume, str(error))
+            raise RetryableError(str(error)) from error
         provision_metrics.count_deleted(storage_class, clock.now() - begun)
         self.changed(storage_class)
         log.info("Volume deleted", extra={"PV": volume.name, "volumeHandle": step.handle})
@@ -172,7 +174,6 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
             PersistentVolume, volume.name, strategic={"metadata": patch}, uid=volume.uid, missing_ok=True
         )
 
-    def _refuse(self, volume: PersistentVolume, why: str) -> None:
-        self.events.warning(volume, "VolumeFailedDelete", why)
+    def _record_failure(self, volume: PersistentVolume, message: str) -> None:
+        self.events.warning(volume, "VolumeFailedDelete", message)
         self.memory.failed.add(volume.name)
-        raise RetryableError(why)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, assert_never
+from typing import Any, NoReturn, assert_never
 
 from msgspec import Struct, structs
 
@@ -14,6 +14,7 @@ from volplane.csi.outcome import CallError, classify
 from volplane.loops.controller import Continue, RetryableError
 from volplane.loops.events import EventRecorder
 from volplane.rules import groups, snapshots
+from volplane.rules.waits import Wait
 from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.snapshotter.groups import plan as plans
 from volplane.sidecars.snapshotter.groups.plan import (
@@ -21,9 +22,9 @@ from volplane.sidecars.snapshotter.groups.plan import (
     PollSnapshotStatus,
     RemoveContentFinalizer,
     RemoveCreationMark,
-    ReportSnapshotError,
     TakeSnapshot,
 )
+from volplane.sidecars.snapshotter.plan import ReportSnapshotError
 from volplane.sidecars.snapshotter.rpc_base import SnapshotRpcController, quote, to_nanoseconds
 from volplane.sidecars.snapshotter.settings import SnapshotterOptions
 
@@ -58,8 +59,9 @@ class GroupSnapshotContentController(SnapshotRpcController[GroupSnapshotContentV
     def keys_of_content(
         self, old: VolumeGroupSnapshotContent | None, new: VolumeGroupSnapshotContent | None
     ) -> Iterator[str]:
-        if new is not None and (old is new or plans.relevant_fields(old) != plans.relevant_fields(new)):
-            yield new.name
+        content = new or old
+        if content is not None and (old is new or plans.relevant_fields(old) != plans.relevant_fields(new)):
+            yield content.name
 
     def keys_of_class(
         self, old: VolumeGroupSnapshotClass | None, new: VolumeGroupSnapshotClass | None
@@ -75,7 +77,7 @@ class GroupSnapshotContentController(SnapshotRpcController[GroupSnapshotContentV
             content, self.classes.get(content.spec.volume_group_snapshot_class_name or "")
         )
 
-    def plan(self, view: GroupSnapshotContentView) -> Iterator[plans.Step]:
+    def plan(self, view: GroupSnapshotContentView) -> Iterator[plans.Step | Wait]:
         return plans.plan(view.content, view.snapshot_class, self.facts)
 
     async def act(
@@ -93,8 +95,8 @@ class GroupSnapshotContentController(SnapshotRpcController[GroupSnapshotContentV
                 await self.set_creation_mark(content, present=False)
             case RemoveContentFinalizer():
                 await self.remove_finalizer(content)
-            case ReportSnapshotError(why, first):
-                await self._fail(content, why, first=first)
+            case ReportSnapshotError(message, first):
+                await self._report_failure(content, message, first=first)
             case _:
                 assert_never(step)
         return None
@@ -104,7 +106,7 @@ class GroupSnapshotContentController(SnapshotRpcController[GroupSnapshotContentV
             credentials = await self.read_credentials(content, step.secret)
         except RetryableError as error:
             why = f"failed to get input parameters to create group snapshot for {content.name}: "
-            return await self._fail(content, why + quote(error), first=step.first)
+            await self._fail(content, why + quote(error), first=step.first)
         await self.set_creation_mark(content, present=True)
         request = v1.CreateVolumeGroupSnapshotRequest(
             name=step.name,
@@ -119,7 +121,7 @@ class GroupSnapshotContentController(SnapshotRpcController[GroupSnapshotContentV
                 await self.set_creation_mark(content, present=False)
             volumes = f"[{' '.join(step.volumes)}]"
             why = f"failed to take group snapshot of the volumes {volumes}: {quote(error)}"
-            return await self._fail(content, why, first=step.first)
+            await self._fail(content, why, first=step.first)
         await self._write_status(content, reply.group_snapshot)
         await self.set_creation_mark(content, present=False)
         self.plan_again(
@@ -137,7 +139,7 @@ class GroupSnapshotContentController(SnapshotRpcController[GroupSnapshotContentV
             )
             reply = await self.call("GetVolumeGroupSnapshot", request, content)
         except (CallError, RetryableError) as error:
-            return await self._fail(content, str(error), first=False)
+            await self._fail(content, str(error), first=False)
         await self._write_status(content, reply.group_snapshot)
         self.plan_again(
             self.contents.get(content.name),
@@ -158,15 +160,18 @@ class GroupSnapshotContentController(SnapshotRpcController[GroupSnapshotContentV
             status["error"] = None
         await self.set_status(content, status)
 
-    async def _fail(self, content: VolumeGroupSnapshotContent, why: str, *, first: bool) -> None:
+    async def _fail(self, content: VolumeGroupSnapshotContent, why: str, *, first: bool) -> NoReturn:
+        await self._report_failure(content, why, first=first)
+        raise RetryableError(why)
+
+    async def _report_failure(self, content: VolumeGroupSnapshotContent, why: str, *, first: bool) -> None:
         error = content.status.error if content.status is not None else None
-        if first:
-            await self.report_error(
-                content, error, CREATION_FAILED, f"Failed to create group snapshot: {why}"
-            )
-        await self.report_error(
-            content, error, UPDATE_FAILED, f"Failed to check and update group snapshot content: {why}"
+        reason, text = (
+            (CREATION_FAILED, "Failed to create group snapshot")
+            if first
+            else (UPDATE_FAILED, "Failed to check and update group snapshot content")
         )
+        await self.report_error(content, error, reason, f"{text}: {why}")
 
     async def _delete(
         self, content: VolumeGroupSnapshotContent, step: DeleteDriverSnapshot

@@ -11,6 +11,8 @@ from volplane.api.snapshot import VolumeGroupSnapshotClass, VolumeGroupSnapshotC
 from volplane.rules import groups, snapshots
 from volplane.rules.snapshots import InvalidSnapshotClass
 from volplane.rules.templates import InvalidTemplate
+from volplane.rules.waits import Wait, WaitReason
+from volplane.sidecars.snapshotter.plan import ReportSnapshotError
 
 
 class SnapshotterDriverInfo(Struct, frozen=True):
@@ -50,11 +52,6 @@ class RemoveContentFinalizer(Struct, frozen=True):
     pass
 
 
-class ReportSnapshotError(Struct, frozen=True):
-    why: str
-    first: bool = True
-
-
 Step = (
     TakeSnapshot
     | PollSnapshotStatus
@@ -69,14 +66,27 @@ def plan(
     content: VolumeGroupSnapshotContent,
     group_class: VolumeGroupSnapshotClass | None,
     driver: SnapshotterDriverInfo,
-) -> Iterator[Step]:
+) -> Iterator[Step | Wait]:
     if content.spec.driver != driver.name:
         return
+    for step in _plan(content, group_class, driver):
+        yield step
+        if isinstance(step, ReportSnapshotError):
+            yield step.wait
+
+
+def _plan(
+    content: VolumeGroupSnapshotContent,
+    group_class: VolumeGroupSnapshotClass | None,
+    driver: SnapshotterDriverInfo,
+) -> Iterator[Step | Wait]:
     if may_delete(content):
         yield from _plan_deletion(content)
     elif groups.is_ready(content):
         if groups.BEING_CREATED in content.metadata.annotations:
             yield RemoveCreationMark()
+        elif content.is_deleting:
+            yield Wait(WaitReason.SNAPSHOT_DELETION_REQUEST)
     elif (given := content.spec.source.group_snapshot_handles) is not None:
         handle, members = given.volume_group_snapshot_handle, given.volume_snapshot_handles
         yield _plan_poll(content, handle, members, group_class)

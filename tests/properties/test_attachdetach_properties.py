@@ -15,7 +15,7 @@ from volplane.api import codec
 from volplane.api.core import Pod
 from volplane.controllers.attachdetach import plan as p
 from volplane.controllers.attachdetach.plan import AttachDetachView, ExistingAttachment, NodeFacts, plan
-from volplane.rules.waits import Wait, WaitData, WaitReason
+from volplane.rules.waits import Wait
 
 NODES = ("a", "b", "c")
 POD = codec.convert(Pod, {"metadata": {"name": "p", "namespace": "default"}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -134,7 +135,7 @@ CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, ProvisionRequest 
         [ReportProvisionError('storageclass.storage.k8s.io "fast" not found', quiet=True)],
     ),
     "its class is another's": (claim(), ProvisionInputs(storage_class=storage_class("other")), None, []),
-    "waits for its first consumer": (claim(), DELAYED, None, []),
+    "waits for its first consumer": (claim(), DELAYED, None, [Wait(WaitReason.SELECTED_NODE)]),
     "its consumer's node is known": (
         claim(annotations={**ASKED, binding.SELECTED_NODE: "worker-1"}),
         DELAYED,
@@ -200,7 +201,7 @@ CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, ProvisionRequest 
         claim(),
         ProvisionInputs(storage_class=storage_class(), infeasible=("class-1", 120.0)),
         None,
-        [Wait(120.0, "the driver says that this class can never make the volume")],
+        [Wait(WaitReason.PROVISIONING_INFEASIBLE, WaitData(driver=NAME, class_name="fast"), 120.0)],
     ),
     "and the class was made anew since": (
         claim(),
@@ -237,10 +238,18 @@ CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, ProvisionRequest 
 }
 
 
+def with_waits(steps: Iterable[object]) -> Iterator[object]:
+    """What is reported is retried after the backoff."""
+    for step in steps:
+        yield step
+        if isinstance(step, ReportProvisionError):
+            yield Wait(WaitReason.PROVISIONING_IMPOSSIBLE, message=step.message, backoff=True)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_claims(case: str) -> None:
     made, world, order, expected = CASES[case]
-    assert list(plan(made, world, order, DRIVER)) == expected
+    assert list(plan(made, world, order, DRIVER)) == list(with_waits(expected))
 
 
 @pytest.mark.parametrize(("node", "goes_on"), [("worker-1", True), ("worker-2", False)])
@@ -262,9 +271,10 @@ def test_beside_a_driver_on_every_node_an_order_is_that_nodes_own(node: str, goe
     ],
 )
 def test_a_driver_without_the_calls_is_refused(driver: ProvisionerDriverInfo, missing: str) -> None:
-    (step,) = plan(claim(), FAST, None, driver)
+    step, wait = plan(claim(), FAST, None, driver)
     assert isinstance(step, ReportProvisionError)
-    assert missing in step.why
+    assert isinstance(wait, Wait)
+    assert missing in step.message
 
 
 def build(
@@ -314,7 +324,7 @@ def test_a_volumes_attributes_come_from_their_class() -> None:
     assert build(modifying, world, volume_attributes_class_name="gold").mutable_parameters == {"iops": "9"}
     for attributes in (None, structs.replace(gold, driver_name="other")):
         world = structs.replace(FAST, attributes=attributes)
-        (step,) = plan(claim(volume_attributes_class_name="gold"), world, None, modifying)
+        step, _ = plan(claim(volume_attributes_class_name="gold"), world, None, modifying)
         assert isinstance(step, ReportProvisionError)
 
 
@@ -457,7 +467,10 @@ VOLUMES: dict[str, tuple[PersistentVolume, list[VolumeAttachment], list[object]]
     "still attached": (
         pv(),
         [ATTACHED],
-        [RefuseDeletion("persistentvolume pv1 is still attached to node worker-1")],
+        [
+            RefuseDeletion("persistentvolume pv1 is still attached to node worker-1"),
+            Wait(WaitReason.VOLUME_STILL_ATTACHED, WaitData(volume="pv1", nodes=("worker-1",)), backoff=True),
+        ],
     ),
     "being deleted, claim still there": (pv("Bound", deleting=True), [], []),
     "being deleted, bound, without our finalizer": (pv("Bound", held=False, deleting=True), [], []),

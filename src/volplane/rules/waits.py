@@ -164,11 +164,6 @@ class Wait(Struct, frozen=True):
         return render(self.reason, self.data, self.message)
 
 
-def retry(message: str, seconds: float = UNTIL_CHANGED) -> Wait:
-    """The wait after a failed attempt."""
-    return Wait(WaitReason.RETRY, seconds=seconds, message=message)
-
-
 def render(reason: WaitReason, data: WaitData, message: str = "") -> str:
     """The sentence for people. A message that the sentence does not contain is appended."""
     values = {name: _join(value) for name, value in structs.asdict(data).items()}
@@ -244,32 +239,30 @@ SENTENCES: dict[WaitReason, str] = {
     WaitReason.CLAIM_BEING_DELETED: "pvc {claim} is being deleted",
     WaitReason.EVICTED_POD_NOT_DELETED: "an evicted pod is not being deleted yet",
     WaitReason.HEARTBEAT: "waiting for the next heartbeat of {node}",
-    WaitReason.ZONE_DISRUPTED: (
-        "no pods are evicted from {node}: too many nodes of its zone are not ready"
-    ),
+    WaitReason.ZONE_DISRUPTED: ("no pods are evicted from {node}: too many nodes of its zone are not ready"),
     WaitReason.EVICTION_RATE: "no pods are evicted from {node} yet: the eviction rate of its zone is used up",
     WaitReason.TOLERATION: "the pod tolerates taint {names} for a limited time",
     WaitReason.NODE_QUARANTINE: "node {node} does not exist; pods on it are deleted if it does not appear",
     WaitReason.NAMESPACE_CONTENT: "objects are left in the namespace",
     WaitReason.REQUEST_EXPIRY: "the request is kept until it expires",
-    WaitReason.INSTANCE_NOT_STOPPED: "{node} is not ready, but its instance {names} is not known to be stopped",
+    WaitReason.INSTANCE_NOT_STOPPED: "{node} is not ready, but instance {names} is not known to be stopped",
     WaitReason.INSTANCE_UNKNOWN: "{node} is not ready, and its instance is not known",
     WaitReason.ATTACHMENT_INVALID: "{message}",
     WaitReason.DRIVER_NOT_REGISTERED: "{message}",
     WaitReason.VOLUME_STILL_ATTACHED: "volume {volume} is still attached to {nodes}",
     WaitReason.PROVISIONING_IMPOSSIBLE: "{message}",
     WaitReason.PROVISIONING_INFEASIBLE: (
-        "{driver} reported that it can never create a volume of class {class_name}; the next attempt is delayed"
+        "{driver} cannot create a volume of class {class_name}; the next attempt is delayed"
     ),
     WaitReason.SELECTED_NODE: "waiting for the scheduler to select a node",
     WaitReason.OTHER_NODE_FIRST: "the provisioner of another node may create the volume first",
     WaitReason.BINDING_BEFORE_CLEANUP: "the volume exists; the claim's finalizer is removed after binding",
     WaitReason.SOURCE_IN_USE: "{claims} is still copying from it",
     WaitReason.CAPACITY_POLL: "waiting for the next capacity poll",
-    WaitReason.RESIZE_INFEASIBLE: "{driver} reported that it cannot expand the volume; the next attempt is delayed",
+    WaitReason.RESIZE_INFEASIBLE: "{driver} cannot expand the volume; the next attempt is delayed",
     WaitReason.RESIZE_IN_USE: "{driver} expands volumes only while no pod uses them",
     WaitReason.NODE_RESIZE: "waiting for the kubelet to expand the file system",
-    WaitReason.MODIFY_INFEASIBLE: "{driver} reported that it cannot modify the volume; the next attempt is delayed",
+    WaitReason.MODIFY_INFEASIBLE: "{driver} cannot modify the volume; the next attempt is delayed",
     WaitReason.ATTRIBUTES_CLASS_NOT_FOUND: 'VAC "{class_name}" does not exist.',
     WaitReason.SNAPSHOT_IMPOSSIBLE: "{message}",
     WaitReason.SNAPSHOT_DELETION_REQUEST: "waiting for the snapshot controller to request the deletion",

@@ -204,6 +204,9 @@ class Scheduler(Controller[str, SchedulingView, Step]):
             pod = None
         if pod is None and reservation is None:
             return None
+        return self.view_pod(key, pod, reservation)
+
+    def view_pod(self, key: str, pod: Pod | None, reservation: Reservation | None = None) -> SchedulingView:
         return SchedulingView(
             key,
             pod,

@@ -51,7 +51,8 @@ class Unschedulable(Struct, frozen=True):
     reasons: Mapping[str, tuple[str, ...]] = {}  # by node, for who wants to know more
     filters: Mapping[str, str] = {}  # by node, the one that refused it
     evict: preemption.PreemptionCandidate | None = None  # others have to go first
-    waiting: bool = False  # for those who have to go
+    waiting: bool = False  # victims of an earlier preemption are still terminating
+    summary: str = ""  # the message without what it says about preemption
 
 
 class Reservation(Struct, frozen=True):
@@ -181,12 +182,13 @@ def decide(
         world = structs.replace(world, node_cache=ledger)
     nodes = ledger.nodes
     if not nodes:
-        return Unschedulable(NO_NODES, frozenset({"NodeName"}))
+        return Unschedulable(NO_NODES, frozenset({"NodeName"}), summary=NO_NODES)
     checks: list[tuple[str, NodeCheck]] = []
     for filter in filters:
         prepared = filter.prepare(pod, world)
         if isinstance(prepared, PodRefusal):
-            return Unschedulable(unfit_message(len(nodes), prepared.message), frozenset({filter.name}))
+            summary = f"0/{len(nodes)} nodes are available: {prepared.message}"
+            return Unschedulable(f"{summary}. not found", frozenset({filter.name}), summary=summary)
         if prepared is not None:
             checks.append((filter.name, prepared))
     cleared = world.node_cache.find_node(world.node_cache.nominated_node(pod.key))
@@ -229,10 +231,12 @@ def _refusal(
     by = frozenset(name for name, _ in refused.values())
     reasons = {node: no.reasons for node, no in nos.items()}
     whose = {node: name for node, (name, _) in refused.items()}
+    summary = summarize_refusals(nos.values())
     found = preemption.find_preemption(pod, world, nos, fits)
     if isinstance(found, preemption.PreemptionCandidate):
-        return Unschedulable(refusal_message(nos.values()), by, reasons, whose, evict=found)
-    return Unschedulable(refusal_message(nos.values(), found.text), by, reasons, whose, waiting=found.waiting)
+        return Unschedulable(f"{summary}.", by, reasons, whose, evict=found, summary=summary)
+    message = f"{summary}. no new claims to deallocate, preemption: {found.text}"
+    return Unschedulable(message, by, reasons, whose, waiting=found.waiting, summary=summary)
 
 
 def _find_feasible_nodes(
@@ -303,15 +307,7 @@ def free_share(info: NodeInfo, taken: PodUsage) -> int:
     return (left_cpu + left_memory) // 2
 
 
-# --- saying why not
-
-
-def unfit_message(nodes: int, message: str) -> str:
-    return f"0/{nodes} nodes are available: {message}. not found"
-
-
-def refusal_message(refused: Collection[NodeRefusal], preemption_text: str = "") -> str:
-    """Each reason with the number of nodes that gave it, then what preemption would do about it."""
-    reasons = Counter(reason for no in refused for reason in no.reasons)
-    text = f"0/{len(refused)} nodes are available: {preemption.list_reasons(reasons)}."
-    return f"{text} no new claims to deallocate, preemption: {preemption_text}" if preemption_text else text
+def summarize_refusals(refused: Collection[NodeRefusal]) -> str:
+    """Each reason with the number of nodes that gave it."""
+    reasons = Counter(reason for refusal in refused for reason in refusal.reasons)
+    return f"0/{len(refused)} nodes are available: {preemption.list_reasons(reasons)}"

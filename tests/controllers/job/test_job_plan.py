@@ -15,7 +15,7 @@ from volplane.base import clock
 from volplane.controllers.job import completion_indexes as indexes
 from volplane.controllers.job import plan as jobs
 from volplane.rules.steps import RecordEvent
-from volplane.rules.waits import Wait, WaitData, WaitReason
+from volplane.rules.waits import Wait, WaitReason
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -350,7 +350,7 @@ def test_suspending_and_resuming_are_told_and_restart_the_clock() -> None:
     ("ttl", "ago", "expected"),
     [
         pytest.param(None, 9999, [], id="kept"),
-        pytest.param(60, 10, [Wait(50.0, "ttlSecondsAfterFinished")], id="not yet"),
+        pytest.param(60, 10, [Wait(WaitReason.TTL_AFTER_FINISHED, seconds=50.0)], id="not yet"),
         pytest.param(60, 60, [jobs.DeleteExpiredJob()], id="now"),
         pytest.param(0, 0, [jobs.DeleteExpiredJob()], id="at once"),
     ],

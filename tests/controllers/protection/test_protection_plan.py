@@ -16,7 +16,7 @@ from volplane.controllers.protection.plan import (
     plan_claim,
     plan_volume,
 )
-from volplane.rules.waits import UNTIL_CHANGED, Wait, WaitData, WaitReason
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 CLAIM, VOLUME = "kubernetes.io/pvc-protection", "kubernetes.io/pv-protection"
 
@@ -53,7 +53,7 @@ def pod(node: str = "n1", phase: str = "Running", ephemeral: bool = False, **met
     return codec.convert(Pod, {"metadata": meta, "spec": spec, "status": {"phase": phase}})
 
 
-USED = Wait(UNTIL_CHANGED, "still used by pod default/p")
+USED = Wait(WaitReason.CLAIM_IN_USE, WaitData(pods=("default/p",)))
 
 CLAIMS: dict[str, tuple[PersistentVolumeClaim, list[Pod], list[Step]]] = {
     "new": (claim(False), [], [AddFinalizer((CLAIM,))]),
@@ -107,7 +107,10 @@ def test_claims_of_ephemeral_volumes(user: Pod, owner: str, held: bool) -> None:
 VOLUMES: dict[str, tuple[PersistentVolume, list[Step]]] = {
     "new": (volume(False, "Pending"), [AddFinalizer((VOLUME,))]),
     "protected": (volume(False, "Bound", VOLUME), []),
-    "going, bound": (volume(True, "Bound", VOLUME), [Wait(UNTIL_CHANGED, "still bound to claim default/c")]),
+    "going, bound": (
+        volume(True, "Bound", VOLUME),
+        [Wait(WaitReason.VOLUME_BOUND, WaitData(claim="default/c"))],
+    ),
     "going, released": (volume(True, "Released", VOLUME, "mine"), [RemoveFinalizer(("mine",))]),
     "going, not ours to hold": (volume(True, "Bound", "mine"), []),
 }

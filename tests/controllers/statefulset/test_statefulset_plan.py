@@ -288,7 +288,7 @@ def test_an_update_waits_for_the_pod_it_replaced() -> None:
     wanted = rolling(0)
     steps = list(sts.plan(view(wanted, pod(OLD, 0), pod(OLD, 1), pod(NEW, 2, "unready"), revisions=BOTH)))
     assert describe_steps(steps) == []
-    assert Wait(float("inf"), "pod web-2 is not running and ready") in steps
+    assert Wait(WaitReason.POD_NOT_READY, WaitData(pods=("web-2",))) in steps
 
 
 def test_a_new_template_is_recorded_before_anything_else() -> None:
@@ -367,9 +367,8 @@ def test_a_claim_that_goes_with_an_earlier_pod_is_not_used_again() -> None:
     earlier = OwnerReference(api_version="v1", kind="Pod", name="web-0", uid="before", controller=True)
     steps = list(sts.plan(view(wanted, claims={"data-web-0": claim("data-web-0", earlier)})))
     assert describe_steps(steps) == []
-    assert [s.why for s in steps if isinstance(s, Wait)] == [
-        "claim data-web-0 goes with an earlier pod web-0"
-    ]
+    data = WaitData(claim="data-web-0", pods=("web-0",))
+    assert [s for s in steps if isinstance(s, Wait)] == [Wait(WaitReason.CLAIM_OF_EARLIER_POD, data)]
 
 
 def test_a_claim_that_another_controls_is_left_alone() -> None:
@@ -465,7 +464,7 @@ def test_min_ready_seconds_hold_the_next_pod_back_and_ring_in_time() -> None:
     wanted = stateful(minReadySeconds=60)
     steps = list(sts.plan(view(wanted, pod(wanted, 0, ago=20))))
     assert describe_steps(steps) == []
-    assert Wait(40.0, "pods must be ready for minReadySeconds") in steps
+    assert Wait(WaitReason.MIN_READY_SECONDS, seconds=40.0) in steps
     (report,) = [s for s in steps if isinstance(s, sts.SetStatefulSetStatus)]
     assert (report.status.ready_replicas, report.status.available_replicas) == (1, 0)
     assert plan_steps(wanted, pod(wanted, 0, ago=60)) == ["+1"]

@@ -53,7 +53,9 @@ def test_toleration_seconds(which: Pod, taints: list[Taint], seconds: float) -> 
 
 def test_a_pod_waits_and_then_goes() -> None:
     which = pod(tolerating("lost", 300))
-    assert list(plan(TaintView(which, [LOST], 100))) == [Wait(200.0, "tolerates lost for a while")]
+    assert list(plan(TaintView(which, [LOST], 100))) == [
+        Wait(WaitReason.TOLERATION, WaitData(names=("lost",)), 200.0)
+    ]
     assert list(plan(TaintView(which, [LOST], 300))) == [EvictPod()]
 
 

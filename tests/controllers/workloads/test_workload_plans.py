@@ -33,7 +33,7 @@ from volplane.api.meta import LabelSelector, ObjectMeta
 from volplane.controllers.daemonset import plan as daemon
 from volplane.controllers.deployment import plan as deploy
 from volplane.controllers.replicaset import plan as replica
-from volplane.rules.waits import Wait, WaitData, WaitReason
+from volplane.rules.waits import Wait, WaitReason
 
 NOW = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
 
@@ -249,7 +249,7 @@ def test_a_replica_is_available_when_it_was_ready_for_long_enough() -> None:
     report, wait = replica.plan(wanted, [make_aged(pod("a"), 40), make_aged(pod("b"), 10)], NOW)
     assert isinstance(report, replica.SetReplicaSetStatus)
     assert (report.status.ready_replicas, report.status.available_replicas) == (2, 1)
-    assert wait == Wait(20.0, "pods must be ready for minReadySeconds")
+    assert wait == Wait(WaitReason.MIN_READY_SECONDS, seconds=20.0)
 
 
 def test_an_update_waits_until_the_new_pods_are_available() -> None:
@@ -268,4 +268,4 @@ def test_a_daemon_is_available_when_it_was_ready_for_long_enough() -> None:
     report, wait = daemon.plan(wanted, nodes, [updated, outdated], NOW)  # nothing is replaced meanwhile
     assert isinstance(report, daemon.SetDaemonSetStatus)
     assert (report.status.number_ready, report.status.number_available) == (2, 1)
-    assert wait == Wait(20.0, "pods must be ready for minReadySeconds")
+    assert wait == Wait(WaitReason.MIN_READY_SECONDS, seconds=20.0)

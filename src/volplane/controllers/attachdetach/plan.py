@@ -231,9 +231,7 @@ def plan_pending_attach(view: AttachDetachView, held: ExistingAttachment) -> Ite
         yield _attacher_wait(view, held, view.answer - held.waiting_for)
 
 
-def _attacher_wait(
-    view: AttachDetachView, held: ExistingAttachment, seconds: float = UNTIL_CHANGED
-) -> Wait:
+def _attacher_wait(view: AttachDetachView, held: ExistingAttachment, seconds: float = UNTIL_CHANGED) -> Wait:
     data = WaitData(node=held.node, driver=view.driver or "its driver")
     if held.deleting:
         return Wait(WaitReason.DETACH, data, seconds, message=held.detach_error)

@@ -157,9 +157,7 @@ class SnapshotContentController(SnapshotRpcController[SnapshotContentView, plans
             except (CallError, RetryableError) as error:
                 await self._fail(content, str(error), first=False)
             if not page.entries:
-                await self._fail(
-                    content, f"can not find snapshot for snapshotID {handle}", first=False
-                )
+                await self._fail(content, f"can not find snapshot for snapshotID {handle}", first=False)
             snapshot = page.entries[0].snapshot
         await self._write_status(content, snapshot)
         self.plan_again(

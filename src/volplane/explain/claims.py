@@ -193,9 +193,9 @@ async def _explain_provisioning(
 
 def _last_error(state: ClusterState, claim: PersistentVolumeClaim, events: list[EventRecord]) -> str:
     """The driver's last error: from the provisioner's wait report, else from its event."""
-    reported = [report.why for report in state.roles.find(PROVISIONER, claim.key) if report.why]
+    reported = next((report.why for report in state.roles.find(PROVISIONER, claim.key) if report.why), "")
     prefix = f'failed to provision volume with StorageClass "{claim_class(claim) or ""}": '
-    return reported[0] if reported else events[0].message.removeprefix(prefix) if events else ""
+    return reported or (events[0].message.removeprefix(prefix) if events else "")
 
 
 def _describe_repeats(state: ClusterState, events: list[EventRecord]) -> list[str]:

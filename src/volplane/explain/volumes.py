@@ -66,7 +66,7 @@ async def _explain_reclaim(
                 (
                     "to keep its data for a new claim: "
                     f"kubectl patch pv {volume.name} --type=merge -p '{patch}'",
-                    f"to delete its data: delete the disk in the storage, then kubectl delete pv {volume.name}",
+                    f"to delete its data: delete the disk, then kubectl delete pv {volume.name}",
                 ),
             )
     return Explanation((waiting_step("be reclaimed or bound", BINDER, wait, since=since),))

@@ -2,7 +2,8 @@
 
 Two carriers exist: `client.https.HttpsTransport` (any Kubernetes API server) and the API server's own
 in-process one. A transport carries one user. It sends and returns objects as they are: no retries, no caches.
-Errors are `api.errors`, a lost connection included (`Unavailable`), so that callers know one tree. A patch or an object handed in is shared, never changed.
+Errors are `api.errors`, a lost connection included (`Unavailable`), so that callers know one tree. A patch
+or an object handed in is shared, never changed.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ MUTATORS = frozenset(
     )
 )
 # The garbage collector's caches come and go with the CustomResourceDefinitions of the cluster.
-CHANGING = frozenset({("Garbage", "caches"), ("Garbage", "dependents")})
+CHANGING = frozenset({("GarbageCollector", "caches"), ("GarbageCollector", "dependents")})
 
 
 def controllers() -> list[AnyController]:

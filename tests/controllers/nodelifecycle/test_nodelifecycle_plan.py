@@ -121,7 +121,7 @@ LOST = dict.fromkeys(READY, "Unknown")
     ],
 )
 def test_taints_follow_the_node(which: Node, silent: float, turn: float, expected: list[str] | None) -> None:
-    assert planned_taints(look(which, silent, turn=turn)) == expected
+    assert planned_taints(look(which, silent, eviction_delay=turn)) == expected
 
 
 def test_a_silent_node_is_unknown_in_everything_its_kubelet_reported() -> None:

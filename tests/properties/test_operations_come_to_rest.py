@@ -23,6 +23,7 @@ from volplane.base.virtual_time_loop import VirtualLoop
 from volplane.controllers.snapshot.controller import VolumeSnapshots
 from volplane.csi.outcome import CallError, CallOutcome, Code, classify
 from volplane.rules import resizing, snapshots
+from volplane.rules.resizing import ResizeState
 from volplane.sidecars import resizer, snapshotter
 
 STORIES = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -131,7 +132,7 @@ def _watch_targets(stage: Stage) -> None:
 async def node(stage: Stage) -> None:
     """What a kubelet does when it is its turn."""
     claim = await stage.claim()
-    if not resizing.state(claim).is_with_node:
+    if resizing.state(claim) not in (ResizeState.NODE_PENDING, ResizeState.NODE_IN_PROGRESS):
         return
     status = {
         "capacity": {"storage": claim.status.allocated_resources["storage"]},

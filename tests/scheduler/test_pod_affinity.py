@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.controllers.objects import node as full_node
-from tests.scheduler.test_scheduler_plan import HOPELESS, NO_VICTIM, TAIL, ZONE, node, pod, world
+from tests.scheduler.test_scheduler_plan import NO_VICTIM, NOT_HELPFUL, TAIL, ZONE, node, pod, world
 from tests.support.scheduler_env import scheduler_env
 from volplane.api import codec
 from volplane.api.core import Namespace, Pod
@@ -156,7 +156,7 @@ REFUSED: dict[str, tuple[Pod, SchedulingSnapshot, str]] = {
     "nobody to be near to": (
         someone(affinity=near(term("db"))),
         world(*NODES),
-        "0/4 nodes are available: 4 node(s) didn't match pod affinity rules." + TAIL.format(4, HOPELESS),
+        "0/4 nodes are available: 4 node(s) didn't match pod affinity rules." + TAIL.format(4, NOT_HELPFUL),
     ),
     "everywhere somebody to avoid": (
         someone(affinity=away(term("db"))),
@@ -245,7 +245,8 @@ async def test_company_that_comes_wakes_the_pod_that_waits_for_it() -> None:
         await b.client.create(someone("w", affinity=near(term("db"))))
         await b.expect_unschedulable(
             "w",
-            "0/2 nodes are available: 2 node(s) didn't match pod affinity rules." + TAIL.format(2, HOPELESS),
+            "0/2 nodes are available: 2 node(s) didn't match pod affinity rules."
+            + TAIL.format(2, NOT_HELPFUL),
         )
         await b.client.create(someone("db", "db", nodeSelector={ZONE: "b"}))
         assert await b.wait_until_scheduled("w") == "b"
@@ -260,7 +261,8 @@ async def test_namespaces_may_be_meant_by_their_labels() -> None:
         await b.client.create(someone("w", affinity=near(term("db", **shared))))
         await b.expect_unschedulable(
             "w",
-            "0/2 nodes are available: 2 node(s) didn't match pod affinity rules." + TAIL.format(2, HOPELESS),
+            "0/2 nodes are available: 2 node(s) didn't match pod affinity rules."
+            + TAIL.format(2, NOT_HELPFUL),
         )
         await b.client.patch(Namespace, "default", merge={"metadata": {"labels": {"team": "data"}}})
         assert await b.wait_until_scheduled("w") == "a"

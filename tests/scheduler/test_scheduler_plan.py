@@ -6,20 +6,32 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from tests.support.waits import describe_wait
 from volplane.api import codec
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.meta import Resource
 from volplane.api.storage import CSIDriver, CSINode, CSIStorageCapacity, StorageClass
 from volplane.rules import binding
+from volplane.rules.waits import Wait
 from volplane.scheduler.filters import FILTERS
 from volplane.scheduler.node_cache import NodeCache
-from volplane.scheduler.plan import Placement, Unschedulable, decide
+from volplane.scheduler.plan import (
+    Placement,
+    Reservation,
+    SchedulingView,
+    Unschedulable,
+    decide,
+    plan,
+)
+from volplane.scheduler.prebind import ClaimBinding
 from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
+from volplane.scheduler.volumes import Bindings
 
 ZONE = "topology.kubernetes.io/zone"
 TAIL = " no new claims to deallocate, preemption: 0/{0} nodes are available: {0} {1}."
-HOPELESS = "Preemption is not helpful for scheduling"
+NOT_HELPFUL = "Preemption is not helpful for scheduling"
 NO_VICTIM = "No preemption victims found for incoming pod"
 DONE = {binding.BIND_COMPLETED: "yes"}
 
@@ -149,18 +161,18 @@ REFUSED: dict[str, tuple[Pod, SchedulingSnapshot, str]] = {
     "cordoned": (
         pod(),
         world(node("n1", unschedulable=True)),
-        "0/1 nodes are available: 1 node(s) were unschedulable." + TAIL.format(1, HOPELESS),
+        "0/1 nodes are available: 1 node(s) were unschedulable." + TAIL.format(1, NOT_HELPFUL),
     ),
     "tainted": (
         pod(),
         world(node("n1", taints=[{"key": "x", "effect": "NoExecute"}])),
-        "0/1 nodes are available: 1 node(s) had untolerated taint(s)." + TAIL.format(1, HOPELESS),
+        "0/1 nodes are available: 1 node(s) had untolerated taint(s)." + TAIL.format(1, NOT_HELPFUL),
     ),
     "selector": (
         pod(nodeSelector={"disk": "ssd"}),
         world(*NODES),
         "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
-        + TAIL.format(3, HOPELESS),
+        + TAIL.format(3, NOT_HELPFUL),
     ),
     "ports": (
         pod(ports=[{"containerPort": 80, "hostPort": 80}]),
@@ -178,12 +190,12 @@ REFUSED: dict[str, tuple[Pod, SchedulingSnapshot, str]] = {
     "more than the whole node": (
         pod(cpu="5"),
         world(node("n1")),
-        "0/1 nodes are available: 1 Insufficient cpu." + TAIL.format(1, HOPELESS),
+        "0/1 nodes are available: 1 Insufficient cpu." + TAIL.format(1, NOT_HELPFUL),
     ),
     "an extended resource": (
         pod(containers=[{"name": "c", "resources": {"requests": {"example.com/gpu": "1"}}}]),
         world(node("n1")),
-        "0/1 nodes are available: 1 Insufficient example.com/gpu." + TAIL.format(1, HOPELESS),
+        "0/1 nodes are available: 1 Insufficient example.com/gpu." + TAIL.format(1, NOT_HELPFUL),
     ),
     "several reasons, sorted with their counts": (
         pod(cpu="3"),
@@ -195,7 +207,7 @@ REFUSED: dict[str, tuple[Pod, SchedulingSnapshot, str]] = {
         ),
         "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable."
         " no new claims to deallocate, preemption: 0/3 nodes are available:"
-        f" 1 {NO_VICTIM}, 2 {HOPELESS}.",
+        f" 1 {NO_VICTIM}, 2 {NOT_HELPFUL}.",
     ),
     "no such claim": (
         pod("p", "data"),
@@ -254,19 +266,19 @@ REFUSED: dict[str, tuple[Pod, SchedulingSnapshot, str]] = {
             volume("pv", "a", claimRef={"namespace": "default", "name": "data", "uid": "u-data"}),
         ),
         "0/2 nodes are available: 1 node(s) didn't match PersistentVolume's node affinity, 1 node(s) were "
-        "unschedulable." + TAIL.format(2, HOPELESS),
+        "unschedulable." + TAIL.format(2, NOT_HELPFUL),
     ),
     "volume is gone": (
         pod("p", "data"),
         world(node("n1"), claim("data", "pv")),
         "0/1 nodes are available: 1 node(s) unavailable due to one or more pvc(s) bound to non-existent "
-        "pv(s)." + TAIL.format(1, HOPELESS),
+        "pv(s)." + TAIL.format(1, NOT_HELPFUL),
     ),
     "nothing to bind and nobody to make it": (
         pod("p", "data"),
         world(*NODES, claim("data", cls="hand")),
         "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind."
-        + TAIL.format(3, HOPELESS),
+        + TAIL.format(3, NOT_HELPFUL),
     ),
     "topology is not allowed": (
         pod("p", "data"),
@@ -278,18 +290,18 @@ REFUSED: dict[str, tuple[Pod, SchedulingSnapshot, str]] = {
             ),
         ),
         "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind."
-        + TAIL.format(3, HOPELESS),
+        + TAIL.format(3, NOT_HELPFUL),
     ),
     "another node is selected": (
         pod("p", "data"),
         world(node("n1"), claim("data", notes={binding.SELECTED_NODE: "n9"})),
         "0/1 nodes are available: 1 node(s) didn't find available persistent volumes to bind."
-        + TAIL.format(1, HOPELESS),
+        + TAIL.format(1, NOT_HELPFUL),
     ),
     "not enough storage": (
         pod("p", "data"),
         world(node("n1"), claim("data", size="20Gi"), driver(storageCapacity=True), capacity("10Gi", "a")),
-        "0/1 nodes are available: 1 node(s) did not have enough free storage." + TAIL.format(1, HOPELESS),
+        "0/1 nodes are available: 1 node(s) did not have enough free storage." + TAIL.format(1, NOT_HELPFUL),
     ),
     "the biggest volume counts": (
         pod("p", "data"),
@@ -299,7 +311,7 @@ REFUSED: dict[str, tuple[Pod, SchedulingSnapshot, str]] = {
             driver(storageCapacity=True),
             capacity("50Gi", "a", maximumVolumeSize="10Gi"),
         ),
-        "0/1 nodes are available: 1 node(s) did not have enough free storage." + TAIL.format(1, HOPELESS),
+        "0/1 nodes are available: 1 node(s) did not have enough free storage." + TAIL.format(1, NOT_HELPFUL),
     ),
     "two claims, one volume": (
         pod("p", "a", "b"),
@@ -307,7 +319,7 @@ REFUSED: dict[str, tuple[Pod, SchedulingSnapshot, str]] = {
             node("n1"), claim("a", cls="hand"), claim("b", cls="hand"), volume("pv", storageClassName="hand")
         ),
         "0/1 nodes are available: 1 node(s) didn't find available persistent volumes to bind."
-        + TAIL.format(1, HOPELESS),
+        + TAIL.format(1, NOT_HELPFUL),
     ),
     "too many volumes": (
         pod("p", "c"),
@@ -328,7 +340,7 @@ REFUSED: dict[str, tuple[Pod, SchedulingSnapshot, str]] = {
     "another zone": (
         pod("p", "data"),
         world(node("n1", zone="b"), claim("data", "pv"), volume("pv", labels={ZONE: "a__c"})),
-        "0/1 nodes are available: 1 node(s) had no available volume zone." + TAIL.format(1, HOPELESS),
+        "0/1 nodes are available: 1 node(s) had no available volume zone." + TAIL.format(1, NOT_HELPFUL),
     ),
     "one pod only": (
         pod("p", "data"),
@@ -544,3 +556,106 @@ def test_the_filters_stand_in_the_order_that_decides_which_reason_is_told() -> N
         "PodTopologySpread",
         "InterPodAffinity",
     ]
+
+
+# --- the steps of one pod, from the first decision to the binding
+
+
+def view(
+    of: Pod | None, *objects: Resource, reservation: Reservation | None = None, **more: Any
+) -> SchedulingView:
+    snapshot = world(*objects)
+    nodes = {each.name: each for each in objects if isinstance(each, Node)}
+
+    def bindings(of: Bindings) -> list[ClaimBinding]:
+        found = [(c, v.name) for c, v in of.static] + [(c, "") for c in of.dynamic]
+        return [
+            ClaimBinding(c.name, snapshot.claim(c.key), snapshot.volume(name or c.spec.volume_name), name)
+            for c, name in found
+        ]
+
+    return SchedulingView(
+        "default/p", of, snapshot, nodes.get, bindings, reservation=reservation, now=100.0, **more
+    )
+
+
+def reserved(of: Pod, *dynamic: PersistentVolumeClaim, **more: Any) -> Reservation:
+    return Reservation(of.uid, "n1", Bindings(dynamic=dynamic), deadline=700.0, **more)
+
+
+GATED = pod(schedulingGates=[{"name": "example.com/ready"}])
+WAITING = claim("data")
+SELECTED = codec.convert(
+    PersistentVolumeClaim,
+    {
+        **codec.to_dict(WAITING),
+        "metadata": {
+            "name": "data",
+            "namespace": "default",
+            "annotations": {binding.SELECTED_NODE: "n1"},
+        },
+    },
+)
+PENDING = Reservation(pod().uid, "n1", Bindings(dynamic=(SELECTED,)), deadline=700.0)
+
+STEPS: dict[str, tuple[SchedulingView, list[str]]] = {
+    "gone, with a reservation": (
+        view(None, reservation=reserved(pod())),
+        ["ReleaseReservation", "Requeue"],
+    ),
+    "gone": (view(None), []),
+    "gated": (view(GATED, node("n1")), ["Wait SchedulingGates(example.com/ready)"]),
+    "refused a moment ago": (view(pod(), node("n1"), pause=5.0), ["Wait SchedulingBackoff"]),
+    "no node fits": (view(pod()), ["Wait Unschedulable", "MarkUnschedulable"]),
+    "fits": (view(pod(), node("n1")), ["ReserveNode", "BindPod"]),
+    "bound already": (view(pod(), node("n1"), reservation=reserved(pod(), bound=True)), []),
+    "its node is gone": (view(pod(), reservation=reserved(pod())), ["AbortReservation"]),
+    "a claim needs the node": (
+        view(pod("p", "data"), node("n1"), WAITING),
+        ["ReserveNode", "WriteBindings", "Requeue"],
+    ),
+    "its volume is being made": (
+        view(pod("p", "data"), node("n1"), SELECTED, reservation=PENDING),
+        ["Wait VolumeBinding(n1, data)"],
+    ),
+    "its volume is not made in time": (
+        view(
+            pod("p", "data"),
+            node("n1"),
+            SELECTED,
+            reservation=structs.replace(PENDING, deadline=100.0),
+        ),
+        ["AbortReservation"],
+    ),
+    "its claim is gone": (view(pod("p", "data"), node("n1"), reservation=PENDING), ["AbortReservation"]),
+}
+
+
+@pytest.mark.parametrize(("of", "steps"), STEPS.values(), ids=STEPS)
+def test_steps(of: SchedulingView, steps: list[str]) -> None:
+    found = [
+        describe_wait(s).partition(": ")[0] if isinstance(s, Wait) else type(s).__name__ for s in plan(of)
+    ]
+    assert found == steps
+
+
+def test_a_pod_with_another_uid_gets_a_new_decision() -> None:
+    stale = structs.replace(reserved(pod()), uid="another")
+    assert [type(s).__name__ for s in plan(view(pod(), node("n1"), reservation=stale))] == [
+        "ReleaseReservation",
+        "Requeue",
+    ]
+
+
+def test_a_cleared_node_is_taken_without_a_search() -> None:
+    snapshot = world(node("n1"), node("n2"))
+    snapshot.node_cache.nominate(pod(), "n2")
+    decision = decide(pod(), snapshot)
+    assert isinstance(decision, Placement)
+    assert (decision.node, decision.searched) == ("n2", 0)
+
+
+def test_other_pods_find_a_nominated_node_taken() -> None:
+    snapshot = world(node("n1", pods="1"))
+    snapshot.node_cache.nominate(pod("other"), "n1")
+    assert isinstance(decide(pod(), snapshot), Unschedulable)

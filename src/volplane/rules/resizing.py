@@ -35,10 +35,6 @@ class ResizeState(StrEnum):
     NODE_IN_PROGRESS = "NodeResizeInProgress"
     NODE_INFEASIBLE = "NodeResizeInfeasible"
 
-    @property
-    def is_with_node(self) -> bool:
-        return self in (ResizeState.NODE_PENDING, ResizeState.NODE_IN_PROGRESS)
-
 
 def state(claim: PersistentVolumeClaim) -> ResizeState:
     try:

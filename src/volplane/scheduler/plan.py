@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import assert_never
 
 from msgspec import Struct, structs
 
@@ -171,6 +172,8 @@ def _bind(view: SchedulingView, reservation: Reservation) -> Iterator[Step | Com
                 yield AbortReservation(prebind.FAILED.format(prebind.TIMED_OUT))
         case prebind.BindingReady():
             yield BindPod(reservation)
+        case _:
+            assert_never(state)
 
 
 def decide(

@@ -104,6 +104,10 @@ CASES: dict[str, tuple[AttachDetachView, list[str]]] = {
         view("", at("a", deleting=True)),
         [DETACHING],
     ),
+    "detach under way, the node still lists it": (
+        view("", at("a", deleting=True), nodes={"a": NodeFacts(listed=True)}),
+        ["RemoveFromVolumesAttached a", DETACHING],
+    ),
     "known only from the node's list": (
         view("", nodes={"a": NodeFacts(listed=True)}),
         ["RemoveFromVolumesAttached a"],

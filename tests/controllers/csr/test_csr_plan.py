@@ -82,6 +82,21 @@ CASES: dict[str, tuple[CertificateSigningRequest, RequestSubject, list[Any]]] = 
         NODE,
         [Wait],
     ),
+    "a certificate for a server needs names": (
+        request(KUBELET_SERVING, "u", timedelta(), SERVING, "", "Approved"),
+        NODE,
+        [RejectRequest, Wait],
+    ),
+    "a certificate for an email address is rejected": (
+        APPROVED,
+        RequestSubject(NODE.name, NODE.groups, others=("a@example.com",)),
+        [RejectRequest, Wait],
+    ),
+    "a request without a time is kept": (
+        codec.convert(CertificateSigningRequest, {"spec": {"signerName": "example.com/s"}}),
+        NODE,
+        [Wait],
+    ),
     "what is denied is left": (request(KUBELET_CLIENT, "u", timedelta(), None, "", "Denied"), NODE, [Wait]),
     "another's signer is another's": (
         request("example.com/s", "u", timedelta(), None, "", "Approved"),

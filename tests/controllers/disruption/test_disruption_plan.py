@@ -119,8 +119,10 @@ def test_pods_that_nobody_scales_make_it_fail_safe() -> None:
     assert report.status.disruptions_allowed == 0
     (condition,) = report.status.conditions
     assert (condition.reason, condition.message) == ("SyncFailed", 'found no controllers for pod "x"')
-    (said,) = [s for s in steps if isinstance(s, RecordEvent)]
-    assert said.reason == "CalculateExpectedPodCountFailed"
+    (event,) = [s for s in steps if isinstance(s, RecordEvent)]
+    assert event.reason == "CalculateExpectedPodCountFailed"
+    reported = structs.replace(budget(maxUnavailable=1), status=report.status)
+    assert list(plan(reported, [pod("x", owner="daemon")], SCALES, NOW)) == []
 
 
 def test_a_budget_at_rest_writes_nothing() -> None:

@@ -66,3 +66,4 @@ def test_what_the_resizer_writes_is_no_news() -> None:
     busy = grown_claim(allocatedResourceStatuses={"storage": "ControllerResizeInProgress"})
     assert relevant_fields(grown_claim()) == relevant_fields(busy)
     assert relevant_fields(grown_claim()) != relevant_fields(grown_claim("3Gi"))
+    assert relevant_fields(None) is None

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from volplane.api import codec
 from volplane.api.batch import Job, JobStatus, UncountedTerminatedPods
-from volplane.api.core import Pod, PodStatus
+from volplane.api.core import EnvVar, Pod, PodStatus
 from volplane.base import clock
 from volplane.controllers.job import completion_indexes as indexes
 from volplane.controllers.job import plan as jobs
@@ -358,3 +358,13 @@ def test_suspending_and_resuming_are_told_and_restart_the_clock() -> None:
 def test_a_finished_job_expires(ttl: int | None, ago: float, expected: list[jobs.Step]) -> None:
     ended = {"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": stamp(ago)}]}
     assert run(job(ended, ttlSecondsAfterFinished=ttl)) == expected
+
+
+def test_a_container_that_has_the_index_already_is_left_alone() -> None:
+    variable = EnvVar(name="JOB_COMPLETION_INDEX", value="mine")
+    wanted = indexed_job()
+    spec = wanted.spec.template.spec
+    containers = tuple(structs.replace(c, env=(variable,)) for c in spec.containers)
+    template = structs.replace(wanted.spec.template, spec=structs.replace(spec, containers=containers))
+    own = structs.replace(wanted, spec=structs.replace(wanted.spec, template=template))
+    assert jobs.new_pod(own, 3).spec.containers[0].env == (variable,)

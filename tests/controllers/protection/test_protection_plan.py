@@ -8,14 +8,18 @@ import pytest
 
 from volplane.api import codec
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.storage import VolumeAttributesClass
 from volplane.controllers.protection.plan import (
     AddFinalizer,
     RemoveFinalizer,
     Step,
     VerifyUnused,
+    classes_of,
+    plan_attributes,
     plan_claim,
     plan_volume,
 )
+from volplane.rules.binding import ATTRIBUTES_PROTECTION
 from volplane.rules.waits import Wait, WaitData, WaitReason
 
 CLAIM, VOLUME = "kubernetes.io/pvc-protection", "kubernetes.io/pv-protection"
@@ -119,3 +123,53 @@ VOLUMES: dict[str, tuple[PersistentVolume, list[Step]]] = {
 @pytest.mark.parametrize(("of", "steps"), VOLUMES.values(), ids=VOLUMES.keys())
 def test_volume(of: PersistentVolume, steps: list[Step]) -> None:
     assert list(plan_volume(of)) == steps
+
+
+def attributes_class(*finalizers: str, deleting: bool = False) -> VolumeAttributesClass:
+    meta = {**metadata(deleting, *finalizers), "namespace": ""}
+    return codec.convert(VolumeAttributesClass, {"metadata": meta})
+
+
+ATTRIBUTES: dict[str, tuple[VolumeAttributesClass, list[str], bool, list[Step]]] = {
+    "new": (attributes_class(), [], False, [AddFinalizer((ATTRIBUTES_PROTECTION,))]),
+    "protected": (attributes_class(ATTRIBUTES_PROTECTION), [], False, []),
+    "going, used": (
+        attributes_class(ATTRIBUTES_PROTECTION, deleting=True),
+        ["volume pv", "claim default/c"],
+        True,
+        [Wait(WaitReason.ATTRIBUTES_CLASS_IN_USE, WaitData(names=("claim default/c", "volume pv")))],
+    ),
+    "going, not used as far as the caches show": (
+        attributes_class(ATTRIBUTES_PROTECTION, deleting=True),
+        [],
+        False,
+        [VerifyUnused()],
+    ),
+    "going, not used": (
+        attributes_class(ATTRIBUTES_PROTECTION, deleting=True),
+        [],
+        True,
+        [RemoveFinalizer(())],
+    ),
+    "going, not ours to hold": (attributes_class(deleting=True), [], True, []),
+}
+
+
+@pytest.mark.parametrize(("of", "users", "proven", "steps"), ATTRIBUTES.values(), ids=ATTRIBUTES)
+def test_attributes_class(
+    of: VolumeAttributesClass, users: list[str], proven: bool, steps: list[Step]
+) -> None:
+    assert list(plan_attributes(of, users, proven=proven)) == steps
+
+
+def test_classes_that_claims_and_volumes_refer_to() -> None:
+    named = {"spec": {"volumeAttributesClassName": "gold"}}
+    assert classes_of(codec.convert(PersistentVolume, named)) == ["gold"]
+    assert classes_of(PersistentVolume()) == []
+    assert classes_of(PersistentVolumeClaim()) == []
+    status = {
+        "currentVolumeAttributesClassName": "silver",
+        "modifyVolumeStatus": {"targetVolumeAttributesClassName": "gold", "status": "Pending"},
+    }
+    changing = codec.convert(PersistentVolumeClaim, {"status": status})
+    assert sorted(classes_of(changing)) == ["gold", "silver"]

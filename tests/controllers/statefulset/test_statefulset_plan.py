@@ -400,7 +400,8 @@ def test_orphans_with_our_name_and_labels_are_adopted_before_anything_is_made() 
     mine = make_orphan(pod(SET, 1))
     foreign = structs.replace(mine, metadata=structs.replace(mine.metadata, name="other-1"))
     unlabelled = structs.replace(mine, metadata=structs.replace(mine.metadata, name="web-2", labels={}))
-    steps = list(sts.plan(view(SET, pod(SET, 0), orphans=[mine, foreign, unlabelled])))
+    going = structs.replace(mine, metadata=structs.replace(mine.metadata, deletion_timestamp="now"))
+    steps = list(sts.plan(view(SET, pod(SET, 0), orphans=[going, mine, foreign, unlabelled])))
     assert steps == [sts.AdoptObject(mine)]
 
 

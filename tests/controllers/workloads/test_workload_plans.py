@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -10,6 +11,7 @@ from msgspec import structs
 from volplane.api.apps import (
     DaemonSet,
     DaemonSetSpec,
+    DaemonSetUpdateStrategy,
     Deployment,
     DeploymentSpec,
     DeploymentStrategy,
@@ -269,3 +271,52 @@ def test_a_daemon_is_available_when_it_was_ready_for_long_enough() -> None:
     assert isinstance(report, daemon.SetDaemonSetStatus)
     assert (report.status.number_ready, report.status.number_available) == (2, 1)
     assert wait == Wait(WaitReason.MIN_READY_SECONDS, seconds=20.0)
+
+
+# --- rows that the journeys above do not take
+
+
+def deleted(wanted: Any) -> Any:
+    return structs.replace(wanted, metadata=structs.replace(wanted.metadata, deletion_timestamp="now"))
+
+
+def test_nothing_is_made_for_what_is_deleted() -> None:
+    assert not any(isinstance(s, replica.CreatePod) for s in replica.plan(deleted(replicaset()), [], NOW))
+    assert not any(
+        isinstance(s, daemon.CreatePod) for s in daemon.plan(deleted(daemonset()), [node("a")], [], NOW)
+    )
+    assert not any(
+        isinstance(s, deploy.CreateReplicaSet) for s in deploy.plan(deleted(deployment()), [], "now")
+    )
+
+
+def test_a_paused_deployment_does_not_move() -> None:
+    wanted = deployment()
+    paused = structs.replace(wanted, spec=structs.replace(wanted.spec, paused=True))
+    assert scales(list(deploy.plan(paused, [make_set(wanted, 1, 1, "1")], "now"))) == {}
+
+
+def test_daemons_go_where_their_selector_and_network_allow() -> None:
+    wanted = daemonset()
+    spec = structs.replace(wanted.spec.template.spec, node_selector={"disk": "ssd"}, host_network=True)
+    selective = structs.replace(
+        wanted,
+        spec=structs.replace(wanted.spec, template=structs.replace(wanted.spec.template, spec=spec)),
+    )
+    assert not daemon.is_eligible(selective, node("a"))
+    unreachable = Taint(key="node.kubernetes.io/network-unavailable", effect="NoSchedule")
+    assert daemon.is_eligible(selective, node("a", unreachable, disk="ssd"))
+    assert not daemon.is_eligible(wanted, node("a", unreachable))
+
+
+def test_daemons_are_replaced_only_when_deleted_or_at_once_when_not_ready() -> None:
+    old, new = daemonset("a"), daemonset("b")
+    by_hand = structs.replace(
+        new, spec=structs.replace(new.spec, update_strategy=DaemonSetUpdateStrategy(type="OnDelete"))
+    )
+    assert not any(
+        isinstance(s, daemon.DeletePod) for s in daemon.plan(by_hand, [node("a")], [on(old, "a")], NOW)
+    )
+    pods = [on(old, "a", ready=False), on(old, "b", ready=False)]
+    steps = daemon.plan(new, [node("a"), node("b")], pods, NOW)
+    assert len([s for s in steps if isinstance(s, daemon.DeletePod)]) == 2

@@ -14,13 +14,13 @@ from volplane.api.coordination import Lease
 from volplane.api.core import ConfigMap, Event, ObjectReference, PersistentVolume, PersistentVolumeSpec
 from volplane.api.core import CSIPersistentVolumeSource
 from volplane.api.meta import DeleteOptions, ObjectMeta
-from volplane.apiserver.in_process_server import Core
+from volplane.apiserver.in_process_server import InProcessServer
 from volplane.client.transport import PatchStyle
 from volplane.store.memory import MemoryStore
 
 async def main():
-    core = await Core(MemoryStore()).start()
-    local = core.local()
+    core = await InProcessServer(MemoryStore()).start()
+    local = core.in_process_transport()
     made = await local.create(ConfigMap(metadata=ObjectMeta(name="a", namespace="default")))
     await local.patch(ConfigMap, "a", "default", {"data": {"x": "1"}}, PatchStyle.MERGE)
     await local.patch(ConfigMap, "a", "default", {"data": {"x": "1"}}, PatchStyle.MERGE)

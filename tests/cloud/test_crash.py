@@ -26,8 +26,8 @@ from volplane.store.sqlite import SqliteStore
 
 async def main(directory):
     store = await SqliteStore.open(directory + "/state.db")
-    node = cloud.Instance("i-1", "us-east-1a", directory + "/n1")
-    settings = cloud.Settings(data_dir=directory, access_key="a", secret_key="b", instances=(node,))
+    node = cloud.CloudInstance("i-1", "us-east-1a", directory + "/n1")
+    settings = cloud.CloudOptions(data_dir=directory, access_key="a", secret_key="b", instances=(node,))
     await cloud.run(settings, Host(), store, ready=lambda address: print(address, flush=True))
 
 asyncio.run(main(sys.argv[1]))

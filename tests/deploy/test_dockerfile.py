@@ -116,8 +116,8 @@ def test_its_commands_install_a_volplane_that_runs(tmp_path: Path) -> None:
 import importlib, volplane.cli, volplane
 for verb in volplane.cli.VERBS:
     importlib.import_module(f"volplane.cli.{verb.replace('-', '_')}")
-from volplane.cluster.apply import MANIFESTS, objects
-print(volplane.__file__, sum(len(list(objects(name))) for name in MANIFESTS))
+from volplane.cluster.apply import MANIFESTS, load_manifest
+print(volplane.__file__, sum(len(list(load_manifest(name))) for name in MANIFESTS))
 """
     python = [str(prefix / "bin" / "python"), "-I", "-c", loaded]
     told = subprocess.run(python, cwd="/", env=nobody, capture_output=True, text=True, timeout=PATIENCE)

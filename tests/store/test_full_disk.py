@@ -193,7 +193,7 @@ OPEN = """
 import asyncio, sys
 from volplane.store import StoreError
 from volplane.store.sqlite import SqliteStore
-from volplane.store.sqlite.space import Reserve
+from volplane.store.sqlite.space import SpaceReserve
 from volplane.store.sqlite.writer import CHANGES
 
 async def main():

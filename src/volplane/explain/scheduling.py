@@ -104,7 +104,7 @@ def _group_by_reason(pod: Pod, scheduler: Scheduler, decision: Unschedulable) ->
     """One line for all nodes that the same filter refuses for the same reasons."""
     groups: dict[tuple[str, str], list[str]] = {}
     for node, reasons in sorted(decision.reasons.items()):
-        info = scheduler.memory.ledger.find_node(node)
+        info = scheduler.memory.node_cache.find_node(node)
         name = decision.filters.get(node, "")
         detail = _DETAILS[name](pod, info, scheduler) if info is not None and name in _DETAILS else ""
         text = ", ".join(reasons) + (f" ({detail})" if detail else "")

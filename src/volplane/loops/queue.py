@@ -1,8 +1,8 @@
-"""A queue of keys: however often a key is added, it is worked once, and by one worker at a time.
+"""A queue of keys: a key that is added many times is worked once, and by one worker at a time.
 
-A key that is added while it is worked is worked again afterwards. Failures come back with a pause that
-doubles per key. A wait lives until its key is worked the next time, whatever wakes it,
-because the plan then says anew what it waits for.
+A key that is added while it is worked is worked again afterwards. A failed key comes back after a backoff
+that doubles. A wait lasts until its key is worked the next time, whatever wakes it, because the plan then
+yields its waits again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Backoff(Struct, frozen=True):
     longest: float = 1000.0
 
     def pause(self, failures: int) -> float:
-        """Seconds before the next try, after this many failures in a row."""
+        """Seconds before the next attempt, after this many failures in a row."""
         return min(self.first * 2.0 ** min(failures - 1, 60), self.longest)
 
 
@@ -52,7 +52,7 @@ class Queue(Generic[K]):
         self._adds, self._retries = ADDS.labels(name), RETRIES.labels(name)
         DEPTH.labels(name).set_function(lambda: len(self._ready))
         self._ready: deque[K] = deque()
-        self._dirty: set[K] = set()  # wanted, whether in `_ready` or again after the present work
+        self._dirty: set[K] = set()  # added: in `_ready`, or to be worked again after the current work
         self._working: set[K] = set()
         self._failures: dict[K, int] = {}
         self._timers: dict[K, asyncio.TimerHandle] = {}
@@ -94,11 +94,11 @@ class Queue(Generic[K]):
         return self._failures.get(key, 0)
 
     def forget(self, key: K) -> None:
-        """The key did well: its next failure starts with the shortest pause."""
+        """Reset the backoff of the key after a success."""
         self._failures.pop(key, None)
 
     async def get(self) -> K:
-        """The next key; the caller owes a `done`."""
+        """The next key; the caller must call `finish`."""
         while not self._ready:
             taker = asyncio.get_running_loop().create_future()
             self._takers.append(taker)
@@ -106,7 +106,7 @@ class Queue(Generic[K]):
                 await taker
             except asyncio.CancelledError:
                 if taker.done() and not taker.cancelled():
-                    self._wake()  # we were chosen and leave: somebody else must come
+                    self._wake()  # woken and cancelled: wake another worker
                 raise
         key = self._ready.popleft()
         self._dirty.discard(key)
@@ -129,7 +129,7 @@ class Queue(Generic[K]):
 
     @property
     def is_idle(self) -> bool:
-        """Nothing to do now; timers may still ring."""
+        """Whether nothing is to be done now; timers may still be running."""
         return not self._dirty and not self._working
 
     def __len__(self) -> int:
@@ -139,7 +139,7 @@ class Queue(Generic[K]):
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        # A task that was cancelled before its first step never said that it is done with its key.
+        # A task that was cancelled before it started has not finished its key.
         for keys in (self._ready, self._dirty, self._working, self._before):
             keys.clear()
 

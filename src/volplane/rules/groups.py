@@ -1,4 +1,4 @@
-"""Group snapshots and their contents: which belongs to which, and the marks on them. See `snapshots`."""
+"""Group snapshots and their contents: which belongs to which, and their annotations. See `snapshots`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bound_name(group: VolumeGroupSnapshot) -> str:
 
 
 def named_content(group: VolumeGroupSnapshot) -> str:
-    """The content to look at: the one it is bound to or names, else the one made for it."""
+    """Its content: the one it is bound to or names, else the one created for it."""
     named = group.spec.source.volume_group_snapshot_content_name
     return bound_name(group) or named or content_name(group)
 
@@ -40,7 +40,7 @@ def group_key(content: VolumeGroupSnapshotContent) -> str:
 
 
 def is_for(content: VolumeGroupSnapshotContent, group: VolumeGroupSnapshot) -> bool:
-    """The content names this group: with its uid, or with none."""
+    """Whether the content refers to this group, with its uid or without one."""
     ref = content.spec.volume_group_snapshot_ref
     return (ref.namespace, ref.name) == (group.namespace, group.name) and ref.uid in ("", group.uid)
 

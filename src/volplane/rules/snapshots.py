@@ -1,8 +1,8 @@
-"""Snapshots and their contents: which belongs to which, the marks on them, and what a class means.
+"""Snapshots and their contents: which belongs to which, their annotations, and the parameters of classes.
 
-Two roles work on a content: the snapshot controller makes it and says when it is to go, the snapshotter
-beside the driver does what it stands for. The subtle thing: only a content that names its snapshot by uid is
-bound; one without a uid is a snapshot from elsewhere that waits for the object that names it.
+Two roles work on a content: the snapshot controller creates it and requests its deletion, the snapshotter of
+the driver calls the driver. Only a content that refers to its snapshot by uid is bound; one without a uid is
+a pre-provisioned snapshot that waits for the object that names it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ PREFIX = "csi.storage.k8s.io/"
 
 
 class InvalidSnapshotClass(ValueError):
-    """The class asks for something that can never work."""
+    """The class has parameters that can never work."""
 
 
 # --- what belongs to what
 
 
 def content_name(snapshot: VolumeSnapshot) -> str:
-    """The content that is, or would be, made for a snapshot."""
+    """The name of the content that is created for a snapshot."""
     return f"snapcontent-{snapshot.uid}"
 
 
@@ -57,7 +57,7 @@ def bound_name(snapshot: VolumeSnapshot) -> str:
 
 
 def named_content(snapshot: VolumeSnapshot) -> str:
-    """The content to look at: the one it is bound to or names, else the one made for it."""
+    """Its content: the one it is bound to or names, else the one created for it."""
     return bound_name(snapshot) or snapshot.spec.source.volume_snapshot_content_name or content_name(snapshot)
 
 
@@ -67,7 +67,7 @@ def snapshot_key(content: VolumeSnapshotContent) -> str:
 
 
 def is_for(content: VolumeSnapshotContent, snapshot: VolumeSnapshot) -> bool:
-    """The content names this snapshot: with its uid, or with none."""
+    """Whether the content refers to this snapshot, with its uid or without one."""
     ref = content.spec.volume_snapshot_ref
     return (ref.namespace, ref.name) == (snapshot.namespace, snapshot.name) and ref.uid in ("", snapshot.uid)
 
@@ -81,14 +81,14 @@ def is_ready(obj: VolumeSnapshot | VolumeSnapshotContent) -> bool:
 
 
 def is_group_member(content: VolumeSnapshotContent) -> bool:
-    """It was taken with its group, and goes with it."""
+    """Whether it was taken with a group, and is deleted with it."""
     return GROUP_HANDLE in content.metadata.annotations or (
         content.status is not None and content.status.volume_group_snapshot_handle is not None
     )
 
 
 def restored_from(claim: PersistentVolumeClaim) -> list[str]:
-    """The snapshot that a claim is filled from; an index function."""
+    """The snapshot that a claim is restored from; an index function."""
     source = claim.spec.data_source
     if source is None or source.kind != "VolumeSnapshot" or source.api_group != GROUP:
         return []
@@ -99,12 +99,12 @@ def restored_from(claim: PersistentVolumeClaim) -> list[str]:
 
 
 def defaults(classes: Iterable[VolumeSnapshotClass], driver: str) -> list[VolumeSnapshotClass]:
-    """The classes that are the default for volumes of this driver; there should be one."""
+    """The default classes for this driver; there should be one."""
     return [c for c in classes if c.driver == driver and c.metadata.annotations.get(IS_DEFAULT) == "true"]
 
 
 class SnapshotSecretKeys(Struct, frozen=True):
-    """Under which parameters a class names a secret."""
+    """The parameters of a class that name a secret."""
 
     kind: str
 
@@ -125,7 +125,7 @@ _KNOWN = {key for s in (SNAPSHOTTER, LIST, GROUP_SNAPSHOTTER, GROUP_GET) for key
 
 
 def for_driver(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The parameters without those that were meant for us."""
+    """The parameters that are passed to the driver."""
     for key in parameters:
         if key.startswith(PREFIX) and key not in _KNOWN:
             raise InvalidSnapshotClass(f"found unknown parameter key {key} with reserved prefix {PREFIX}")
@@ -139,7 +139,7 @@ def secret(
     *,
     own: Mapping[str, str] = {},
 ) -> SecretReference | None:
-    """The secret that a class names, None if it names none; `own` are tokens of the name alone."""
+    """The secret of a class, None if it has none; `own` are tokens for the name only."""
     name_template, namespace_template = parameters.get(keys.name), parameters.get(keys.namespace)
     if name_template is None and namespace_template is None:
         return None
@@ -160,11 +160,11 @@ def secret(
 
 
 def snapshot_name_for_driver(prefix: str, length: int, uid: str) -> str:
-    """The name that a driver knows a snapshot by: the same at each try."""
+    """The name passed to the driver: the same at each attempt."""
     return f"{prefix}-{uid}" if length == -1 else f"{prefix}-{uid.replace('-', '')[:length]}"
 
 
 def stamp(nanoseconds: int) -> str:
-    """A content's time as its snapshot shows it."""
+    """A content's creation time in the format of a snapshot."""
     moment = datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

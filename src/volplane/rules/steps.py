@@ -17,12 +17,12 @@ TICK = 0.001  # seconds; a timer may fire early by this much, so a shorter wait 
 
 
 class RecordEvent(Struct, frozen=True):
-    """An event about the object that the plan is for, in the words users know."""
+    """Record an event about the object of the plan."""
 
     type: str  # Normal or Warning
     reason: str
     message: str
-    about: Resource | None = None  # where it is another object
+    about: Resource | None = None  # another object
 
 
 class Requeue(Struct, frozen=True):

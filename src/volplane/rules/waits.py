@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct, structs
 
-UNTIL_CHANGED = float("inf")  # no timer: an object has to change first, and its event wakes the key
+UNTIL_CHANGED = float("inf")  # no timer: a change of an object wakes the key
 
 
 class WaitReason(StrEnum):

@@ -136,7 +136,7 @@ async def test_a_role_that_is_gone_is_said_to_be_silent(tmp_path: Path) -> None:
     path = tmp_path / f"scheduler{SUFFIX}"
     async with serve_wait_reports(str(path), WaitRegistry()):
         kept = tmp_path / f"node-a{SUFFIX}"
-        path.rename(kept)  # a socket that nobody listens on any more is what kill -9 leaves
+        path.rename(kept)  # kill -9 leaves a socket without a listener
     found = await wait_reports.read_all_reports(tmp_path)
     assert (found.asked, list(found.silent)) == (False, ["node-a"])
     async with serve_wait_reports(str(kept), WaitRegistry()):  # and the next life takes its place
@@ -181,7 +181,7 @@ def test_every_reason_has_a_sentence() -> None:
     assert set(SENTENCES) == set(WaitReason)
 
 
-# --- who may not read everything is not told that what they cannot see is not there
+# --- what may not be read is not reported as missing
 
 
 async def test_a_volume_that_may_not_be_read_is_not_lost() -> None:
@@ -193,8 +193,8 @@ async def test_a_volume_that_may_not_be_read_is_not_lost() -> None:
 
 async def test_a_class_that_may_not_be_read_is_not_missing() -> None:
     mine = change(claim("data", cls="gp3"), metadata={"uid": "u"})
-    told = event(mine, "WaitForFirstConsumer", "waiting for first consumer to be created before binding")
-    answer = await explain_first(mine, told, unread=["storageclasses"])
+    recorded = event(mine, "WaitForFirstConsumer", "waiting for first consumer to be created before binding")
+    answer = await explain_first(mine, recorded, unread=["storageclasses"])
     assert answer.answer == "waiting for first consumer to be created before binding"
 
 

@@ -81,12 +81,12 @@ async def test_a_class_that_does_not_exist_is_said_with_those_that_do() -> None:
 
 async def test_the_driver_says_why_it_makes_no_volume() -> None:
     mine = provisioned_pair("data", "gp3", metadata={"annotations": {SELECTED: "a"}})
-    told = 'failed to provision volume with StorageClass "gp3": rpc error: code = OutOfRange desc = too big'
+    error = 'failed to provision volume with StorageClass "gp3": rpc error: code = OutOfRange desc = too big'
     leads = lease("ebs-csi-aws-com", "ebs-csi-controller-0")
     controller = {"name": "ebs-csi-controller-0", "namespace": "kube-system"}
     beside = pod("x", spec={"containers": [{"name": "csi-provisioner", "image": "x"}]}, metadata=controller)
     answer = await explain_first(
-        mine, storage_class("gp3", LATER), event(mine, "ProvisioningFailed", told, count=7), leads, beside
+        mine, storage_class("gp3", LATER), event(mine, "ProvisioningFailed", error, count=7), leads, beside
     )
     assert answer.answer == f"{DRIVER} cannot create the volume: rpc error: code = OutOfRange desc = too big"
     assert waiting(answer).details == (

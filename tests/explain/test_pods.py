@@ -183,13 +183,13 @@ async def test_a_driver_that_is_not_on_the_node() -> None:
     assert answer.answer.startswith(f"driver {DRIVER} is not registered on a")
 
 
-@pytest.mark.parametrize("told", ["event", "role"])
-async def test_a_mount_that_fails_is_told_by_the_kubelet(told: str) -> None:
+@pytest.mark.parametrize("source", ["event", "role"])
+async def test_a_mount_that_fails_is_reported_by_the_kubelet(source: str) -> None:
     claim, disk = bound_pair("data", "pv")
     web = pod("web", "data", on="a", status=MOUNTING)
     there = [claim, disk, attachment("pv", "a"), in_use("a", "pv"), *registered_node("a")]
     failed = 'MountVolume.MountDevice failed for volume "pv" : rpc error: bad superblock'
-    if told == "event":
+    if source == "event":
         answer = await explain_first(web, *there, event(web, "FailedMount", failed))
         assert answer.answer == failed
         assert waiting(answer).details == ("event FailedMount, 3 times, last 5s ago",)
@@ -238,19 +238,23 @@ async def test_a_container_that_does_not_get_ready(
     state: dict[str, object], answer: str, advice: str
 ) -> None:
     status = {"phase": "Pending", "containerStatuses": [{"name": "c", "image": "busybox", **state}]}
-    told = await explain_first(pod("web", on="a", status=status), node("a"))
-    assert (told.answer, told.advice) == (answer, (advice,))
+    result = await explain_first(pod("web", on="a", status=status), node("a"))
+    assert (result.answer, result.advice) == (answer, (advice,))
 
 
 async def test_an_init_container_has_to_end_first_unless_it_is_there_to_stay() -> None:
     state = {"name": "i", "started": True, "state": {"running": {"startedAt": at(9)}}}
     status = {"phase": "Pending", "initContainerStatuses": [state], "containerStatuses": [CREATING]}
     first = {"name": "i", "image": "x"}
-    told = await explain_first(pod("web", on="a", status=status, spec={"initContainers": [first]}), node("a"))
-    assert (told.answer, waiting(told).what) == ("running; it has to finish first", "init container i")
+    result = await explain_first(
+        pod("web", on="a", status=status, spec={"initContainers": [first]}), node("a")
+    )
+    assert (result.answer, waiting(result).what) == ("running; it has to finish first", "init container i")
     stays = {**first, "restartPolicy": "Always"}
-    told = await explain_first(pod("web", on="a", status=status, spec={"initContainers": [stays]}), node("a"))
-    assert waiting(told).what == "be ready"
+    result = await explain_first(
+        pod("web", on="a", status=status, spec={"initContainers": [stays]}), node("a")
+    )
+    assert waiting(result).what == "be ready"
 
 
 # --- lost nodes, and the end

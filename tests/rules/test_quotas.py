@@ -29,7 +29,7 @@ def quota(*hard: str, status: dict[str, Any] | None = None, **spec: Any) -> Reso
     return codec.convert(ResourceQuota, whole)
 
 
-def scoped(operator: str, *values: str, scope: str = ATTRIBUTES) -> ResourceQuota:
+def scoped_quota(operator: str, *values: str, scope: str = ATTRIBUTES) -> ResourceQuota:
     expression = {"scopeName": scope, "operator": operator, "values": list(values)}
     return quota("requests.storage", scopeSelector={"matchExpressions": [expression]})
 
@@ -57,15 +57,15 @@ COVERS = {
     "a scope of pods": (quota("requests.storage", scopes=["BestEffort"]), claim(), False),
     "the scope, and a class": (quota("requests.storage", scopes=[ATTRIBUTES]), GOLD, True),
     "the scope, and no class": (quota("requests.storage", scopes=[ATTRIBUTES]), claim(), False),
-    "a selector of pods": (scoped("In", "high", scope="PriorityClass"), GOLD, False),
-    "in": (scoped("In", "gold", "silver"), GOLD, True),
-    "in, another": (scoped("In", "silver"), GOLD, False),
-    "not in": (scoped("NotIn", "silver"), GOLD, True),
-    "not in, but it is": (scoped("NotIn", "gold"), GOLD, False),
-    "exists": (scoped("Exists"), GOLD, True),
-    "does not exist": (scoped("DoesNotExist"), GOLD, False),
-    "does not exist, and has none": (scoped("DoesNotExist"), claim(), True),
-    "an unknown operator": (scoped("Near"), GOLD, False),
+    "a selector of pods": (scoped_quota("In", "high", scope="PriorityClass"), GOLD, False),
+    "in": (scoped_quota("In", "gold", "silver"), GOLD, True),
+    "in, another": (scoped_quota("In", "silver"), GOLD, False),
+    "not in": (scoped_quota("NotIn", "silver"), GOLD, True),
+    "not in, but it is": (scoped_quota("NotIn", "gold"), GOLD, False),
+    "exists": (scoped_quota("Exists"), GOLD, True),
+    "does not exist": (scoped_quota("DoesNotExist"), GOLD, False),
+    "does not exist, and has none": (scoped_quota("DoesNotExist"), claim(), True),
+    "an unknown operator": (scoped_quota("Near"), GOLD, False),
 }
 
 
@@ -79,7 +79,7 @@ def test_a_class_that_is_being_changed_counts_with_its_target() -> None:
         PersistentVolumeClaim,
         {"status": {"modifyVolumeStatus": {"targetVolumeAttributesClassName": "gold", "status": "Pending"}}},
     )
-    assert quotas.covers(scoped("In", "gold"), changing)
+    assert quotas.covers(scoped_quota("In", "gold"), changing)
 
 
 def test_only_what_the_quota_limits_is_counted() -> None:

@@ -50,7 +50,7 @@ def test_namespaces(name: str, namespace: str) -> None:
     assert sysctls.namespace_of(name) == namespace
 
 
-def test_a_node_allows_the_safe_ones_and_what_it_is_told_to() -> None:
+def test_a_node_allows_the_safe_ones_and_those_of_its_flag() -> None:
     allowed = sysctls.allow(["net.core.*", "kernel.msgmax"])
     pod = {"host_network": False, "host_ipc": False}
     for name in ("net.ipv4.tcp_syncookies", "net/core/somaxconn", "kernel.msgmax"):

@@ -545,7 +545,7 @@ def test_a_big_cluster_is_not_searched_to_the_end_and_every_node_has_its_turn() 
     assert decision.node == "n100"
 
 
-def test_the_filters_stand_in_the_order_that_decides_which_reason_is_told() -> None:
+def test_the_filters_stand_in_the_order_that_decides_which_reason_is_shown() -> None:
     assert [f.name for f in FILTERS] == [
         "NodeUnschedulable",
         "NodeName",
@@ -583,7 +583,7 @@ def view(
     )
 
 
-def reserved(of: Pod, *dynamic: PersistentVolumeClaim, **more: Any) -> Reservation:
+def make_reservation(of: Pod, *dynamic: PersistentVolumeClaim, **more: Any) -> Reservation:
     return Reservation(of.uid, "n1", Bindings(dynamic=dynamic), deadline=700.0, **more)
 
 
@@ -604,7 +604,7 @@ PENDING = Reservation(pod().uid, "n1", Bindings(dynamic=(SELECTED,)), deadline=7
 
 STEPS: dict[str, tuple[SchedulingView, list[str]]] = {
     "gone, with a reservation": (
-        view(None, reservation=reserved(pod())),
+        view(None, reservation=make_reservation(pod())),
         ["ReleaseReservation", "Requeue"],
     ),
     "gone": (view(None), []),
@@ -612,8 +612,8 @@ STEPS: dict[str, tuple[SchedulingView, list[str]]] = {
     "refused a moment ago": (view(pod(), node("n1"), pause=5.0), ["Wait SchedulingBackoff"]),
     "no node fits": (view(pod()), ["Wait Unschedulable", "MarkUnschedulable"]),
     "fits": (view(pod(), node("n1")), ["ReserveNode", "BindPod"]),
-    "bound already": (view(pod(), node("n1"), reservation=reserved(pod(), bound=True)), []),
-    "its node is gone": (view(pod(), reservation=reserved(pod())), ["AbortReservation"]),
+    "bound already": (view(pod(), node("n1"), reservation=make_reservation(pod(), bound=True)), []),
+    "its node is gone": (view(pod(), reservation=make_reservation(pod())), ["AbortReservation"]),
     "a claim needs the node": (
         view(pod("p", "data"), node("n1"), WAITING),
         ["ReserveNode", "WriteBindings", "Requeue"],
@@ -644,7 +644,7 @@ def test_steps(of: SchedulingView, steps: list[str]) -> None:
 
 
 def test_a_pod_with_another_uid_gets_a_new_decision() -> None:
-    stale = structs.replace(reserved(pod()), uid="another")
+    stale = structs.replace(make_reservation(pod()), uid="another")
     assert [type(s).__name__ for s in plan(view(pod(), node("n1"), reservation=stale))] == [
         "ReleaseReservation",
         "Requeue",

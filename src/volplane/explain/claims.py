@@ -59,22 +59,16 @@ async def _explain_from_events(state: ClusterState, claim: PersistentVolumeClaim
 # --- binding
 
 
-def find_wait(claim: PersistentVolumeClaim, binder: Binder) -> Wait | None:
-    """What the binder waits for."""
-    steps = binder.plan(binder.view_claim(claim))
-    return next((step for step in steps if isinstance(step, Wait)), None)
-
-
 def waits_for_pod(claim: PersistentVolumeClaim, binder: Binder) -> bool:
     """Whether the volume is provisioned only after the scheduler has selected a node for a pod."""
-    wait = find_wait(claim, binder)
-    return wait is not None and wait.reason in POD_REASONS and not claim.is_deleting
+    waits = (step for step in binder.plan(binder.view_claim(claim)) if isinstance(step, Wait))
+    return not claim.is_deleting and any(wait.reason in POD_REASONS for wait in waits)
 
 
 async def _explain_binding(state: ClusterState, claim: PersistentVolumeClaim, binder: Binder) -> Explanation:
-    wait = find_wait(claim, binder)
+    steps = list(binder.plan(binder.view_claim(claim)))
+    wait = next((step for step in steps if isinstance(step, Wait)), None)
     if wait is None:
-        steps = binder.plan(binder.view_claim(claim))
         writes = [step for step in steps if not isinstance(step, (Wait, RecordEvent, Requeue))]
         if not writes:
             return Explanation((done_step(f"bound to {claim.spec.volume_name}", BINDER),))
@@ -102,11 +96,9 @@ async def _explain_binding(state: ClusterState, claim: PersistentVolumeClaim, bi
 
 
 def _add_details(step: ExplanationStep, wait: Wait, details: Iterable[str]) -> ExplanationStep:
-    """The step with one line for each volume; of several volumes the sentence then repeats none."""
+    """The step with one line for each volume; the sentence does not repeat them."""
     lines = tuple(details)
-    if not lines:
-        return step
-    why = structs.replace(wait, message="").text if len(lines) > 1 and wait.data.volume == "" else step.why
+    why = structs.replace(wait, message="").text if len(lines) > 1 else ""
     return structs.replace(step, why=why or step.why, details=lines)
 
 

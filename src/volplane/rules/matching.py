@@ -145,6 +145,6 @@ def refusals(
 ) -> str:
     """Why each unclaimed volume does not match; the first few by name, then a count."""
     free = sorted((v for v in volumes if is_free_for(v, claim)), key=lambda v: v.name)
-    told = [f"{v.name}: {refusal(v, claim, delayed=delayed)}" for v in free[:most]]
-    rest = len(free) - len(told)
-    return "; ".join([*told, f"and {rest} more"] if rest else told)
+    lines = [f"{v.name}: {refusal(v, claim, delayed=delayed)}" for v in free[:most]]
+    rest = len(free) - len(lines)
+    return "; ".join([*lines, f"and {rest} more"] if rest else lines)

@@ -78,7 +78,7 @@ CASES: dict[str, tuple[AttachDetachView, list[str]]] = {
         view("a", at("a", attached=False, waiting_for=120.0)),
         ["ReportAttachFailure a: timed out waiting for external-attacher of d CSI driver to attach volume h"],
     ),
-    "deleted by somebody while wanted": (
+    "deleted by a user while wanted": (
         view("a", at("a", deleting=True, waiting_for=1.0), nodes={"a": MOUNTED}),
         ["RemoveFromVolumesAttached a", DETACHING],
     ),
@@ -160,7 +160,7 @@ CASES: dict[str, tuple[AttachDetachView, list[str]]] = {
         view("b", at("a"), nodes={"a": MOUNTED}),
         ["Wait MountedOnNode(a)", "ReportMultiAttach b []", "Wait AttachedToOtherNode(b, a)"],
     ),
-    "moves, told before": (
+    "moves, reported before": (
         view("b", at("a"), nodes={"a": MOUNTED}, reported=frozenset({"b"})),
         ["Wait MountedOnNode(a)", "Wait AttachedToOtherNode(b, a)"],
     ),
@@ -229,7 +229,7 @@ def test_plan(seen: AttachDetachView, steps: list[str]) -> None:
 
 HERE = pod("me")
 MESSAGES = {
-    "nobody left there": (
+    "no pods left there": (
         [],
         "Volume is already exclusively attached to one node and can't be attached to another",
     ),

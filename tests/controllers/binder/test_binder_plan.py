@@ -217,7 +217,7 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
         ),
         [f"Normal ExternalProvisioning: {OUTSIDE}", "Wait ExternalProvisioner(ebs.csi.aws.com)"],
     ),
-    "1.6 nothing fits, told why": (
+    "1.6 nothing fits, with the reasons": (
         ClaimView(claim(), unclaimed=[volume(capacity={"storage": "512Mi"})]),
         [
             f"Normal FailedBinding: {p.NO_VOLUME}",
@@ -266,7 +266,7 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
         ClaimView(bound_claim()),
         ["SetClaimStatus Lost", f"Warning ClaimLost: {p.LOST_VOLUME}", f"Wait ClaimLost: {p.LOST_VOLUME}"],
     ),
-    "3.2 told once": (ClaimView(bound_claim("Lost")), [f"Wait ClaimLost: {p.LOST_VOLUME}"]),
+    "3.2 recorded once": (ClaimView(bound_claim("Lost")), [f"Wait ClaimLost: {p.LOST_VOLUME}"]),
     "3.3 the volume came loose": (
         ClaimView(bound_claim(), volume=volume()),
         ["SetClaimRef", "SetVolumePhase Bound"],
@@ -401,7 +401,7 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
         VolumeView(volume("Released", "u-c", persistentVolumeReclaimPolicy="Delete")),
         ["Wait DiskDeletion(ebs.csi.aws.com)"],
     ),
-    "5.4 Delete, nobody can": (
+    "5.4 Delete, no deleter": (
         VolumeView(volume("Released", "u-c", persistentVolumeReclaimPolicy="Delete", **BY_HAND)),
         [
             f"SetVolumePhase Failed {NO_DELETER}",
@@ -409,11 +409,11 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
             f"Wait ReclaimFailed: {NO_DELETER}",
         ],
     ),
-    "5.4 Failed stays, told once": (
+    "5.4 Failed stays, recorded once": (
         VolumeView(volume("Failed", "u-c", persistentVolumeReclaimPolicy="Delete", **BY_HAND)),
         [f"Wait ReclaimFailed: {NO_DELETER}"],
     ),
-    "5.5 Recycle, nobody can": (
+    "5.5 Recycle, no recycler": (
         VolumeView(volume("Released", "u-c", persistentVolumeReclaimPolicy="Recycle")),
         [
             f"SetVolumePhase Failed {p.NO_RECYCLER}",

@@ -61,7 +61,11 @@ CASES: dict[str, tuple[CertificateSigningRequest, RequestSubject, list[Any]]] = 
         RequestSubject("system:node:n1", ("system:masters",)),
         [Wait],
     ),
-    "somebody who is no node is not recognized": (request(), RequestSubject("me", ("system:nodes",)), [Wait]),
+    "a subject that is not a node is not recognized": (
+        request(),
+        RequestSubject("me", ("system:nodes",)),
+        [Wait],
+    ),
     "usages beyond a client's are not recognized": (request(usages=SERVING), NODE, [Wait]),
     "a client has no host names": (request(), SERVER, [Wait]),
     "serving certificates are approved by people": (request(KUBELET_SERVING, usages=SERVING), SERVER, [Wait]),
@@ -113,7 +117,7 @@ CASES: dict[str, tuple[CertificateSigningRequest, RequestSubject, list[Any]]] = 
         NODE,
         [DeleteRequest],
     ),
-    "what nobody decides is forgotten after a day": (request(age=24 * HOUR), NODE, [DeleteRequest]),
+    "an undecided request is deleted after a day": (request(age=24 * HOUR), NODE, [DeleteRequest]),
 }
 
 

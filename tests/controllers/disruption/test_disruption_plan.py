@@ -83,7 +83,7 @@ def status_of(wanted: PodDisruptionBudget, pods: list[Pod]) -> PodDisruptionBudg
             4,
             3,
             4,
-            id="nobody expects a pod of nobody",
+            id="a pod without an owner is not expected",
         ),
     ],
 )

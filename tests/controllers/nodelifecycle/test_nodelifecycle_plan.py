@@ -86,7 +86,7 @@ LOST = dict.fromkeys(READY, "Unknown")
             99,
             inf,
             ["n/unreachable:NoSchedule"],
-            id="all nodes are lost: nobody is driven off any more",
+            id="all nodes are lost: no more evictions",
         ),
         pytest.param(
             node("n/unreachable:NoExecute", "n/unreachable:NoSchedule", "mine:NoExecute"),

@@ -67,7 +67,7 @@ CLAIMS: dict[str, tuple[PersistentVolumeClaim, list[Pod], list[Step]]] = {
     "going, its pod has ended": (claim(True, CLAIM), [pod(phase="Succeeded")], [USED]),
     "going, its pod has no node": (claim(True, CLAIM), [pod(node="")], [VerifyUnused()]),
     "going, unused": (claim(True, CLAIM), [], [VerifyUnused()]),
-    "going, somebody else's finalizer": (claim(True, "mine"), [], []),
+    "going, another component's finalizer": (claim(True, "mine"), [], []),
 }
 
 

@@ -141,7 +141,7 @@ AT_ONCE = stateful(podManagementPolicy="Parallel")
     ("states", "expected"),
     [
         pytest.param({}, ["+0", "+1", "+2"], id="all are made at the same time"),
-        pytest.param({0: "unready"}, ["+1", "+2"], id="nobody waits for a sibling"),
+        pytest.param({0: "unready"}, ["+1", "+2"], id="no pod waits for a sibling"),
         pytest.param(
             {0: "unready", 1: READY, 2: READY, 3: READY, 4: "unready"}, ["-4", "-3"], id="all surplus goes"
         ),
@@ -332,7 +332,7 @@ def retention(when_deleted: str, when_scaled: str) -> StatefulSet:
 @pytest.mark.parametrize(
     ("policy", "kept_by", "given_up_by"),
     [
-        pytest.param(("Retain", "Retain"), [], [], id="both retain: nobody owns it"),
+        pytest.param(("Retain", "Retain"), [], [], id="both retain: no owner"),
         pytest.param(("Delete", "Retain"), ["StatefulSet"], ["StatefulSet"], id="goes with the set only"),
         pytest.param(("Retain", "Delete"), [], ["Pod"], id="goes with the pod that is scaled away"),
         pytest.param(("Delete", "Delete"), ["StatefulSet"], ["Pod"], id="with either"),

@@ -33,7 +33,7 @@ def tolerating(key: str, seconds: int | None = None, **more: Any) -> dict[str, A
     ("which", "taints", "seconds"),
     [
         pytest.param(pod(), [LOST], 0, id="not tolerated"),
-        pytest.param(pod(), [AWAY], inf, id="a taint against new pods drives nobody off"),
+        pytest.param(pod(), [AWAY], inf, id="a NoSchedule taint evicts no pod"),
         pytest.param(pod(tolerating("lost")), [LOST], inf, id="tolerated for ever"),
         pytest.param(pod(tolerating("lost", 300)), [LOST], 300, id="tolerated for a while"),
         pytest.param(pod(tolerating("lost", 300)), [LOST, SICK], 0, id="one of two is not tolerated"),

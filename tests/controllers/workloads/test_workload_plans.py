@@ -276,17 +276,19 @@ def test_a_daemon_is_available_when_it_was_ready_for_long_enough() -> None:
 # --- rows that the journeys above do not take
 
 
-def deleted(wanted: Any) -> Any:
+def mark_deleted(wanted: Any) -> Any:
     return structs.replace(wanted, metadata=structs.replace(wanted.metadata, deletion_timestamp="now"))
 
 
 def test_nothing_is_made_for_what_is_deleted() -> None:
-    assert not any(isinstance(s, replica.CreatePod) for s in replica.plan(deleted(replicaset()), [], NOW))
     assert not any(
-        isinstance(s, daemon.CreatePod) for s in daemon.plan(deleted(daemonset()), [node("a")], [], NOW)
+        isinstance(s, replica.CreatePod) for s in replica.plan(mark_deleted(replicaset()), [], NOW)
     )
     assert not any(
-        isinstance(s, deploy.CreateReplicaSet) for s in deploy.plan(deleted(deployment()), [], "now")
+        isinstance(s, daemon.CreatePod) for s in daemon.plan(mark_deleted(daemonset()), [node("a")], [], NOW)
+    )
+    assert not any(
+        isinstance(s, deploy.CreateReplicaSet) for s in deploy.plan(mark_deleted(deployment()), [], "now")
     )
 
 

@@ -1,16 +1,16 @@
-"""Where a volume is to be attached and from where detached, decided from objects alone.
+"""Where to attach a volume and from where to detach it, decided from objects alone.
 
 The state of an attachment is read from its VolumeAttachment: without one the volume is detached, with
-`attached` it is attached, and anything else is uncertain, for as long as the attacher has not answered. So
-nothing is forgotten when the controller dies.
+`attached` it is attached, and anything else is uncertain until the attacher has answered. So nothing is lost
+when the controller crashes.
 
 Detaching is safe because of the order in which node and controller write and read. The node writes
-`volumesInUse` first and then looks for the volume in `volumesAttached`; the controller removes it from
-`volumesAttached` first and then looks at `volumesInUse`. Whoever comes second sees the other's write.
+`volumesInUse` first and then reads `volumesAttached`; the controller removes the volume from
+`volumesAttached` first and then reads `volumesInUse`. Whichever comes second sees the other's write.
 
-An uncertain attachment on another node does not block an exclusive volume for ever. An attach that failed
-does not count; a detach gets the attacher's whole time even if it failed meanwhile, because the disk is most
-likely still attached. After that the driver decides, as it always does.
+An uncertain attachment on another node does not block an exclusive volume forever. A failed attach does not
+count. A detach gets the attacher's whole timeout even if it failed meanwhile, because the disk is most likely
+still attached. After that the driver decides, as it always does.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from volplane.api.core import Pod
 from volplane.rules.steps import CommonStep
 from volplane.rules.waits import UNTIL_CHANGED, Wait, WaitData, WaitReason
 
-UNMOUNT_GRACE = 360.0  # seconds that a node that is not ready gets to unmount before a forced detach
-ATTACH_TIMEOUT = 120.0  # seconds that the attacher gets for each attach or detach
-TIMER_TOLERANCE = 0.01  # seconds by which a timer may ring before its time and still be right
+UNMOUNT_GRACE = 360.0  # seconds before a volume is detached by force from a node that is not ready
+ATTACH_TIMEOUT = 120.0  # seconds for the attacher to attach or detach
+TIMER_TOLERANCE = 0.01  # seconds by which a timer may fire early
 
 DELETING = "volume attachment is being deleted"
 TIMED_OUT = "timed out waiting for external-attacher of {} CSI driver to attach volume {}"
@@ -43,12 +43,12 @@ class ExistingAttachment(Struct, frozen=True):
     deleting: bool = False
     attach_error: str = ""
     detach_error: str = ""
-    unwanted_for: float = 0.0  # seconds since its last pod left, as far as this process saw
+    unwanted_for: float = 0.0  # seconds since its last pod left, as seen by this process
     waiting_for: float = 0.0  # seconds since the attacher was asked to attach or detach it
 
 
 class NodeFacts(Struct, frozen=True):
-    """What of a node matters to one volume."""
+    """What a plan needs to know of a node, for one volume."""
 
     ready: bool = True
     fenced: bool = False  # out-of-service taint: the operator confirms that nothing runs there
@@ -58,17 +58,17 @@ class NodeFacts(Struct, frozen=True):
 
 
 class AttachDetachView(Struct, frozen=True):
-    title: str  # what messages call the volume: its PersistentVolume's name
+    title: str  # name of the PersistentVolume, for messages
     driver: str = ""
     handle: str = ""
     shareable: bool = False
     wanted: Mapping[str, Sequence[Pod]] = {}  # node → pods that need the volume there
     attachments: Sequence[ExistingAttachment] = ()
     nodes: Mapping[str, NodeFacts] = {}
-    reported: frozenset[str] = frozenset()  # nodes whose pods were told that the volume is elsewhere
+    reported: frozenset[str] = frozenset()  # nodes whose pods got the Multi-Attach event
     grace: float = UNMOUNT_GRACE
     answer: float = ATTACH_TIMEOUT
-    force: bool = True  # detach by force after the grace
+    force: bool = True  # detach by force after the grace period
 
 
 class CreateAttachment(Struct, frozen=True):
@@ -77,7 +77,7 @@ class CreateAttachment(Struct, frozen=True):
 
 class DeleteAttachment(Struct, frozen=True):
     attachment: ExistingAttachment
-    check: bool = True  # ask the node's status once more, live
+    check: bool = True  # read the node's status live first
     forced: Literal["", "timeout", "out-of-service", "node-deleted"] = ""
 
 
@@ -92,14 +92,14 @@ class RemoveFromVolumesAttached(Struct, frozen=True):
 
 
 class ReportAttachFailure(Struct, frozen=True):
-    """Record the failure as an event on the pods of the node, with pauses that grow."""
+    """Record the failure as an event on the pods of the node, with backoff."""
 
     node: str
     message: str
 
 
 class ReportMultiAttach(Struct, frozen=True):
-    """Record once, on the pods of the node, that the volume is attached elsewhere, and who uses it there."""
+    """Record once, on the pods of the node, that the volume is attached elsewhere and which pods use it."""
 
     node: str
     pods: Sequence[Pod] = ()
@@ -116,7 +116,7 @@ Step = (
 
 
 def plan(view: AttachDetachView) -> Iterator[Step | CommonStep]:
-    # Detaches first: a volume that moves leaves its old node before it enters the new one.
+    # Detaches first: a volume that moves is detached before it is attached to the new node.
     on = {held.node: held for held in view.attachments}
     # What an exclusive volume does before it may be attached to another node, and on which node.
     first: tuple[WaitReason, str] | None = None
@@ -127,7 +127,7 @@ def plan(view: AttachDetachView) -> Iterator[Step | CommonStep]:
                 first = WaitReason.DETACHING_FROM_OTHER_NODE, held.node
             yield from steps
     for node, place in sorted(view.nodes.items()):
-        # The attachment was deleted by somebody else, or the node's status outlived it.
+        # The attachment was deleted by someone else, or the node status was not updated.
         if place.listed and node not in on:
             yield RemoveFromVolumesAttached(node)
     for node in sorted(view.wanted):
@@ -144,7 +144,7 @@ def plan(view: AttachDetachView) -> Iterator[Step | CommonStep]:
             yield from steps
 
 
-# --- leaving
+# --- detaching
 
 
 def plan_detach(view: AttachDetachView, held: ExistingAttachment) -> Iterator[Step | CommonStep]:
@@ -180,11 +180,11 @@ def _plan_delete(place: NodeFacts, detach: DeleteAttachment) -> Iterator[Step | 
     yield detach
 
 
-# --- entering
+# --- attaching
 
 
 def plan_exclusive_attach(view: AttachDetachView, node: str) -> Iterator[Step | CommonStep]:
-    """An exclusive volume wants to go to a node where it has no attachment yet."""
+    """An exclusive volume is wanted on a node where it has no attachment yet."""
     others = [held for held in view.attachments if held.node != node]
     confirmed = [held.node for held in others if held.attached and not held.deleting]
     if confirmed:
@@ -206,12 +206,12 @@ def _is_overdue(view: AttachDetachView, held: ExistingAttachment) -> bool:
 
 
 def _may_change(view: AttachDetachView, held: ExistingAttachment) -> bool:
-    """The attacher is still expected to answer."""
+    """Whether the attacher is still expected to answer."""
     return not _is_overdue(view, held) and (held.deleting or not held.attach_error)
 
 
 def plan_pending_attach(view: AttachDetachView, held: ExistingAttachment) -> Iterator[Step | CommonStep]:
-    """A wanted volume has an attachment on the node."""
+    """The volume is wanted on the node and has an attachment there."""
     place = view.nodes.get(held.node, NodeFacts())
     if held.deleting:
         if place.listed:

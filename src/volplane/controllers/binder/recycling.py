@@ -32,7 +32,7 @@ from volplane.rules.waits import Wait, WaitData, WaitReason
 NAMESPACE = "default"
 PREFIX = "recycler-for-"
 SCRUB_COMMAND = 'test -e /scrub && find /scrub -mindepth 1 -delete && test -z "$(ls -A /scrub)" || exit 1'
-DEADLINE = 300  # seconds that a pod gets for it
+DEADLINE = 300  # activeDeadlineSeconds of the pod
 
 
 def is_recyclable(volume: PersistentVolume) -> bool:
@@ -45,7 +45,7 @@ def recycle(
     """`users` are pods that still use a claim of that name, `recycler` the pod that deletes the files."""
     phase = recycler.status.phase if recycler is not None else ""
     if users:
-        # 5.51 a pod of the claim's name may still write
+        # 5.51 a pod that uses a claim of that name may still write
         message = f"Volume is used by pods: {', '.join(sorted(users))}"
         yield normal("VolumeFailedRecycle", message)
         yield Wait(WaitReason.RECYCLED_VOLUME_IN_USE, WaitData(pods=tuple(sorted(users))))
@@ -61,7 +61,7 @@ def recycle(
         yield UnbindVolume(volume)
         yield SetVolumePhase(volume, "Available")
     elif phase == "Failed":
-        # 5.54 it could not be emptied; the next round tries again
+        # 5.54 it could not be emptied; retried with a new pod
         yield DeleteRecycler(recycler)
         message = f"Recycle failed: {recycler.status.message or 'the pod that deletes its files failed'}"
         if volume.status.phase != "Failed":

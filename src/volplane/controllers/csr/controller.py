@@ -1,4 +1,4 @@
-"""Approves and signs certificate signing requests; without the key of a CA it approves only."""
+"""Approve and sign certificate signing requests; without the key of a CA only approve."""
 
 from __future__ import annotations
 

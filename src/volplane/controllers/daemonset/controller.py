@@ -36,7 +36,7 @@ class DaemonSets(Controller[str, DaemonSetView, Step]):
         self.owned = self.pods.index("controller", controller_uids)
 
     def keys_of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
-        """All sets, when a node may have become eligible, or is no longer."""
+        """All sets, if a node may have become eligible or is no longer."""
         if old and new and (old.metadata.labels, old.spec.taints) == (new.metadata.labels, new.spec.taints):
             return []
         return [s.key for s in self.sets.all()]

@@ -154,7 +154,7 @@ def _surplus(names: set[str], placed: Mapping[str, list[Pod]]) -> Iterator[Delet
 def _replace_outdated(
     wanted: DaemonSet, names: set[str], placed: Mapping[str, list[Pod]], now: datetime
 ) -> Iterator[DeletePod]:
-    """Rolling update: old pods go as long as no more than maxUnavailable are missing."""
+    """Rolling update: delete old pods while at most maxUnavailable are missing."""
     if wanted.spec.update_strategy.type == "OnDelete":
         return
     rolling = wanted.spec.update_strategy.rolling_update

@@ -21,7 +21,7 @@ from volplane.rules.steps import RecordEvent, normal, warning
 from volplane.rules.waits import Wait, WaitReason
 from volplane.rules.workloads import CreatePod, DeletePod, first_to_go, is_active, is_ready, pod_of
 
-BURST = 500  # pods made or deleted in one pass
+BURST = 500  # pods created or deleted in one pass
 ENDS = ("Complete", "Failed")
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 
@@ -139,7 +139,7 @@ def _success_rule(job: Job, count: JobTally) -> int | None:
 def _conclude(
     status: JobStatus, verdict: JobCondition | None, pods: Sequence[Pod], now: datetime
 ) -> tuple[JobStatus, RecordEvent | None]:
-    """The status with the verdict, and with the end when nothing is left to clear away or to count."""
+    """The status with the verdict, and with the end once no pods are left to delete or count."""
     if verdict is None:
         return status, None
     if verdict not in status.conditions:
@@ -193,7 +193,7 @@ def _manage(
     wanted = _wanted_pods(job, count, len(active))
     surplus = _surplus(job, active, len(active) - wanted)
     if surplus:
-        # Never both in one pass: what is deleted may free what is then made.
+        # Never both in one pass: a deleted pod may free the index of a new one.
         yield from (DiscardPod(p) for p in surplus[:BURST])
         return
     going = sum(p.is_deleting and not has_ended(p) for p in pods) if waits_for_the_end(job) else 0
@@ -214,7 +214,7 @@ def _manage(
 def _wanted_pods(job: Job, count: JobTally, active: int) -> int:
     parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
     if job.spec.completions is None:
-        # A work queue: once a pod succeeded, the others finish and no new ones come.
+        # A work queue: once a pod has succeeded, no new ones are created.
         return active if count.successes else parallelism
     return max(min(job.spec.completions - count.successes, parallelism), 0)
 

@@ -98,7 +98,7 @@ class PodGarbage(Controller[str, View, RemovePod]):
             yield new.key
 
     def _may_be_garbage(self, pod: Pod) -> bool:
-        """Not a pod that waits for the scheduler, or that is on a node that exists and is in service."""
+        """False for a pod that waits for the scheduler, or on a node that exists and is in service."""
         if not pod.spec.node_name:
             return pod.is_deleting
         node = self.nodes.get(pod.spec.node_name)

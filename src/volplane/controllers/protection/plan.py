@@ -43,14 +43,14 @@ class RemoveFinalizer(Struct, frozen=True):
 
 
 class VerifyUnused(Struct, frozen=True):
-    """The caches show nobody who uses it: read from the server before the finalizer is removed."""
+    """The caches show no user: list users from the server before the finalizer is removed."""
 
 
 Step = AddFinalizer | RemoveFinalizer | VerifyUnused
 
 
 def is_protected(obj: PersistentVolume | PersistentVolumeClaim, finalizer: str) -> bool:
-    """Protected and not being deleted: most changes are of such objects, and need nothing."""
+    """Whether it is protected and not being deleted: then nothing is to be done."""
     return not obj.is_deleting and finalizer in obj.metadata.finalizers
 
 
@@ -121,7 +121,7 @@ def uses_claim(pod: Pod, claim: PersistentVolumeClaim) -> bool:
 
 
 def _protects_own_claim(pod: Pod, claim: PersistentVolumeClaim) -> bool:
-    """The claim of an ephemeral volume is deleted with its pod: one deleted without grace does not count."""
+    """Whether a pod protects the claim of its ephemeral volume: not if it is deleted without grace."""
     killed = pod.is_deleting and pod.metadata.deletion_grace_period_seconds == 0
     return not killed and pods.owns(pod, claim)
 

@@ -1,4 +1,4 @@
-"""The content that is made for a snapshot. Pure."""
+"""The content that is created for a snapshot. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from volplane.rules import binding, snapshots
 
 
 class InvalidSnapshotSource(ValueError):
-    """No snapshot can be taken of that, as it is now."""
+    """No snapshot can be taken of the source now."""
 
 
 def volume_of(
     snapshot: VolumeSnapshot, claim: PersistentVolumeClaim | None, volume: PersistentVolume | None
 ) -> PersistentVolume:
-    """The volume to copy: bound to the claim both ways, and a driver's. Raises Unfit."""
+    """The volume to copy: bound to the claim, and a CSI volume. Raises InvalidSnapshotSource."""
     name = snapshot.spec.source.persistent_volume_claim_name or ""
     if claim is None:
         raise InvalidSnapshotSource(
@@ -52,7 +52,7 @@ def make_content(
     node: str = "",
     keep_mode: bool = True,
 ) -> VolumeSnapshotContent:
-    """Raises BadClass and BadTemplate for a secret that cannot be named."""
+    """Raises InvalidSnapshotClass and InvalidTemplate for a secret that cannot be named."""
     assert volume is not None
     assert volume.spec.csi is not None
     name = snapshots.content_name(snapshot)
@@ -65,7 +65,7 @@ def make_content(
     notes = {}
     if secret is not None:
         notes = {snapshots.SECRET_NAME: secret.name, snapshots.SECRET_NAMESPACE: secret.namespace}
-    # Held from its first moment: nobody can take it away between its making and the next look.
+    # With the finalizer from its creation, so that it cannot be deleted before the next plan.
     metadata = ObjectMeta(
         name=name,
         annotations=notes,

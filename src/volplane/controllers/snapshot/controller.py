@@ -1,8 +1,8 @@
-"""Snapshots get their contents and copy their status: a key is a snapshot, with every content that names it.
+"""The snapshot controller: creates contents and copies their status. A key is a snapshot with its contents.
 
 Upstream has two queues and polls where they meet. Here a snapshot is woken by what it waits for: its content,
 its claim, a class, a claim that is restored from it. An error that this controller writes into a snapshot
-does not wake it: otherwise the write would cut the pause after the error short.
+does not wake it: otherwise the write would cut the backoff after the error short.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class VolumeSnapshots(SnapshotWriter[View, plans.Step]):
             self.groups = self.watch(VolumeGroupSnapshot, self.keys_of_group)
 
     async def run(self) -> None:
-        """Once the kinds of snapshots are served, which may be later, or never."""
+        """Run once the kinds of snapshots are served, which may be later, or never."""
         await wait_for_crds(self.client, groups=self.settings.groups)
         await super().run()
 
@@ -232,7 +232,7 @@ class VolumeSnapshots(SnapshotWriter[View, plans.Step]):
 
     def plan(self, view: View) -> Iterator[plans.Step | CommonStep]:
         if isinstance(view, SourceClaimView):
-            # Somebody removed the finalizers of its snapshot by force: it would be kept for ever.
+            # The finalizers of its snapshot were removed by force: it would be kept forever.
             if not view.used and snapshots.CLAIM_AS_SOURCE in view.claim.metadata.finalizers:
                 yield RemoveClaimFinalizer()
             return
@@ -324,9 +324,9 @@ class VolumeSnapshots(SnapshotWriter[View, plans.Step]):
         except Conflict:
             raise  # it has changed meanwhile: the next plan shows to whom it is bound
         except APIError as error:
-            told = f"Snapshot failed to bind VolumeSnapshotContent, {error}"
+            message = f"Snapshot failed to bind VolumeSnapshotContent, {error}"
             known = snapshot.status.error if snapshot.status is not None else None
-            await self.report_error(snapshot, known, "SnapshotBindFailed", told, unready=True, final=False)
+            await self.report_error(snapshot, known, "SnapshotBindFailed", message, unready=True, final=False)
 
 
 def _source(snapshot: VolumeSnapshot) -> list[str]:
@@ -345,12 +345,12 @@ def _owned_by(snapshot: VolumeSnapshot, uid: str) -> bool:
 
 
 def _relevant_fields(snapshot: VolumeSnapshot | None) -> object:
-    """The fields whose change matters; our own error in the status must not cut a pause short."""
+    """The fields whose change matters; our own error in the status must not cut a backoff short."""
     if snapshot is None:
         return None
     meta, status = snapshot.metadata, snapshot.status
-    told = (status.bound_volume_snapshot_content_name, status.ready_to_use) if status is not None else None
-    return snapshot.uid, snapshot.is_deleting, meta.finalizers, snapshot.spec, told
+    shown = (status.bound_volume_snapshot_content_name, status.ready_to_use) if status is not None else None
+    return snapshot.uid, snapshot.is_deleting, meta.finalizers, snapshot.spec, shown
 
 
 def _relevant_claim_fields(claim: PersistentVolumeClaim | None) -> object:

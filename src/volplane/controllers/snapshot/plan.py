@@ -46,10 +46,10 @@ class SnapshotInputs(Struct, frozen=True):
     claim: PersistentVolumeClaim | None = None  # its source
     volume: PersistentVolume | None = None
     classes: Mapping[str, VolumeSnapshotClass] = {}
-    restoring: tuple[str, ...] = ()  # claims that are being filled from it
+    restoring: tuple[str, ...] = ()  # claims that are being restored from it
     claim_is_used: bool = False  # another snapshot of that claim is not ready yet
     group: str = ""  # the group snapshot that it is part of, while that exists
-    node: str = ""  # who handles it, where every node handles its own
+    node: str = ""  # the node whose snapshotter handles it, with distributed snapshotting
 
 
 class SnapshotPlanOptions(Struct, frozen=True):
@@ -167,8 +167,8 @@ def _class(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> VolumeSnapshotCl
         found = inputs.classes.get(name)
         if found is None:
             why = f'volumesnapshotclass.snapshot.storage.k8s.io "{name}" not found'
-            told = f"Failed to get snapshot class with error {why}"
-            return ReportError("GetSnapshotClassFailed", told, unready=False)
+            message = f"Failed to get snapshot class with error {why}"
+            return ReportError("GetSnapshotClassFailed", message, unready=False)
         return found
     try:
         volume = volume_of(snapshot, inputs.claim, inputs.volume)
@@ -183,8 +183,8 @@ def _class(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> VolumeSnapshotCl
         )
     except InvalidSnapshotSource as error:
         why = str(error)
-    told = f"Failed to set default snapshot class with error {why}"
-    return ReportError("SetDefaultSnapshotClassFailed", told, unready=False)
+    message = f"Failed to set default snapshot class with error {why}"
+    return ReportError("SetDefaultSnapshotClassFailed", message, unready=False)
 
 
 # --- one that was there before
@@ -208,8 +208,8 @@ def _bind_existing(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator
 
 
 def _report_misbound(content: VolumeSnapshotContent) -> ReportError:
-    told = f"VolumeSnapshotContent [{content.name}] is bound to a different snapshot"
-    return ReportError("SnapshotContentMisbound", told)
+    message = f"VolumeSnapshotContent [{content.name}] is bound to a different snapshot"
+    return ReportError("SnapshotContentMisbound", message)
 
 
 # --- one of a group: its content was made with it
@@ -230,7 +230,7 @@ def _join(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step | C
 def _set_finalizers(
     snapshot: VolumeSnapshot, content: VolumeSnapshotContent | None, class_name: str | None = None
 ) -> Iterator[Step | CommonStep]:
-    """As source always; bound only where the content is to go with the snapshot."""
+    """As source always; bound only if the content is deleted with the snapshot."""
     wanted = [snapshots.AS_SOURCE]
     if content is not None and content.spec.deletion_policy == snapshots.DELETE:
         wanted.append(snapshots.BOUND)
@@ -253,14 +253,14 @@ def _copy_status(
         return
     yield CopyStatus(status)
     if "creationTime" in status:
-        told = f"Snapshot {snapshot.key} was successfully created by the CSI driver."
-        yield normal("SnapshotCreated", told)
+        message = f"Snapshot {snapshot.key} was successfully created by the CSI driver."
+        yield normal("SnapshotCreated", message)
     if status.get("readyToUse") is True:
         yield normal("SnapshotReady", f"Snapshot {snapshot.key} is ready to use.")
 
 
 def status_changes(now: VolumeSnapshotStatus, content: VolumeSnapshotContent) -> dict[str, Any]:
-    """What of the content's status the snapshot lacks. Size and time are set once."""
+    """The fields of the content's status to copy. Size and time are set once."""
     there = content.status
     ready = there is not None and there.ready_to_use is True
     status: dict[str, Any] = {}
@@ -286,8 +286,8 @@ def _verify(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step |
     if content is None:
         yield ReportError("SnapshotContentMissing", VOLUME_MISSING, final=True)
     elif not snapshots.is_bound_to(content, snapshot):
-        told = "VolumeSnapshotContent is not bound to the VolumeSnapshot correctly"
-        yield ReportError("SnapshotMisbound", told, final=True)
+        message = "VolumeSnapshotContent is not bound to the VolumeSnapshot correctly"
+        yield ReportError("SnapshotMisbound", message, final=True)
     else:
         yield from _set_finalizers(snapshot, content)
 
@@ -302,20 +302,20 @@ def _delete(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step |
         return
     content = inputs.content
     if content is not None and not snapshots.is_bound_to(content, snapshot):
-        content = None  # another one's: nothing of it is touched
+        content = None  # bound to another snapshot: not touched
     if content is not None and inputs.restoring:
         yield warning("SnapshotDeletePending", "Snapshot is being used to restore a PVC")
         data = WaitData(names=(snapshot.key,), claims=tuple(inputs.restoring))
         yield Wait(WaitReason.SNAPSHOT_RESTORING, data)
         return
     if inputs.group:
-        told = (
+        message = (
             f"deletion of the individual volume snapshot {snapshot.key} is not allowed as it belongs to "
             f"group snapshot {snapshot.namespace}/{inputs.group}. Deleting the group snapshot will trigger "
             "the deletion of all the individual volume snapshots that are part of the group."
         )
-        yield warning("SnapshotDeletePending", told)
-        yield Wait(WaitReason.DELETED_WITH_GROUP, WaitData(names=(inputs.group,)), message=told)
+        yield warning("SnapshotDeletePending", message)
+        yield Wait(WaitReason.DELETED_WITH_GROUP, WaitData(names=(inputs.group,)), message=message)
         return
     goes_along = content is not None and content.spec.deletion_policy == snapshots.DELETE
     if content is not None:
@@ -323,7 +323,7 @@ def _delete(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step |
             yield AnnotateBeingDeleted()
         if goes_along and not content.is_deleting:
             yield DeleteContent()
-    # Nothing of the claim is copied any more, or nobody will be there to let it go later.
+    # The claim is not copied any more, or its finalizer could not be removed later.
     if _keeps_claim(inputs) and not (goes_along and _is_being_taken(content)):
         yield RemoveClaimFinalizer()
     kept = tuple(f for f in have if f not in ours or (f == snapshots.BOUND and goes_along))

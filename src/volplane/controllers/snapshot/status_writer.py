@@ -1,6 +1,6 @@
-"""What the controllers of snapshots and of group snapshots have in common: how they write.
+"""Writes that the controllers of snapshots and of group snapshots share.
 
-Custom resources have no strategic merge patch, so lists (finalizers) are written over the very version that
+Custom resources have no strategic merge patch, so lists (finalizers) are written only over the version that
 was read.
 """
 
@@ -65,7 +65,7 @@ class SnapshotWriter(Controller[str, V, S]):
         unready: bool,
         final: bool,
     ) -> None:
-        """Written once: the same error again is neither written nor recorded. `error` is the last one."""
+        """Write an error and record an event, unless it is the same as the last one (`error`)."""
         if error is None or error.message != message:
             status: dict[str, Any] = {"error": {"time": clock.stamp(), "message": message}}
             if unready:

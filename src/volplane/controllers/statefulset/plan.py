@@ -32,14 +32,14 @@ from volplane.rules.workloads import DeletePod, availability, available_in, is_r
 
 
 class StatefulSetView(Struct, frozen=True):
-    """A set and what the caches show around it."""
+    """A set and the objects that its plan depends on."""
 
     wanted: StatefulSet
     now: datetime
     pods: Sequence[Pod] = ()  # those it controls
     revisions: Sequence[ControllerRevision] = ()
     claims: Mapping[str, PersistentVolumeClaim] = {}  # of the namespace, by name
-    orphans: Sequence[Pod | ControllerRevision] = ()  # of the namespace, controlled by nobody
+    orphans: Sequence[Pod | ControllerRevision] = ()  # of the namespace, without a controller
 
 
 class AdoptObject(Struct, frozen=True):
@@ -69,7 +69,7 @@ class CreatePodWithClaims(Struct, frozen=True):
 
 
 class CreateClaims(Struct, frozen=True):
-    """Create claims again that were deleted while their pod still waits for them."""
+    """Create claims again that were deleted while their pod is Pending."""
 
     pod: Pod
     claims: tuple[PersistentVolumeClaim, ...]
@@ -104,14 +104,14 @@ Step = (
 def plan(view: StatefulSetView) -> Iterator[Step | CommonStep]:
     wanted, pods = view.wanted, [p for p in view.pods if belongs(view.wanted, p)]
     if wanted.is_deleting:
-        # Its revisions and pods may be on their way to nobody; what it last knew is what it reports.
+        # Revisions and pods of a deleted set may be orphaned: the status reports what was known last.
         yield from _report(view, pods, last_known(wanted))
         return
     adopted = list(_adopt(view))
     yield from adopted
     yield from (ReleasePod(p) for p in view.pods if p not in pods and not p.is_deleting)
     if adopted:
-        return  # they come back in the caches as our own, and everything is judged with them
+        return  # the next plan sees them as owned
     held = history(wanted, view.revisions)
     if held.create is not None:
         yield CreateRevision(held.create)
@@ -169,13 +169,13 @@ def _pod_steps(
 def _plan_ordinal(
     view: StatefulSetView, ordinal: int, pod: Pod | None, held: RevisionHistory, at_once: bool
 ) -> Generator[PodStep | Wait | RecordEvent, None, bool]:
-    """One ordinal; the generator's result says whether those after it have to wait."""
+    """One ordinal; returns whether those after it have to wait."""
     if pod is None:
         yield from _plan_new_pod(view, ordinal, held)
         return True
     if has_ended(pod):
         if not pod.is_deleting:
-            yield DeletePod(pod)  # its successor is made when it is gone
+            yield DeletePod(pod)  # the next one is created when it is gone
         return True
     if pod.status.phase == "Pending" and not pod.is_deleting:
         missing = tuple(c for c in identity.claims_of(view.wanted, ordinal) if c.name not in view.claims)
@@ -229,7 +229,7 @@ def _plan_new_pod(
 
 
 def _revision_for(wanted: StatefulSet, ordinal: int, held: RevisionHistory) -> TemplateRevision:
-    """Below the partition, a pod that is lost comes back as it was."""
+    """Below the partition, a lost pod is created from the current revision."""
     rolling = wanted.spec.update_strategy.rolling_update
     if rolling is not None:
         keeps = rolling.partition or 0
@@ -259,7 +259,7 @@ def _set_owners(view: StatefulSetView, pod: Pod, *, given_up: bool) -> Iterator[
 def _plan_surplus(
     view: StatefulSetView, surplus: Sequence[Pod], at_once: bool
 ) -> Generator[DeletePod | Wait, None, bool]:
-    """Pods beyond the wanted number, highest first; the result says whether there were any to deal with."""
+    """Delete pods beyond the replicas, highest first; returns whether there were any."""
     alive = [p for p in surplus if not p.is_deleting]
     if at_once:
         yield from (DeletePod(p) for p in alive)
@@ -270,7 +270,7 @@ def _plan_surplus(
     if highest.is_deleting:
         yield Wait(WaitReason.POD_TERMINATING, WaitData(pods=(highest.name,)))
         return True
-    # One that is not available goes only when every other is: two must not be missing at the same time.
+    # An unavailable one is deleted only when every other is available: two must not be missing at once.
     unavailable = [p for p in reversed(surplus) if not _is_available(view, p)]
     if highest in unavailable and unavailable[0] is not highest:
         yield Wait(WaitReason.POD_NOT_AVAILABLE, WaitData(pods=(unavailable[0].name,)))

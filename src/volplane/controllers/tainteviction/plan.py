@@ -45,13 +45,13 @@ def plan(view: TaintView) -> Iterator[EvictPod | Wait | RecordEvent]:
 
 
 def toleration_seconds(pod: Pod, taints: Sequence[Taint]) -> float:
-    """Seconds that the pod tolerates the taints: 0 for not at all, infinite for ever."""
+    """Seconds that the pod tolerates the taints: 0: not at all, infinite: forever."""
     shortest = inf
     for taint in (t for t in taints if t.effect == NO_EXECUTE):
         tolerating = [t for t in pod.spec.tolerations if tolerates(t, taint)]
         if not tolerating:
             return 0.0
-        # The first that tolerates a taint is the one that counts for it.
+        # For each taint, the first matching toleration counts.
         seconds = tolerating[0].toleration_seconds
         if seconds is not None:
             shortest = min(shortest, max(float(seconds), 0.0))

@@ -1,4 +1,4 @@
-"""Group snapshots get their contents and members: a key is a group, with its content and its members."""
+"""The group snapshot controller. A key is a group snapshot with its content and its members."""
 
 from __future__ import annotations
 
@@ -252,11 +252,11 @@ def _handle(volume: PersistentVolume) -> list[str]:
 
 
 def _relevant_fields(group: VolumeGroupSnapshot | None) -> object:
-    """The fields whose change matters; our own error in the status must not cut a pause short."""
+    """The fields whose change matters; our own error in the status must not cut a backoff short."""
     if group is None:
         return None
     status = group.status
-    told = (
+    shown = (
         (status.bound_volume_group_snapshot_content_name, status.ready_to_use) if status is not None else None
     )
-    return group.uid, group.is_deleting, group.metadata.finalizers, group.spec, told
+    return group.uid, group.is_deleting, group.metadata.finalizers, group.spec, shown

@@ -1,4 +1,4 @@
-"""The objects that are made for a group: its content, and a snapshot with content for each volume. Pure."""
+"""The objects that are created for a group: its content, and a snapshot with content per volume. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from volplane.rules import groups, snapshots
 
 
 class InvalidGroupSource(ValueError):
-    """No group snapshot can be taken of that, as it is now."""
+    """No group snapshot can be taken of the volumes now."""
 
 
 def driver_of(group: VolumeGroupSnapshot, volume: PersistentVolume) -> str:
@@ -38,7 +38,7 @@ def driver_of(group: VolumeGroupSnapshot, volume: PersistentVolume) -> str:
 def make_group_content(
     group: VolumeGroupSnapshot, group_class: VolumeGroupSnapshotClass, volumes: Sequence[PersistentVolume]
 ) -> VolumeGroupSnapshotContent:
-    """Raises Unfit, BadClass and BadTemplate."""
+    """Raises InvalidGroupSource, InvalidSnapshotClass and InvalidTemplate."""
     handles = []
     for volume in volumes:
         driver = driver_of(group, volume)
@@ -102,7 +102,7 @@ def make_member_content(
     content: VolumeGroupSnapshotContent,
     volume: PersistentVolume | None,
 ) -> VolumeSnapshotContent:
-    """The group's handle on it tells the snapshotter that it is neither taken nor deleted alone."""
+    """With the group's handle: the snapshotter neither takes nor deletes it alone."""
     assert content.status is not None
     notes = {snapshots.GROUP_HANDLE: content.status.volume_group_snapshot_handle or ""}
     if (name := content.metadata.annotations.get(groups.SECRET_NAME)) is not None:

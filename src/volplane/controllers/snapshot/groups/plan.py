@@ -52,7 +52,7 @@ class GroupSnapshotInputs(Struct, frozen=True):
     unfit: str = ""  # why there are none
     classes: Mapping[str, VolumeGroupSnapshotClass] = {}
     members: Mapping[str, VolumeSnapshot] = {}  # by name
-    restoring: tuple[str, ...] = ()  # members that claims are being filled from
+    restoring: tuple[str, ...] = ()  # members that claims are being restored from
 
 
 class CreateGroupContent(Struct, frozen=True):
@@ -126,12 +126,12 @@ def _take(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> Iterator[S
             raise InvalidGroupSource(inputs.unfit)
         made = make_group_content(group, chosen, inputs.volumes)
     except (InvalidGroupSource, InvalidSnapshotClass, InvalidTemplate) as error:
-        told = f"failed to create group snapshot content with error {error}"
-        yield ReportError("GroupSnapshotContentCreationFailed", told)
+        message = f"failed to create group snapshot content with error {error}"
+        yield ReportError("GroupSnapshotContentCreationFailed", message)
         return
     yield CreateGroupContent(made)
-    told = f"Waiting for a group snapshot {group.key} to be created by the CSI driver."
-    yield normal("CreatingGroupSnapshot", told)
+    message = f"Waiting for a group snapshot {group.key} to be created by the CSI driver."
+    yield normal("CreatingGroupSnapshot", message)
     yield from _copy_status(group, made)
 
 
@@ -140,8 +140,8 @@ def _class(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> VolumeGro
         found = inputs.classes.get(name)
         if found is None:
             why = f'volumegroupsnapshotclass.groupsnapshot.storage.k8s.io "{name}" not found'
-            told = f"failed to get group snapshot class with error {why}"
-            return ReportError("GetGroupSnapshotClassFailed", told, unready=False)
+            message = f"failed to get group snapshot class with error {why}"
+            return ReportError("GetGroupSnapshotClassFailed", message, unready=False)
         return found
     why = inputs.unfit
     if not why:
@@ -155,8 +155,8 @@ def _class(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> VolumeGro
             why = "cannot find default group snapshot class"
             if candidates:
                 why = f"{len(candidates)} default snapshot classes were found"
-    told = f"Failed to set default group snapshot class with error {why}"
-    return ReportError("SetDefaultGroupSnapshotClassFailed", told, unready=False)
+    message = f"Failed to set default group snapshot class with error {why}"
+    return ReportError("SetDefaultGroupSnapshotClassFailed", message, unready=False)
 
 
 def _bind_existing(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> Iterator[Step | CommonStep]:
@@ -176,8 +176,8 @@ def _bind_existing(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> I
 
 
 def _report_misbound(content: VolumeGroupSnapshotContent) -> ReportError:
-    told = f"VolumeGroupSnapshotContent [{content.name}] is bound to a different group snapshot"
-    return ReportError("GroupSnapshotContentMisbound", told)
+    message = f"VolumeGroupSnapshotContent [{content.name}] is bound to a different group snapshot"
+    return ReportError("GroupSnapshotContentMisbound", message)
 
 
 def _set_finalizers(
@@ -223,8 +223,8 @@ def _copy_status(
         return
     yield CopyStatus(status)
     if "creationTime" in status:
-        told = f"GroupSnapshot {group.key} was successfully created by the CSI driver."
-        yield normal("GroupSnapshotCreated", told)
+        message = f"GroupSnapshot {group.key} was successfully created by the CSI driver."
+        yield normal("GroupSnapshotCreated", message)
     if status.get("readyToUse") is True:
         yield normal("GroupSnapshotReady", f"GroupSnapshot {group.key} is ready to use.")
 
@@ -234,8 +234,8 @@ def _verify(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> Iterator
     if content is None:
         yield ReportError("GroupSnapshotContentMissing", MISSING, final=True)
     elif not groups.is_bound_to(content, group):
-        told = "VolumeGroupSnapshotContent is not bound to the VolumeGroupSnapshot correctly"
-        yield ReportError("GroupSnapshotMisbound", told, final=True)
+        message = "VolumeGroupSnapshotContent is not bound to the VolumeGroupSnapshot correctly"
+        yield ReportError("GroupSnapshotMisbound", message, final=True)
     else:
         yield from _set_finalizers(group, content)
 
@@ -243,14 +243,14 @@ def _verify(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> Iterator
 def _delete(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> Iterator[Step | CommonStep]:
     content = inputs.content
     if content is not None and not groups.is_bound_to(content, group):
-        content = None  # another one's: nothing of it is touched
+        content = None  # bound to another group: not touched
     if inputs.restoring:
-        told = (
+        message = (
             f"Snapshot {inputs.restoring[0]} belonging to VolumeGroupSnapshot {group.key} is being used to "
             "restore a PVC"
         )
-        yield warning("SnapshotDeletePending", told)
-        yield Wait(WaitReason.SNAPSHOT_RESTORING, WaitData(names=(inputs.restoring[0],)), message=told)
+        yield warning("SnapshotDeletePending", message)
+        yield Wait(WaitReason.SNAPSHOT_RESTORING, WaitData(names=(inputs.restoring[0],)), message=message)
         return
     goes_along = content is not None and content.spec.deletion_policy == "Delete"
     if content is not None:

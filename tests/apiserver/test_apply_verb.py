@@ -167,7 +167,7 @@ async def test_creating_by_apply_needs_leave_to_create(served: Any) -> None:
                 "subjects": [{"apiGroup": group, "kind": "User", "name": "eve"}],
             },
         )
-        eve = api.server.local(RequestUser("eve"))
+        eve = api.server.in_process_transport(RequestUser("eve"))
         mine = {"metadata": {"name": "a"}, "data": {"x": "1"}}
         with pytest.raises(Forbidden, match='cannot create resource "configmaps"'):
             await eve.patch(ConfigMap, "a", "default", mine, PatchStyle.APPLY, manager="m")
@@ -334,7 +334,7 @@ async def test_scale_has_its_own_entry(served: Any) -> None:
 
 async def test_what_is_made_in_process_has_no_owner_until_somebody_applies(served: Any) -> None:
     async with served() as api:
-        local = api.server.local()
+        local = api.server.in_process_transport()
         made = await local.create(ConfigMap(metadata=ObjectMeta(name="a"), data={"x": "1"}), "default")
         assert made.metadata.managed_fields == ()
         patch = {"data": {"x": "2"}}

@@ -192,7 +192,7 @@ async def test_a_write_in_doubt_is_answered_504(served: Any) -> None:
         assert "may or may not have taken effect" in answer.json["message"]
         assert (await api.get(f"{path}/a")).status == 200
         with pytest.raises(Timeout):
-            await api.server.local().create(config("b"))
+            await api.server.in_process_transport().create(config("b"))
 
 
 @pytest.mark.peer("etcd")

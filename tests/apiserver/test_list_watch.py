@@ -188,7 +188,7 @@ async def test_a_watch_from_a_compacted_revision_is_told_so_and_ends(served: Any
             assert event["type"] == "ERROR"
             assert (event["object"]["code"], event["object"]["reason"]) == (410, "Expired")
             assert event["object"]["message"].startswith("too old resource version: 1 (")
-            assert await watch.ended()
+            assert await watch.has_ended()
 
 
 async def test_a_watch_ends_when_its_time_is_up(served: Any) -> None:
@@ -196,7 +196,7 @@ async def test_a_watch_ends_when_its_time_is_up(served: Any) -> None:
         query = f"resourceVersion={api.store.revision}&timeoutSeconds=1&allowWatchBookmarks=true"
         async with api.watch(f"{MAPS}?{query}") as watch:
             assert [(await watch.next())["type"] for _ in "12"] == ["BOOKMARK", "BOOKMARK"]
-            assert await watch.ended()
+            assert await watch.has_ended()
 
 
 async def test_a_watch_of_metadata_and_of_tables(served: Any) -> None:

@@ -68,7 +68,7 @@ async def on_a_node(api: Any) -> AsyncIterator[Node]:
     ca = str(api.server.authority.pair.cert_path)
     context = tls.server_context(str(pair.cert_path), str(pair.key_path), ca)
     listener = await web.serve(node, ssl=context)
-    local = api.server.local()
+    local = api.server.in_process_transport()
     await api.post("/api/v1/nodes", {"metadata": {"name": "n1"}})
     status = {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],

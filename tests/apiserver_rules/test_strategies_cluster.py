@@ -50,12 +50,12 @@ def test_a_namespace_goes_in_two_steps() -> None:
     namespace = rules(Namespace).prepare_create(call(Namespace), make(Namespace))
     marked = rules(Namespace).mark_deleted(call(Namespace), namespace)
     assert marked.status.phase == "Terminating"
-    assert not rules(Namespace).may_vanish(marked)
+    assert not rules(Namespace).is_removable(marked)
     bare = structs.replace(marked, spec=structs.replace(marked.spec, finalizers=()))
     kept = rules(Namespace).prepare_update(call(Namespace), marked, bare)
     assert kept.spec.finalizers == ("kubernetes",)
     done = rules(Namespace).prepare_update(call(Namespace, "finalize"), marked, bare)
-    assert rules(Namespace).may_vanish(done)
+    assert rules(Namespace).is_removable(done)
 
 
 @pytest.mark.parametrize("name", ["default", "kube-system", "kube-public"])

@@ -23,8 +23,8 @@ WRITERS = {
         "DataDirectory(Path(path).parent).write(Path(path), SavedCluster())"
     ),
     "place": (
-        "import os; from volplane.base import directory_identity; directory_identity.NAME = os.path.basename(path); "
-        "directory_identity.claim_directory(os.path.dirname(path), print)"
+        "import os; from volplane.base import directory_identity as identity; "
+        "identity.NAME = os.path.basename(path); identity.claim_directory(os.path.dirname(path), print)"
     ),
 }
 

@@ -162,10 +162,10 @@ async def test_a_stop_while_attaching_is_made_good(at: int, when: str, deleted: 
             await asyncio.sleep(10)
         if deleted:
             assert await w.client.find(VolumeAttachment, attaching.VA) is None
-            assert not driver.published["vol-1"]
+            assert not driver.publications["vol-1"]
         else:
             assert (await attaching.get(w)).status.attached
-            assert driver.published["vol-1"] == {"i-1"}
+            assert driver.publications["vol-1"] == {"i-1"}
         assert driver.violations == 0
         await caller.close()
 
@@ -193,5 +193,5 @@ async def test_a_stop_while_detaching_is_made_good(at: int, when: str) -> None:
         async with running(attacher.run(w.role("next"), attacher.AttacherOptions(), caller=caller)):
             await asyncio.sleep(10)
         assert await w.client.find(VolumeAttachment, attaching.VA) is None
-        assert not driver.published["vol-1"]
+        assert not driver.publications["vol-1"]
         await caller.close()

@@ -137,7 +137,7 @@ async def test_a_claim_gets_its_volume() -> None:
         assert volume.spec.csi.volume_handle == f"vol-pvc-{made.uid}"
         assert volume.spec.claim_ref is not None
         assert volume.spec.claim_ref.uid == made.uid
-        (request,) = driver.called("CreateVolume")
+        (request,) = driver.requests_of("CreateVolume")
         assert request.capacity_range.required_bytes == 1 << 30
         assert request.capacity_range.limit_bytes == 0
         assert len(request.volume_capabilities) == 1
@@ -216,7 +216,7 @@ async def test_a_provisioner_that_dies_in_the_call_leaks_nothing(deleted: str) -
         await w.client.delete(Node, "n2")
         async with provisioner_of(w, caller):
             await asyncio.sleep(30)
-            first, second = driver.called("CreateVolume")
+            first, second = driver.requests_of("CreateVolume")
             assert first == second
             (volume,) = await volumes(w)
             assert volume.name == f"pvc-{made.uid}"
@@ -241,7 +241,7 @@ async def test_a_timed_out_call_is_repeated_with_the_same_arguments() -> None:
         await w.client.delete(CSINode, "n2")
         await w.client.delete(Node, "n2")
         await asyncio.sleep(60)
-        requests = driver.called("CreateVolume")
+        requests = driver.requests_of("CreateVolume")
         assert len(requests) == 4
         assert all(r == requests[0] for r in requests)
         assert len(driver.volumes) == 1
@@ -274,7 +274,7 @@ async def test_the_pauses_between_tries_double() -> None:
         counts = []
         for seconds in (0.5, 1, 2, 4, 8, 8):
             await asyncio.sleep(seconds)
-            counts.append(len(driver.called("CreateVolume")))
+            counts.append(len(driver.requests_of("CreateVolume")))
         assert counts == [1, 2, 3, 4, 5, 6]
 
 
@@ -288,7 +288,7 @@ async def test_a_deleted_claim_is_forgotten_after_a_final_error() -> None:
         await drop_claim(w)
         await asyncio.sleep(100)
         assert await w.client.find(PersistentVolumeClaim, "data", "default") is None
-        assert len(driver.called("CreateVolume")) == 2
+        assert len(driver.requests_of("CreateVolume")) == 2
 
 
 @pytest.mark.virtual
@@ -340,7 +340,7 @@ async def test_wrong_arguments_are_not_repeated_for_five_minutes_unless_the_clas
     async with provisioning(driver) as w:
         await claim(w)
         await asyncio.sleep(290)
-        assert len(driver.called("CreateVolume")) == 1
+        assert len(driver.requests_of("CreateVolume")) == 1
         assert (
             "Warning",
             "ProvisioningFailed",
@@ -348,11 +348,11 @@ async def test_wrong_arguments_are_not_repeated_for_five_minutes_unless_the_clas
             "rpc error: code = InvalidArgument desc = no such type",
         ) in await reasons(w)
         await asyncio.sleep(20)
-        assert len(driver.called("CreateVolume")) == 2
+        assert len(driver.requests_of("CreateVolume")) == 2
         await w.client.delete(StorageClass, "fast")
         await w.client.create(storage_class())
         await asyncio.sleep(1)
-        assert len(driver.called("CreateVolume")) == 3
+        assert len(driver.requests_of("CreateVolume")) == 3
         assert len(await volumes(w)) == 1
 
 
@@ -393,8 +393,8 @@ async def test_a_volume_that_cannot_be_saved_is_saved_later_and_never_deleted(
             away = False
             await asyncio.sleep(1000)
             assert len(await volumes(w)) == 1
-            assert driver.called("DeleteVolume") == []
-            assert len(driver.called("CreateVolume")) == 1
+            assert driver.requests_of("DeleteVolume") == []
+            assert len(driver.requests_of("CreateVolume")) == 1
 
 
 @pytest.mark.virtual
@@ -427,7 +427,7 @@ async def test_a_secret_goes_to_the_driver_and_its_absence_is_told() -> None:
         secret = Secret(metadata=ObjectMeta(name="data", namespace="default"), data={"k": b"v"})
         await w.client.create(secret)
         await asyncio.sleep(2)
-        assert driver.called("CreateVolume")[0].secrets == {"k": "v"}
+        assert driver.requests_of("CreateVolume")[0].secrets == {"k": "v"}
         (volume,) = await volumes(w)
         await w.client.delete(Secret, "data", "default")
         await release(w, volume.name)
@@ -462,7 +462,7 @@ async def test_a_volume_is_made_where_its_pod_will_be() -> None:
         chosen = {"metadata": {"annotations": {binding.SELECTED_NODE: "n2"}}}
         await w.client.patch(PersistentVolumeClaim, "data", "default", merge=chosen)
         await asyncio.sleep(1)
-        (request,) = driver.called("CreateVolume")
+        (request,) = driver.requests_of("CreateVolume")
         needs = request.accessibility_requirements
         assert [t.segments[ZONE] for t in needs.requisite] == ["a", "b", "c"]
         assert [t.segments[ZONE] for t in needs.preferred] == ["b", "c", "a"]
@@ -497,7 +497,7 @@ async def test_no_room_on_the_selected_node_gives_the_node_back() -> None:
         after = await get(w)
         assert binding.SELECTED_NODE not in after.metadata.annotations
         assert INTENT not in after.metadata.finalizers
-        assert len(driver.called("CreateVolume")) == 1
+        assert len(driver.requests_of("CreateVolume")) == 1
         again = {"metadata": {"annotations": {binding.SELECTED_NODE: "n1"}}}
         await w.client.patch(PersistentVolumeClaim, "data", "default", merge=again)
         await asyncio.sleep(0.1)
@@ -512,7 +512,7 @@ async def test_no_room_for_an_immediate_claim_only_means_later() -> None:
         await node(w, "n1", "a")
         await claim(w)
         await asyncio.sleep(0.5)
-        assert len(driver.called("CreateVolume")) == 1
+        assert len(driver.requests_of("CreateVolume")) == 1
         await asyncio.sleep(1)
         assert len(await volumes(w)) == 1
 
@@ -553,7 +553,7 @@ async def test_a_volume_is_not_deleted_while_it_is_attached() -> None:
         await w.client.create(VolumeAttachment(metadata=ObjectMeta(name="va"), spec=spec))
         await release(w, volume.name)
         await asyncio.sleep(100)
-        assert driver.called("DeleteVolume") == []
+        assert driver.requests_of("DeleteVolume") == []
         why = f"persistentvolume {volume.name} is still attached to node n1"
         assert ("Warning", "VolumeFailedDelete", why) in await reasons(w, volume.name)
         await w.client.delete(VolumeAttachment, "va")
@@ -577,7 +577,7 @@ async def test_a_failed_deletion_is_told_and_repeated() -> None:
         assert (await volumes(w))[0].status.phase == "Released"
         await asyncio.sleep(10)
         assert await volumes(w) == []
-        assert len(driver.called("DeleteVolume")) == 3
+        assert len(driver.requests_of("DeleteVolume")) == 3
 
 
 @pytest.mark.virtual
@@ -595,7 +595,7 @@ async def test_a_policy_changed_to_retain_keeps_the_disk_and_lets_the_object_go(
         await release(w, volume.name)
         await asyncio.sleep(5)
         assert len(driver.volumes) == 1
-        assert driver.called("DeleteVolume") == []
+        assert driver.requests_of("DeleteVolume") == []
 
 
 async def test_two_hundred_claims_over_a_real_socket_and_back() -> None:

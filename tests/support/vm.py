@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import pytest
+
 from tests.support import peers
 
 PROGRAM = "linux.uml"
@@ -53,6 +55,15 @@ sync
 echo o >/proc/sysrq-trigger
 exec sleep 60
 """
+
+
+def require(because: str = "") -> None:
+    """Skip the test where no such kernel can be had: not installed, or unable to run on this processor."""
+    peers.require(PROGRAM, because)
+    # With AMX, PTRACE_SETREGSET of this machine takes more registers than that kernel has room for: it panics
+    # in put_fp_registers when it starts init.
+    if "amx_tile" in Path("/proc/cpuinfo").read_text():
+        pytest.skip(f"{because}{PROGRAM} cannot run on a processor with AMX")
 
 
 class VmDied(Exception):

@@ -54,7 +54,7 @@ class InVm(pytest.Item):
         return item
 
     def setup(self) -> None:
-        peers.require(vm.PROGRAM, "the kernel withholds a capability here, and ")
+        vm.require("the kernel withholds a capability here, and ")
 
     def runtest(self) -> None:
         all_told = self.session.stash.setdefault(OUTPUT, {})

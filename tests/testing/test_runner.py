@@ -29,7 +29,7 @@ class Idle:
     """A world without a driver."""
 
     def __init__(self, problems: list[str] | None = None) -> None:
-        self.promises = DriverCapabilities(controller={"CREATE_DELETE_VOLUME"})
+        self.capabilities = DriverCapabilities(controller={"CREATE_DELETE_VOLUME"})
         self.tap, self.random = call_interceptor.CallInterceptor(), Random(0)
         self.problems, self.cleaned, self.revived = problems or [], 0, 0
         self.repeated, self.waiting = 0, ""
@@ -39,7 +39,7 @@ class Idle:
         self.cleaned += 1
         return self.problems
 
-    async def revive(self) -> None:
+    async def recover(self) -> None:
         self.revived += 1
 
     async def describe_wait(self) -> str:

@@ -105,7 +105,7 @@ class ClusterEnv:
             await self.cluster.__aenter__()
             await self.cluster.wait_ready()
             for kind in (Pod, PersistentVolumeClaim, PersistentVolume, VolumeAttachment, Node):
-                await self.client.cache(kind).synced()
+                await self.client.cache(kind).wait_synced()
         except BaseException:
             await self._stop()
             raise

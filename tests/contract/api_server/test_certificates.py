@@ -80,8 +80,8 @@ def token(**data: str) -> Any:
 async def with_signer(api: Any) -> AsyncIterator[None]:
     """The controller over the server's own authority, and the roles of the manifests."""
     pair = api.server.authority.pair
-    async with Caches(api.server.local()) as caches:
-        client = Client(api.server.local(), caches=caches, component="csr")
+    async with Caches(api.server.in_process_transport()) as caches:
+        client = Client(api.server.in_process_transport(), caches=caches, component="csr")
         await apply(client)
         async with running(SigningRequests(client, certificate=pair.cert, key=pair.key).run()):
             yield

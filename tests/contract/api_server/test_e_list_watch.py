@@ -98,7 +98,7 @@ async def test_watch_rv_1_after_compaction_is_200_then_410_and_the_end(served: A
         await api.store.compact(api.store.revision)
         async with api.watch(f"{path}?resourceVersion=1") as watch:
             event = await watch.next()
-            assert await watch.ended()
+            assert await watch.has_ended()
         assert event["type"] == "ERROR"
         status = event["object"]
         assert (status["kind"], status["code"], status["reason"]) == ("Status", 410, "Expired")

@@ -317,7 +317,7 @@ async def test_watches_begin_anew_when_the_schema_changes(served: Any) -> None:
             await api.post(WIDGETS, widget(size=1))
             await watch.next()
             await api.merge(PATH, {"spec": {"versions": [version(spec=obj(size=INTEGER))]}})
-            assert await watch.ended()
+            assert await watch.has_ended()
 
 
 async def test_deletecollection_and_table_and_metadata(served: Any) -> None:

@@ -312,7 +312,7 @@ async def test_two_servers_over_one_store_agree(served: Any) -> None:
                 await other.delete(f"{CRDS}/widgets.example.com")
                 assert (await here.next())["type"] == "DELETED"
                 assert (await there.next())["type"] == "DELETED"
-                assert await here.ended()
+                assert await here.has_ended()
                 assert await there.has_ended()
             assert (await api.get(WIDGETS)).status == (await other.get(WIDGETS)).status == 404
         finally:

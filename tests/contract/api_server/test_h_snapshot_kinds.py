@@ -276,7 +276,7 @@ async def test_deleting_a_definition_takes_its_objects_along(served: Any) -> Non
                 deleted = await api.delete(f"{CRDS}/{name}")
                 assert (deleted.status, conditions(deleted.json)["Terminating"][0]) == (200, "True")
             assert (await watch.next())["type"] == "DELETED"
-            assert await watch.ended()
+            assert await watch.has_ended()
             while names:
                 event = await definitions.next()
                 names = names[1:] if event["type"] == "DELETED" else names

@@ -207,7 +207,7 @@ async def test_readonly_pv_without_publish_readonly_request_has_readonly_false(c
         await p.volume(csi={"readOnly": True})
         await p.pod("web", on="a")
         await p.attached("a")
-        assert driver.called("ControllerPublishVolume")[0].readonly is capable
+        assert driver.requests_of("ControllerPublishVolume")[0].readonly is capable
 
 
 async def test_no_publish_unpublish_capability_va_attached_no_finalizer() -> None:
@@ -233,7 +233,7 @@ async def test_listvolumes_shows_the_volume_missing_on_the_node_publish_reissued
         await _known_to(driver, "vol-data")
         await p.pod("web", on="a")
         await p.attached("a")
-        driver.published["vol-data"].clear()  # somebody has detached it at the storage itself
+        driver.publications["vol-data"].clear()  # somebody has detached it at the storage itself
         await asyncio.sleep(each)
 
         async def again() -> bool:
@@ -241,7 +241,7 @@ async def test_listvolumes_shows_the_volume_missing_on_the_node_publish_reissued
 
         await until(again, LONG)
         assert p.calls("ControllerPublishVolume") == 2
-        driver.published["vol-stray"].add("a")  # a publication without an attachment is not touched
+        driver.publications["vol-stray"].add("a")  # a publication without an attachment is not touched
         rounds = p.calls("ListVolumes")
         await asyncio.sleep(each)
         await until_called(p, "ListVolumes", rounds + 1)
@@ -342,7 +342,7 @@ async def test_duplicate_controllerpublish_from_two_attachers_both_ok_one_attach
         for each in hold.values():
             each.release()
         await p.attached("a")
-        assert [len(driver.called("ControllerPublishVolume")) for driver in hold] == [1, 1]
+        assert [len(driver.requests_of("ControllerPublishVolume")) for driver in hold] == [1, 1]
         assert await p.published() == {"a"}
         assert (one.violations, other.violations) == (0, 0)
         assert len(await p.attachments()) == 1

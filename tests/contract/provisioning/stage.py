@@ -149,7 +149,7 @@ class Stage:
 
     async def called_by(self, driver: Any, method: str, times: int = 1) -> list[Any]:
         async def enough() -> list[Any] | None:
-            return found if len(found := driver.called(method)) >= times else None
+            return found if len(found := driver.requests_of(method)) >= times else None
 
         found: list[Any] = await until(enough, PATIENCE)
         return found

@@ -207,10 +207,10 @@ async def test_a_retained_volume_is_deleted_when_its_policy_changes() -> None:
         await s.delete(PersistentVolumeClaim, "data")
         await s.phase(PersistentVolume, held.name, "Released")
         await s.rest(60)
-        assert driver.called("DeleteVolume") == []
+        assert driver.requests_of("DeleteVolume") == []
         await s.edit(PersistentVolume, held.name, {"spec": {"persistentVolumeReclaimPolicy": "Delete"}})
         await s.gone(PersistentVolume, held.name)
-        assert len(driver.called("DeleteVolume")) == 1
+        assert len(driver.requests_of("DeleteVolume")) == 1
         assert driver.volumes == {}
 
 
@@ -256,7 +256,7 @@ async def test_a_volume_made_for_a_claim_that_took_another_is_given_back_to_its_
         await s.rest(60)
         assert [v.name for v in await s.volumes()] == ["sooner"]
         assert driver.volumes == {}
-        assert len(driver.called("CreateVolume")) == len(driver.called("DeleteVolume")) == 1
+        assert len(driver.requests_of("CreateVolume")) == len(driver.requests_of("DeleteVolume")) == 1
         assert (await s.find(PersistentVolumeClaim, "data")).metadata.finalizers == (
             binding.CLAIM_PROTECTION,
         )

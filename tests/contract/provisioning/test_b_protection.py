@@ -73,7 +73,7 @@ async def test_a_pod_that_the_cache_does_not_show_yet_keeps_the_claim() -> None:
     async with stage(roles=()) as s:
         late: Any = Late(s.around.role("protection"))
         async with running(ClaimProtection(late).run()):
-            await late.cache(Pod).synced()
+            await late.cache(Pod).wait_synced()
             await s.claim(cls="")
             await s.pod("web", "data", node="n1")
             await s.delete(PersistentVolumeClaim, "data")

@@ -37,7 +37,7 @@ async def test_a_call_that_timed_out_after_the_volume_was_made_is_repeated_ident
         await s.storage_class()
         await s.claim()
         await s.bound()
-        requests = driver.called("CreateVolume")
+        requests = driver.requests_of("CreateVolume")
         assert len(requests) == 3
         assert all(r == requests[0] for r in requests)
         assert len(driver.volumes) == 1
@@ -70,13 +70,13 @@ async def test_a_claim_deleted_while_the_call_is_open_is_provisioned_to_the_end_
         await s.called("CreateVolume")
         await s.delete(PersistentVolumeClaim, "data")
         await s.gone(PersistentVolumeClaim, "data")
-        assert len(driver.called("CreateVolume")) == 4
+        assert len(driver.requests_of("CreateVolume")) == 4
         await s.called("DeleteVolume")
         await until(lambda: s.none_left(PersistentVolume), PATIENCE)
         await s.rest(60)
         assert await s.volumes() == []
         assert driver.volumes == {}
-        assert len(driver.called("DeleteVolume")) == 1
+        assert len(driver.requests_of("DeleteVolume")) == 1
 
 
 @both
@@ -93,9 +93,9 @@ async def test_a_claim_deleted_after_a_final_error_is_dropped() -> None:
         )
         await s.delete(PersistentVolumeClaim, "data")
         await s.gone(PersistentVolumeClaim, "data")
-        calls = len(driver.called("CreateVolume"))
+        calls = len(driver.requests_of("CreateVolume"))
         await s.rest(600)
-        assert len(driver.called("CreateVolume")) <= calls + 1
+        assert len(driver.requests_of("CreateVolume")) <= calls + 1
 
 
 # The API server refuses to save
@@ -134,8 +134,8 @@ async def test_a_volume_that_cannot_be_saved_for_ten_minutes_is_saved_later_and_
         made[0].refuses = False
         await s.rest(1000)
         await s.bound()
-        assert driver.called("DeleteVolume") == []
-        assert len(driver.called("CreateVolume")) == 1
+        assert driver.requests_of("DeleteVolume") == []
+        assert len(driver.requests_of("CreateVolume")) == 1
 
 
 # ResourceExhausted, Internal
@@ -164,7 +164,7 @@ async def test_a_full_node_is_given_back_and_another_error_keeps_it(
 
         async def so_it_is() -> bool:
             notes = (await s.find(PersistentVolumeClaim, "data")).metadata.annotations
-            repeated = len(driver.called("CreateVolume")) > 1
+            repeated = len(driver.requests_of("CreateVolume")) > 1
             as_chosen = kept is None or (binding.SELECTED_NODE in notes) is kept
             return as_chosen and repeated is (kept is not False) and INTENT not in notes
 
@@ -231,7 +231,7 @@ async def test_a_class_that_is_made_again_is_tried_at_once() -> None:
         await s.delete(StorageClass, "fast")
         await s.storage_class()
         await s.bound()
-        assert len(driver.called("CreateVolume")) == 2
+        assert len(driver.requests_of("CreateVolume")) == 2
 
 
 # What the driver answers
@@ -281,7 +281,7 @@ async def test_a_selected_node_that_is_gone_leaves_the_requirements_as_they_were
         await s.delete(CSINode, "n2")
         await s.delete(Node, "n2")
         await s.bound()
-        requests = driver.called("CreateVolume")
+        requests = driver.requests_of("CreateVolume")
         assert len(requests) == 3
         assert all(r == requests[0] for r in requests)
         preferred = requests[0].accessibility_requirements.preferred
@@ -304,7 +304,7 @@ async def test_a_volume_deleted_before_its_claim_keeps_its_policy(policy: str) -
         assert (await s.find(PersistentVolume, held.name)).is_deleting
         await s.delete(PersistentVolumeClaim, "data")
         await s.gone(PersistentVolume, held.name)
-        assert len(driver.called("DeleteVolume")) == (1 if policy == "Delete" else 0)
+        assert len(driver.requests_of("DeleteVolume")) == (1 if policy == "Delete" else 0)
         assert len(driver.volumes) == (0 if policy == "Delete" else 1)
 
 
@@ -326,9 +326,9 @@ async def test_a_released_volume_whose_policy_becomes_retain_is_kept() -> None:
             return binding.EXTERNAL_FINALIZER not in kept.metadata.finalizers
 
         await until(let_go, PATIENCE)
-        calls = len(driver.called("DeleteVolume"))
+        calls = len(driver.requests_of("DeleteVolume"))
         await s.rest(600)
-        assert len(driver.called("DeleteVolume")) == calls
+        assert len(driver.requests_of("DeleteVolume")) == calls
         kept = await s.find(PersistentVolume, held.name)
         assert kept.status.phase == "Released"
         assert len(driver.volumes) == 1
@@ -397,7 +397,7 @@ async def test_a_volume_that_is_still_attached_is_not_deleted() -> None:
         await s.delete(PersistentVolumeClaim, "data")
         told = await s.event("VolumeFailedDelete")
         assert told.message == f"persistentvolume {held.name} is still attached to node n1"
-        assert driver.called("DeleteVolume") == []
+        assert driver.requests_of("DeleteVolume") == []
         await s.client.delete(VolumeAttachment, "a")
         await s.gone(PersistentVolume, held.name)
 
@@ -412,7 +412,7 @@ async def test_a_static_volume_of_the_driver_is_looked_after_too() -> None:
         await s.guarded(PersistentVolume, "mine", binding.EXTERNAL_FINALIZER)
         await s.delete(PersistentVolumeClaim, "data")
         await s.gone(PersistentVolume, "mine")
-        assert [r.volume_id for r in driver.called("DeleteVolume")] == ["vol-mine"]
+        assert [r.volume_id for r in driver.requests_of("DeleteVolume")] == ["vol-mine"]
 
 
 async def test_a_call_that_hangs_holds_up_no_other_claim() -> None:

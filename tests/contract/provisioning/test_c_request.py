@@ -30,7 +30,7 @@ async def test_the_plainest_claim() -> None:
         await s.storage_class(mountOptions=["noatime"], parameters={"type": "gp3"})
         made = await s.claim(size="1Gi")
         mine, held = await s.bound()
-        assert plain(driver.called("CreateVolume")[0]) == {
+        assert plain(driver.requests_of("CreateVolume")[0]) == {
             "name": f"pvc-{made.uid}",
             "capacity_range": {"required_bytes": str(1 << 30)},
             "volume_capabilities": [
@@ -93,7 +93,7 @@ async def test_one_capability_per_access_mode(
         await s.storage_class()
         await s.claim(accessModes=modes)
         await s.bound()
-        capabilities = plain(driver.called("CreateVolume")[0])["volume_capabilities"]
+        capabilities = plain(driver.requests_of("CreateVolume")[0])["volume_capabilities"]
         assert [c["access_mode"]["mode"] for c in capabilities] == expected
 
 
@@ -103,7 +103,7 @@ async def test_a_block_volume_has_no_file_system() -> None:
         await s.storage_class()
         await s.claim(volumeMode="Block")
         _, held = await s.bound()
-        (capability,) = plain(driver.called("CreateVolume")[0])["volume_capabilities"]
+        (capability,) = plain(driver.requests_of("CreateVolume")[0])["volume_capabilities"]
         assert capability == {"block": {}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
         assert held.spec.volume_mode == "Block"
         assert held.spec.csi is not None
@@ -127,7 +127,7 @@ async def test_the_file_system(
         await s.storage_class(parameters=parameters)
         await s.claim()
         _, held = await s.bound()
-        (request,) = driver.called("CreateVolume")
+        (request,) = driver.requests_of("CreateVolume")
         assert request.volume_capabilities[0].mount.fs_type == fs_type
         assert dict(request.parameters) == passed
         assert held.spec.csi is not None
@@ -152,7 +152,7 @@ async def test_extra_metadata_names_and_their_length() -> None:
         _, held = await s.bound()
         name = f"vol-{made.uid.replace('-', '')[:8]}"
         assert held.name == name
-        (request,) = driver.called("CreateVolume")
+        (request,) = driver.requests_of("CreateVolume")
         assert request.name == name
         assert dict(request.parameters) == {
             f"{PREFIX}pvc/name": "data",
@@ -178,7 +178,7 @@ async def test_secrets_by_template() -> None:
         await s.storage_class(parameters=parameters)
         await s.claim(notes={"team": "data"})
         _, held = await s.bound()
-        (request,) = driver.called("CreateVolume")
+        (request,) = driver.requests_of("CreateVolume")
         assert dict(request.secrets) == {"password": "hush"}
         assert dict(request.parameters) == {}
         source = held.spec.csi
@@ -225,7 +225,7 @@ async def test_attributes_of_a_volume_attributes_class() -> None:
         assert driver.calls == []
         await s.attributes("gold", iops="3000")
         mine, held = await s.bound()
-        assert dict(driver.called("CreateVolume")[0].mutable_parameters) == {"iops": "3000"}
+        assert dict(driver.requests_of("CreateVolume")[0].mutable_parameters) == {"iops": "3000"}
         assert held.spec.volume_attributes_class_name == "gold"
         assert mine.status.current_volume_attributes_class_name == "gold"
 
@@ -288,7 +288,7 @@ async def test_topology(
         await s.storage_class(mode=mode, allowedTopologies=terms)
         await s.claim(notes={binding.SELECTED_NODE: selected} if selected else {})
         _, held = await s.bound()
-        (request,) = driver.called("CreateVolume")
+        (request,) = driver.requests_of("CreateVolume")
         if requisite is None:
             assert not request.HasField("accessibility_requirements")
             return

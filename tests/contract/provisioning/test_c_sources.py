@@ -54,7 +54,7 @@ async def snapshot(s: Stage, driver: Any, *, ready: bool = True, mode: str = "Fi
     }
     content = {"metadata": {"name": "content"}, "spec": spec}
     await s.client.create(codec.convert(VolumeSnapshotContent, content))
-    driver.snapshots["before"] = driver._taken("before", held.spec.csi.volume_handle)
+    driver.snapshots["before"] = driver._create_snapshot("before", held.spec.csi.volume_handle)
     handle = driver.snapshots["before"].snapshot_id
     told = {"status": {"snapshotHandle": handle, "readyToUse": ready, "restoreSize": 1 << 30}}
     await s.client.patch(VolumeSnapshotContent, "content", merge=told, subresource="status")
@@ -80,7 +80,7 @@ async def test_a_volume_is_restored_from_a_snapshot_that_is_held_meanwhile() -> 
         await hold.reached_event.wait()
         held = await s.find(VolumeSnapshot, "before")
         assert RESTORING in held.metadata.finalizers
-        request = driver.called("CreateVolume")[-1]
+        request = driver.requests_of("CreateVolume")[-1]
         assert request.volume_content_source.snapshot.snapshot_id == "snap-before"
         hold.release()
         await s.bound("copy")
@@ -128,7 +128,7 @@ async def test_a_snapshot_that_does_not_fit_is_refused_with_the_reason(spec: Any
         await s.claim("copy", dataSource=FROM_SNAPSHOT, **spec)
         told = await s.event("ProvisioningFailed", said)
         assert "error getting handle for DataSource Type VolumeSnapshot by Name before: " in told.message
-        assert len(driver.called("CreateVolume")) == 1
+        assert len(driver.requests_of("CreateVolume")) == 1
         if "volumeMode" in spec:
             allowed = {"snapshot.storage.kubernetes.io/allow-volume-mode-change": "true"}
             await s.client.patch(
@@ -206,7 +206,7 @@ async def test_a_claim_is_cloned_and_protected_until_the_clone_is_bound() -> Non
         await s.claim("copy", size="2Gi", dataSource=FROM_CLAIM)
         await s.called("CreateVolume", 2)
         assert held.spec.csi is not None
-        request = driver.called("CreateVolume")[-1]
+        request = driver.requests_of("CreateVolume")[-1]
         assert request.volume_content_source.volume.volume_id == held.spec.csi.volume_handle
         assert CLONING in (await s.find(PersistentVolumeClaim, "data")).metadata.finalizers
         await s.delete(PersistentVolumeClaim, "data")
@@ -237,7 +237,7 @@ async def test_a_claim_that_cannot_be_cloned_is_refused_with_the_reason(
         await s.claim("copy", dataSource=FROM_CLAIM, **copy)
         told = await s.event("ProvisioningFailed", said)
         assert "error getting handle for DataSource Type PersistentVolumeClaim by Name data: " in told.message
-        assert len(driver.called("CreateVolume")) == 1
+        assert len(driver.requests_of("CreateVolume")) == 1
 
 
 async def test_a_clone_of_a_claim_that_is_bound_later_begins_at_once() -> None:

@@ -60,7 +60,7 @@ async def node_finishes(stage: Stage, name: str = "data") -> None:
 
 
 def asked(stage: Stage) -> list[int]:
-    return [r.capacity_range.required_bytes for r in stage.driver.called("ControllerExpandVolume")]
+    return [r.capacity_range.required_bytes for r in stage.driver.requests_of("ControllerExpandVolume")]
 
 
 async def test_a_mounted_claim_grows_and_waits_for_its_node() -> None:
@@ -79,7 +79,7 @@ async def test_a_mounted_claim_grows_and_waits_for_its_node() -> None:
         assert "Resizing" in conditions(claim)
         assert await stage.said("FileSystemResizeRequired") == "Require file system resize of volume on node"
         assert await stage.said("Resizing") == f"External resizer is resizing volume {claim.spec.volume_name}"
-        (request,) = stage.driver.called("ControllerExpandVolume")
+        (request,) = stage.driver.requests_of("ControllerExpandVolume")
         assert request.volume_id == f"vol-{claim.spec.volume_name}"
         assert request.capacity_range.required_bytes == 2 * GI
         mode = request.volume_capability.access_mode
@@ -329,7 +329,7 @@ async def test_the_secret_for_expansions_goes_to_the_driver_and_its_absence_is_t
         made = Secret(metadata=ObjectMeta(name="key", namespace="default"), data={"user": b"me"})
         await stage.client.create(made)
         await stage.until_claim(at("NodeResizePending"))
-        (request,) = stage.driver.called("ControllerExpandVolume")
+        (request,) = stage.driver.requests_of("ControllerExpandVolume")
         assert dict(request.secrets) == {"user": "me"}
 
 

@@ -64,7 +64,7 @@ def on_its_way(status: str, target: str = "") -> Any:
 
 
 def tiers(stage: Stage) -> list[str]:
-    return [r.mutable_parameters["tier"] for r in stage.driver.called("ControllerModifyVolume")]
+    return [r.mutable_parameters["tier"] for r in stage.driver.requests_of("ControllerModifyVolume")]
 
 
 async def test_another_class_is_asked_of_the_driver_and_told_to_volume_and_claim() -> None:
@@ -83,7 +83,7 @@ async def test_another_class_is_asked_of_the_driver_and_told_to_volume_and_claim
         assert await stage.said("VolumeModify") == "external resizer is modifying volume data with vac b"
         done = "external resizer modified volume data with vac b successfully"
         assert await stage.said("VolumeModifySuccessful") == done
-        (request,) = stage.driver.called("ControllerModifyVolume")
+        (request,) = stage.driver.requests_of("ControllerModifyVolume")
         assert dict(request.mutable_parameters) == {"tier": "b"}
 
 
@@ -195,7 +195,7 @@ async def test_names_and_secrets_go_to_the_driver() -> None:
         await stage.client.create(made)
         await stage.ask(attributes="b")
         await stage.until_claim(reached("b"))
-        (request,) = stage.driver.called("ControllerModifyVolume")
+        (request,) = stage.driver.requests_of("ControllerModifyVolume")
         assert dict(request.secrets) == {"user": "me"}
         assert dict(request.mutable_parameters) == {
             "tier": "b",

@@ -120,5 +120,5 @@ async def test_a_snapshot_name_can_be_short() -> None:
             await stage.bound()
             made = await snapping.take(stage)
             await snapping.ready(stage)
-            (request,) = stage.driver.called("CreateSnapshot")
+            (request,) = stage.driver.requests_of("CreateSnapshot")
             assert request.name == f"s-{made.uid.replace('-', '')[:8]}"

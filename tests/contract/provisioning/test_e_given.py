@@ -42,9 +42,9 @@ async def test_a_snapshot_that_is_there_already_is_adopted() -> None:
         assert content.spec.volume_snapshot_ref.uid == made.uid
         assert snapshot.status is not None
         assert snapshot.status.restore_size == "1Gi"
-        (request,) = stage.driver.called("ListSnapshots")
+        (request,) = stage.driver.requests_of("ListSnapshots")
         assert request.snapshot_id == handle
-        assert len(stage.driver.called("CreateSnapshot")) == 1
+        assert len(stage.driver.requests_of("CreateSnapshot")) == 1
 
 
 @pytest.mark.virtual
@@ -109,7 +109,7 @@ async def test_a_bound_snapshot_whose_content_is_gone_is_no_longer_ready() -> No
         await stage.rest(1200)
         # No second snapshot is taken in the first one's name: it would show another moment.
         assert await stage.client.find(VolumeSnapshotContent, name) is None
-        assert len(stage.driver.called("CreateSnapshot")) == 1
+        assert len(stage.driver.requests_of("CreateSnapshot")) == 1
 
 
 @both

@@ -83,10 +83,10 @@ async def test_a_group_is_taken_at_once_and_its_members_go_with_it() -> None:
             handles = sorted([f"vol-{(await stage.claim(n)).spec.volume_name}" for n in ("data", "logs")])
             assert content.spec.source.volume_handles == tuple(handles)
             assert content.metadata.finalizers == (groups.CONTENT_BOUND,)
-            (request,) = stage.driver.called("CreateVolumeGroupSnapshot")
+            (request,) = stage.driver.requests_of("CreateVolumeGroupSnapshot")
             assert request.name == f"groupsnapshot-{made.uid}"
             assert sorted(request.source_volume_ids) == handles
-            assert stage.driver.called("CreateSnapshot") == []
+            assert stage.driver.requests_of("CreateSnapshot") == []
             digests = [hashlib.sha256((made.uid + handle).encode()).hexdigest() for handle in handles]
             for digest in digests:
                 member = await until_snapshot(stage, snapshots.is_ready, f"snapshot-{digest}")
@@ -105,8 +105,8 @@ async def test_a_group_is_taken_at_once_and_its_members_go_with_it() -> None:
                 await stage.gone(VolumeSnapshotContent, f"snapcontent-{digest}")
             await stage.gone(VolumeGroupSnapshotContent, content.name)
             assert stage.driver.snapshots == {}
-            assert stage.driver.called("DeleteSnapshot") == []
-            assert len(stage.driver.called("DeleteVolumeGroupSnapshot")) == 1
+            assert stage.driver.requests_of("DeleteSnapshot") == []
+            assert len(stage.driver.requests_of("DeleteVolumeGroupSnapshot")) == 1
 
 
 @pytest.mark.virtual
@@ -149,7 +149,7 @@ async def test_retain_keeps_the_contents_of_the_group() -> None:
         await stage.gone(VolumeGroupSnapshot, "all", "default")
         await asyncio.sleep(60)
         assert await stage.client.get(VolumeGroupSnapshotContent, groups.content_name(made))
-        assert stage.driver.called("DeleteVolumeGroupSnapshot") == []
+        assert stage.driver.requests_of("DeleteVolumeGroupSnapshot") == []
         assert len(stage.driver.snapshots) == 1
 
 
@@ -204,7 +204,7 @@ async def test_a_group_that_is_there_already_is_adopted() -> None:
         }
         await stage.client.create(codec.convert(VolumeGroupSnapshot, group))
         await ready(stage, "again")
-        assert len(stage.driver.called("GetVolumeGroupSnapshot")) == 1
+        assert len(stage.driver.requests_of("GetVolumeGroupSnapshot")) == 1
 
 
 @pytest.mark.virtual
@@ -215,4 +215,4 @@ async def test_with_its_gate_off_no_group_is_taken() -> None:
             await claims(stage, "data")
             await take(stage)
             await asyncio.sleep(60)
-            assert stage.driver.called("CreateVolumeGroupSnapshot") == []
+            assert stage.driver.requests_of("CreateVolumeGroupSnapshot") == []

@@ -62,7 +62,7 @@ async def test_a_snapshot_of_a_claim_is_taken_and_bound() -> None:
         assert snapshot.status.restore_size == "1Gi"
         assert snapshot.status.creation_time is not None
         assert snapshot.status.error is None
-        (request,) = stage.driver.called("CreateSnapshot")
+        (request,) = stage.driver.requests_of("CreateSnapshot")
         assert request.name == f"snapshot-{made.uid}"
         assert request.source_volume_id == f"vol-{claim.spec.volume_name}"
         assert await stage.said("CreatingSnapshot", "snap") == (
@@ -99,7 +99,7 @@ async def test_names_and_secrets_go_to_the_driver_but_not_our_own_parameters() -
             notes = content.metadata.annotations
             assert notes[snapshots.SECRET_NAME] == "snap-key"
             assert notes[snapshots.SECRET_NAMESPACE] == "default"
-            (request,) = stage.driver.called("CreateSnapshot")
+            (request,) = stage.driver.requests_of("CreateSnapshot")
             assert dict(request.secrets) == {"user": "me"}
             assert dict(request.parameters) == {
                 "speed": "slow",
@@ -112,10 +112,10 @@ async def test_names_and_secrets_go_to_the_driver_but_not_our_own_parameters() -
             await drop(stage)
             told = await stage.said("SnapshotDeleteError", content.name)
             assert told == "Failed to get snapshot credentials"
-            assert stage.driver.called("DeleteSnapshot") == []
+            assert stage.driver.requests_of("DeleteSnapshot") == []
             await stage.client.create(made)
             await gone(stage)
-            assert len(stage.driver.called("DeleteSnapshot")) == 1
+            assert len(stage.driver.requests_of("DeleteSnapshot")) == 1
 
 
 @pytest.mark.virtual
@@ -126,7 +126,7 @@ async def test_an_unknown_parameter_of_ours_is_refused() -> None:
         made = await take(stage)
         told = await stage.said("SnapshotCreationFailed", snapshots.content_name(made))
         assert "csi.storage.k8s.io/mistake" in told
-        assert stage.driver.called("CreateSnapshot") == []
+        assert stage.driver.requests_of("CreateSnapshot") == []
 
 
 @pytest.mark.virtual
@@ -184,8 +184,8 @@ async def test_a_snapshot_becomes_ready_after_three_looks_and_says_so_once() -> 
         assert snapshot.status.error is None
         await stage.said("SnapshotReady", "snap")
         await stage.rest(1200)
-        assert len(stage.driver.called("CreateSnapshot")) == 4
-        assert len({r.name for r in stage.driver.called("CreateSnapshot")}) == 1
+        assert len(stage.driver.requests_of("CreateSnapshot")) == 4
+        assert len({r.name for r in stage.driver.requests_of("CreateSnapshot")}) == 1
         assert await stage.count("SnapshotReady", "snap") == 1
         assert await stage.count("SnapshotCreated", "snap") == 1
 
@@ -275,7 +275,7 @@ async def test_every_node_handles_its_own_where_that_is_asked_for() -> None:
 
             async with stage.sidecar(lambda *a, **k: on("worker-2", *a, **k), mine):
                 await asyncio.sleep(60)
-                assert stage.driver.called("CreateSnapshot") == []
+                assert stage.driver.requests_of("CreateSnapshot") == []
             async with stage.sidecar(lambda *a, **k: on("worker-1", *a, **k), mine):
                 await ready(stage)
 
@@ -314,7 +314,7 @@ async def test_the_pause_of_a_failed_snapshot_is_as_its_flag_says() -> None:
         async with stage.process("snapshot-controller", quick), stage.process("snapshotter", quick):
             await take(stage)
             await ready(stage)
-        assert len(stage.driver.called("CreateSnapshot")) == 4
+        assert len(stage.driver.requests_of("CreateSnapshot")) == 4
         for pause, least in zip(stage.driver.pauses("CreateSnapshot"), (0.05, 0.1, 0.2), strict=True):
             assert pause > least - GRAIN
 

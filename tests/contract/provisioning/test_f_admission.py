@@ -238,13 +238,13 @@ async def test_an_unknown_source_is_dropped_in_one_field_and_waits_for_a_populat
         await s.claim("empty", dataSource=backup)
         mine, _ = await s.bound("empty")
         assert mine.spec.data_source is None
-        assert not driver.called("CreateVolume")[0].HasField("volume_content_source")
+        assert not driver.requests_of("CreateVolume")[0].HasField("volume_content_source")
         await s.claim("filled", dataSourceRef=backup)
         told = await s.event("Provisioning", "Assuming", about="filled")
         assert told.message == "Assuming an external populator will provision the volume"
         await s.rest(600)
         assert (await s.find(PersistentVolumeClaim, "filled")).status.phase == "Pending"
-        assert len(driver.called("CreateVolume")) == 1
+        assert len(driver.requests_of("CreateVolume")) == 1
 
 
 async def test_a_node_changes_only_what_nodes_may_in_a_claims_status(served: Any) -> None:

@@ -4,7 +4,7 @@
     driver.script("CreateVolume", Fail(Code.INTERNAL), Lose(), Delay(0.5), hold := Hold())
     async with scripted.on_socket(driver) as socket:      # socket.path; socket.cut() breaks all connections
         ...
-    assert len(driver.called("CreateVolume")) == 4
+    assert len(driver.requests_of("CreateVolume")) == 4
 
 `sdk.Local(driver)` calls it in memory, in virtual time. With a `directory` its volumes, snapshots and
 publications outlive it; `scripted.process(directory, …)` is the same driver as a process that can be killed,

@@ -55,6 +55,11 @@ def test_it():
 ENV = {"PATH": os.environ["PATH"]}
 
 
+@pytest.fixture(autouse=True)
+def _runnable_kernel() -> None:
+    vm.require()
+
+
 def test_the_guest_has_the_machines_files_and_cannot_write_them(tmp_path: Path) -> None:
     there = f"test -e {__file__} && ! test -e {tempfile.gettempdir()}/other"
     closed = f"! touch {tmp_path}/made && ! touch {sys.prefix}/made"

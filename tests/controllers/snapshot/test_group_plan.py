@@ -18,6 +18,7 @@ from volplane.api.snapshot import (
 from volplane.controllers.snapshot.groups import plan as p
 from volplane.controllers.snapshot.groups.objects import member_name
 from volplane.controllers.snapshot.groups.plan import GroupSnapshotInputs
+from volplane.controllers.snapshot.steps import CopyStatus, ReportError, SetFinalizers
 from volplane.rules import groups
 from volplane.rules.steps import RecordEvent
 from volplane.rules.waits import Wait
@@ -82,11 +83,11 @@ def describe_step(step: object) -> str:
             return describe_wait(step).partition(": ")[0]
         case RecordEvent(_, reason):
             return f"event {reason}"
-        case p.ReportError(reason, _, unready, final):
+        case ReportError(reason, _, unready, final):
             return f"ReportError {reason}" + ("" if unready else " ready") + (" final" if final else "")
-        case p.SetFinalizers(finalizers, class_name):
+        case SetFinalizers(finalizers, class_name):
             return f"SetFinalizers {len(finalizers)}" + (f" class={class_name}" if class_name else "")
-        case p.CopyStatus(status):
+        case CopyStatus(status):
             return f"CopyStatus {'+'.join(sorted(status))}"
         case p.CreateMember(info):
             return f"CreateMember {info.volume_handle}"

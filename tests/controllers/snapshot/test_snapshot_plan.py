@@ -12,6 +12,7 @@ from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent
 from volplane.controllers.snapshot import plan as p
 from volplane.controllers.snapshot.plan import SnapshotInputs, SnapshotPlanOptions
+from volplane.controllers.snapshot.steps import CopyStatus, ReportError, SetFinalizers
 from volplane.rules import snapshots
 from volplane.rules.steps import RecordEvent
 from volplane.rules.waits import Wait
@@ -101,12 +102,12 @@ def describe_step(step: object) -> str:
             return describe_wait(step)
         case RecordEvent(_, reason):
             return f"event {reason}"
-        case p.ReportError(reason, _, unready, final):
+        case ReportError(reason, _, unready, final):
             return f"ReportError {reason}" + ("" if unready else " ready") + (" final" if final else "")
-        case p.SetFinalizers(finalizers, class_name):
+        case SetFinalizers(finalizers, class_name):
             names = "+".join(f.rpartition("/")[2] for f in finalizers)
             return f"SetFinalizers {names}" + (f" class={class_name}" if class_name else "")
-        case p.CopyStatus(status):
+        case CopyStatus(status):
             return f"CopyStatus {'+'.join(sorted(status))}"
         case p.CreateContent(made):
             return f"CreateContent {made.name}"

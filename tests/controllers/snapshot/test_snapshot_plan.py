@@ -80,13 +80,15 @@ def volume(*, uid: str = "c", csi: bool = True) -> PersistentVolume:
     return codec.convert(PersistentVolume, {"metadata": {"name": "pv"}, "spec": spec})
 
 
-def snapshot_class(name: str = "fast", *, default: bool = False, **parameters: str) -> VolumeSnapshotClass:
+def snapshot_class(
+    name: str = "fast", *, default: bool = False, parameters: dict[str, str] | None = None
+) -> VolumeSnapshotClass:
     annotations = {snapshots.IS_DEFAULT: "true"} if default else {}
     whole = {
         "metadata": {"name": name, "annotations": annotations},
         "driver": DRIVER,
         "deletionPolicy": "Delete",
-        "parameters": parameters,
+        "parameters": parameters or {},
     }
     return codec.convert(VolumeSnapshotClass, whole)
 
@@ -169,7 +171,7 @@ CASES: dict[str, tuple[VolumeSnapshot, SnapshotInputs, list[str]]] = {
     "its volume has no driver": (snapshot(), inputs(volume=volume(csi=False)), FAILED),
     "a secret that cannot be named": (
         snapshot(),
-        inputs(snapshot_class(**{snapshots.SNAPSHOTTER.name: "key"})),
+        inputs(snapshot_class(parameters={snapshots.SNAPSHOTTER.name: "key"})),
         FAILED,
     ),
     "its claim is being deleted": (snapshot(), inputs(claim=claim(deleting=True)), FAILED),

@@ -114,30 +114,26 @@ def group_content(uid: str = "u") -> VolumeGroupSnapshotContent:
 
 
 def test_the_content_of_a_group() -> None:
-    assert groups.named_content(group()) == "groupsnapcontent-u"
+    assert snapshots.named_content(group()) == "groupsnapcontent-u"
     given = group(spec={"source": {"volumeGroupSnapshotContentName": "given"}})
-    assert groups.named_content(given) == "given"
+    assert snapshots.named_content(given) == "given"
     bound = group(status={"boundVolumeGroupSnapshotContentName": "bound", "readyToUse": True})
-    assert groups.named_content(bound) == "bound"
-    assert groups.is_ready(bound)
-    assert not groups.is_ready(group())
-    assert groups.group_key(group_content()) == "apps/g"
-    assert [groups.is_for(group_content(uid), group()) for uid in ("u", "", "other")] == [True, True, False]
-    assert not groups.is_bound_to(group_content(""), group())
+    assert snapshots.named_content(bound) == "bound"
+    assert snapshots.is_ready(bound)
+    assert not snapshots.is_ready(group())
+    assert snapshots.snapshot_key(group_content()) == "apps/g"
+    assert [snapshots.is_for(group_content(uid), group()) for uid in ("u", "", "other")] == [
+        True,
+        True,
+        False,
+    ]
+    assert not snapshots.is_bound_to(group_content(""), group())
 
 
-def test_default_classes_and_secrets_of_groups() -> None:
+def test_default_classes_of_groups() -> None:
     default = codec.convert(
         VolumeGroupSnapshotClass,
-        {
-            "metadata": {"name": "fast", "annotations": {groups.IS_DEFAULT: "true"}},
-            "driver": "d",
-            "parameters": {
-                snapshots.GROUP_SNAPSHOTTER.name: "key-${volumegroupsnapshot.name}",
-                snapshots.GROUP_SNAPSHOTTER.namespace: "${volumegroupsnapshot.namespace}",
-            },
-        },
+        {"metadata": {"name": "fast", "annotations": {groups.IS_DEFAULT: "true"}}, "driver": "d"},
     )
-    assert groups.defaults([default], "d") == [default]
-    assert groups.defaults([default], "other") == []
-    assert groups.secret(default, "content", group()) == SecretReference(name="key-g", namespace="apps")
+    assert snapshots.defaults([default], "d") == [default]
+    assert snapshots.defaults([default], "other") == []

@@ -109,8 +109,8 @@ async def test_the_disk_service_refuses_what_it_cannot_write_down_and_leaves_not
     )
 
     def story(ec2: Any) -> None:
-        wish = {"AvailabilityZone": ZONE, "Size": 1}
-        text = assert_refused("InsufficientVolumeCapacity", ec2.create_volume, ClientToken="t", **wish)
+        request = {"AvailabilityZone": ZONE, "Size": 1}
+        text = assert_refused("InsufficientVolumeCapacity", ec2.create_volume, ClientToken="t", **request)
         assert "no space left on the disk" in text
         ec2.delete_volume(VolumeId=old)
 

@@ -167,7 +167,7 @@ async def test_the_id_of_a_disk_is_no_path(tmp_path: Path, volume: str, device: 
             volume_capability=ONE_NODE,
             publish_context={"devicePath": device} if device else {},
         )
-        with pytest.raises(CallError, match="is not the id of a disk"):
+        with pytest.raises(CallError, match="is not the id of a volume"):
             await m.ebs.call("NodeStageVolume", request)
 
 
@@ -345,7 +345,7 @@ def test_an_open_directory_is_published_whatever_its_path_leads_to(tmp_path: Pat
         source.symlink_to(victim)
         try:
             for _ in range(2):
-                publish_open_directory(directory, str(target), readonly=False, alone=False)
+                publish_open_directory(directory, str(target), readonly=False, exclusive=False)
                 assert os.listdir(target) == ["own"]
         finally:
             mounts.unmount(str(target), detach=True)

@@ -340,7 +340,7 @@ async def test_what_the_drivers_list_misses_is_published_again() -> None:
         await attach(w)
         await attach(w, "pv2", "csi-2")
         await asyncio.sleep(1)
-        driver.publications["vol-1"].clear()  # somebody detached it behind our back
+        driver.publications["vol-1"].clear()  # detached without us
         await asyncio.sleep(61)
         assert driver.publications["vol-1"] == {"i-1"}
         requests = [r.volume_id for r in driver.requests_of("ControllerPublishVolume")]
@@ -418,23 +418,23 @@ async def test_a_restarted_attacher_finishes_what_the_first_began_over_a_real_so
         async with running(attacher.run(w.role("csi-attacher"), settings, caller=channel)):
             await attach(w)
 
-            async def called() -> bool:
+            async def is_called() -> bool:
                 return bool(driver.requests_of("ControllerPublishVolume"))
 
-            await until(called)
+            await until(is_called)
         hold.release()
         assert not (await get(w)).status.attached
         async with running(attacher.run(w.role("csi-attacher"), settings, caller=channel)):
 
-            async def attached() -> bool:
+            async def is_attached() -> bool:
                 return (await get(w)).status.attached
 
-            await until(attached)
+            await until(is_attached)
             await w.client.delete(VolumeAttachment, VA)
 
-            async def gone() -> bool:
+            async def is_gone() -> bool:
                 return await w.client.find(VolumeAttachment, VA) is None
 
-            await until(gone)
+            await until(is_gone)
     assert driver.publications["vol-1"] == set()
     assert driver.violations == 0

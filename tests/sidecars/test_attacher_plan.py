@@ -25,6 +25,7 @@ from volplane.api.storage import (
 from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.attacher.plan import (
     NODE_ID,
+    AddAttacherFinalizer,
     AttachedVolumeView,
     AttacherDriverInfo,
     ControllerPublish,
@@ -292,3 +293,9 @@ def test_a_status_is_disputed_when_the_drivers_list_says_otherwise() -> None:
     assert not is_disputed(attachment(attached=True, node_id="i-1"), "vol-1", listed)
     assert is_disputed(attachment(node_id="i-1"), "vol-1", listed)
     assert not is_disputed(attachment(attached=True), "vol-1", {})  # nothing says which node it is
+
+
+def test_a_volume_gets_its_finalizer_while_its_node_is_not_registered() -> None:
+    refused = refuse('csinode.storage.k8s.io "worker-1" not found', WaitReason.DRIVER_NOT_REGISTERED)
+    assert list(plan(attachment(), volume(), None, DRIVER)) == [AddAttacherFinalizer("pv1"), *refused]
+    assert list(plan(attachment(), volume(held=True), None, DRIVER)) == refused

@@ -1,4 +1,4 @@
-"""node-fencer: which silent nodes are fenced, and which come back."""
+"""node-fencer: which silent nodes are is_fenced, and which come back."""
 
 from __future__ import annotations
 
@@ -95,19 +95,19 @@ async def test_a_silent_node_is_fenced_when_its_instance_is_off_and_released_whe
         whole = {"metadata": {"name": "a"}, "spec": {"drivers": [driver]}}
         await client.create(codec.convert(CSINode, whole))
 
-        async def fenced() -> bool:
+        async def is_fenced() -> bool:
             return FENCE_TAINT.key in {t.key for t in (await client.get(Node, "a")).spec.taints}
 
         fencer = Fencer(around.role("node-fencer"), driver=DRIVER, is_off=is_off)
         async with running(fencer.run()):
             await ready(client, "Unknown")
             with pytest.raises(TimeoutError):
-                await until(fenced, 600.0)
+                await until(is_fenced, 600.0)
             off.add("i-1")
-            await until(fenced, 2 * CHECK_INTERVAL)
+            await until(is_fenced, 2 * CHECK_INTERVAL)
             await ready(client, "True")
 
             async def free() -> bool:
-                return not await fenced()
+                return not await is_fenced()
 
             await until(free)

@@ -205,7 +205,7 @@ async def test_a_provisioner_that_dies_in_the_call_leaks_nothing(deleted: str) -
             await asyncio.sleep(1)
             if deleted == "before the crash":
                 await drop_claim(w)
-        hold.release()  # the driver makes the disk; nobody hears of it
+        hold.release()  # the driver creates the volume; its answer is lost
         await asyncio.sleep(1)
         assert len(driver.volumes) == 1
         if deleted == "while it is down":
@@ -572,8 +572,8 @@ async def test_a_failed_deletion_is_told_and_repeated() -> None:
         (volume,) = await volumes(w)
         await release(w, volume.name)
         await asyncio.sleep(0.5)
-        told = await reasons(w, volume.name)
-        assert ("Warning", "VolumeFailedDelete", "rpc error: code = Internal desc = busy") in told
+        events = await reasons(w, volume.name)
+        assert ("Warning", "VolumeFailedDelete", "rpc error: code = Internal desc = busy") in events
         assert (await volumes(w))[0].status.phase == "Released"
         await asyncio.sleep(10)
         assert await volumes(w) == []
@@ -609,21 +609,21 @@ async def test_two_hundred_claims_over_a_real_socket_and_back() -> None:
         async with running(provisioner.run(w.role("csi-provisioner"), ProvisionerOptions(), caller=channel)):
             await asyncio.gather(*(claim(w, f"data-{n}") for n in range(200)))
 
-            async def made() -> bool:
+            async def all_exist() -> bool:
                 return len(await volumes(w)) == 200
 
-            await until(made)
+            await until(all_exist)
             assert len(driver.volumes) == 200
 
-            async def settled() -> bool:
+            async def no_intent_left() -> bool:
                 found = await w.client.list(PersistentVolumeClaim, "default")
                 return not any(INTENT in c.metadata.finalizers for c in found)
 
-            await until(settled)
+            await until(no_intent_left)
             await asyncio.gather(*(release(w, v.name) for v in await volumes(w)))
 
-            async def gone() -> bool:
+            async def all_gone() -> bool:
                 return not await volumes(w)
 
-            await until(gone)
+            await until(all_gone)
     assert driver.volumes == {}

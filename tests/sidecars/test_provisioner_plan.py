@@ -17,6 +17,7 @@ from volplane.api.core import (
     PersistentVolumeStatus,
     SecretReference,
     TypedLocalObjectReference,
+    TypedObjectReference,
     VolumeResourceRequirements,
 )
 from volplane.api.meta import LabelSelector, ObjectMeta
@@ -33,6 +34,7 @@ from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.provisioner import provision_request as orders
 from volplane.sidecars.provisioner.plan import (
     AddReclaimFinalizer,
+    ClaimForNode,
     CreateVolume,
     DeleteVolume,
     ProvisionerDriverInfo,
@@ -41,9 +43,11 @@ from volplane.sidecars.provisioner.plan import (
     RemoveIntent,
     RemoveReclaimFinalizer,
     ReportProvisionError,
+    Reschedule,
     plan,
     plan_reclaim,
     relevant_claim_fields,
+    relevant_volume_fields,
 )
 from volplane.sidecars.provisioner.provision_request import INTENT, CreatedVolume, ProvisionRequest
 from volplane.sidecars.provisioner.topology import TopologyTerms
@@ -503,3 +507,74 @@ def test_our_own_notes_are_no_news() -> None:
         claim(annotations={**ASKED, binding.SELECTED_NODE: "n"})
     )
     assert relevant_claim_fields(claim()) != relevant_claim_fields(claim(deleting=True))
+
+
+ON_NODE = structs.replace(DRIVER, node="worker-1")
+
+
+@pytest.mark.parametrize(
+    ("selected", "expected"),
+    [
+        ("", [ClaimForNode()]),
+        ("worker-2", []),
+        ("worker-1", [CreateVolume(structs.replace(ORDER, node="worker-1"))]),
+    ],
+)
+def test_beside_a_driver_on_every_node_only_its_own_claims_are_provisioned(
+    selected: str, expected: list[object]
+) -> None:
+    made = claim(annotations={**ASKED, binding.SELECTED_NODE: selected} if selected else ASKED)
+    assert list(plan(made, FAST, None, ON_NODE)) == expected
+
+
+def test_a_request_of_another_node_is_left_to_it() -> None:
+    made = claim(annotations=NOTED, finalizers=(INTENT,))
+    assert list(plan(made, FAST, structs.replace(ORDER, node="worker-2"), ON_NODE)) == []
+
+
+def test_a_selected_node_without_the_driver_sends_the_pod_back_to_the_scheduler() -> None:
+    placed = structs.replace(
+        DRIVER, plugin=frozenset({"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"})
+    )
+    made = claim(annotations={**ASKED, binding.SELECTED_NODE: "worker-1"})
+    (step,) = plan(made, FAST, None, placed)
+    assert isinstance(step, Reschedule)
+    assert step.node == "worker-1"
+
+
+def test_without_any_registered_node_it_waits_for_nodes() -> None:
+    placed = structs.replace(
+        DRIVER, plugin=frozenset({"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"})
+    )
+    step, _ = plan(claim(), FAST, None, placed)
+    assert isinstance(step, ReportProvisionError)
+    assert step.needs_nodes
+
+
+def test_a_source_of_another_namespace_is_refused() -> None:
+    other = TypedObjectReference(kind="PersistentVolumeClaim", name="s", namespace="elsewhere")
+    step, _ = plan(claim(data_source_ref=other), FAST, None, DRIVER)
+    assert isinstance(step, ReportProvisionError)
+    assert "elsewhere/s" in step.message
+
+
+def test_a_restore_names_the_handle_of_its_snapshot() -> None:
+    able = structs.replace(DRIVER, controller=DRIVER.controller | {"CREATE_DELETE_SNAPSHOT"})
+    step, _ = plan(claim(data_source=SNAPSHOT), FAST, None, able)
+    assert isinstance(step, ReportProvisionError)
+    assert 'volumesnapshot "default/s" not found' in step.message
+
+
+def test_a_volume_without_a_csi_source_is_not_deleted() -> None:
+    volume = pv()
+    in_tree = structs.replace(volume, spec=structs.replace(volume.spec, csi=None))
+    assert list(plan_reclaim(in_tree, [], ATTACHER)) == [
+        RefuseDeletion("invalid CSI PV"),
+        Wait(WaitReason.RECLAIM_FAILED, message="invalid CSI PV", backoff=True),
+    ]
+
+
+def test_fields_of_a_volume_that_wake_it() -> None:
+    assert relevant_volume_fields(None) == relevant_claim_fields(None) == ()
+    assert relevant_volume_fields(pv()) == relevant_volume_fields(pv(annotations={}))
+    assert relevant_volume_fields(pv()) != relevant_volume_fields(pv("Bound"))

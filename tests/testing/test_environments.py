@@ -15,7 +15,7 @@ from tests.support import loop_device_holder, sample_driver
 from volplane.api.core import PersistentVolumeClaim, Pod
 from volplane.cluster import external_driver
 from volplane.cluster.external_driver.workloads import KUBELET
-from volplane.csi.call_interceptor import CallInterceptor, CsiCall
+from volplane.csi.call_interceptor import CsiCall
 from volplane.host import devices, mounts
 from volplane.testing import driver_run
 from volplane.testing.capabilities import DriverCapabilities
@@ -31,7 +31,7 @@ W = TypeVar("W", bound=ClusterEnv)
 
 def composed(kind: type[W], directory: Path) -> W:
     """A world whose cluster was not started, or has ended."""
-    world = kind(GUEST, directory, DriverCapabilities(), tap=CallInterceptor())
+    world = kind(GUEST, directory, DriverCapabilities())
     directory.mkdir(exist_ok=True)
     world.cluster = world._make_cluster()
     return world

@@ -16,6 +16,7 @@ from volplane.cli.serve import connect, require_root, run_until, serve
 from volplane.client.kubeconfig import BadKubeconfig
 from volplane.cluster.builtin_images import ImageDeps, builtin_images, service_account_client
 from volplane.cluster.user_drivers import BadImage, parse_image_program
+from volplane.csi.call_recorder import start_recording
 from volplane.drivers import ebs
 from volplane.host import Host
 from volplane.loops.wait_reports import WaitRegistry
@@ -120,7 +121,8 @@ async def _serve(
     client = connect(kubeconfig, "kubelet")
     host = Host()
     places = {name_of(settings): ebs.EbsNodeConfig(settings.instance_id, settings.zone, latency=latency)}
-    kit = ImageDeps(service_account_client, host, aws_account(), places, shared_dir, registry)
+    recorder = start_recording()
+    kit = ImageDeps(service_account_client, host, aws_account(), places, shared_dir, registry, recorder)
     try:
         own = builtin_images(kit, standing)
         await kubelet.run(
@@ -132,6 +134,7 @@ async def _serve(
             cover=cover,
             programs=standing,
             wait_registry=registry,
+            interceptor=recorder,
         )
     finally:
         await client.close()

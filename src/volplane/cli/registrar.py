@@ -6,6 +6,7 @@ import click
 
 from volplane.cli.options import options
 from volplane.cli.serve import run_until, serve
+from volplane.csi.call_recorder import start_recording
 from volplane.sidecars import registrar
 from volplane.sidecars.registrar import RegistrarOptions
 
@@ -21,4 +22,4 @@ def command(settings: RegistrarOptions, mode: str) -> None:
     """Announce a driver to its kubelet until stopped."""
     if mode == PROBE:
         return
-    serve(lambda stop: run_until(stop, registrar.run(settings)))
+    serve(lambda stop: run_until(stop, registrar.run(settings, interceptor=start_recording())))

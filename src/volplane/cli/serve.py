@@ -139,10 +139,6 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]], reg
     if lifeline := os.environ.get("VOLPLANE_LIFELINE"):
         # Readable means closed: the process that keeps us is gone, and the next one must find nobody here.
         loop.add_reader(int(lifeline), os._exit, 1)
-    if "VOLPLANE_CALLS" in os.environ:
-        from volplane.csi import call_recorder  # not for those that never call a driver
-
-        call_recorder.start_recording()
     tidying = asyncio.create_task(memory.release_memory_periodically(), name="memory")
     place = os.environ.get("VOLPLANE_WAITS")
     try:

@@ -13,12 +13,18 @@ from msgspec import Struct
 from volplane.cli.error import CommandError
 from volplane.cli.options import options
 from volplane.cli.serve import connect, run_until, serve
+from volplane.csi.call_recorder import start_recording
 from volplane.loops.controller import Unsupported
 from volplane.loops.wait_reports import WaitRegistry
 
 
 def verb(
-    component: str, settings: type[Struct], run: Callable[..., Awaitable[None]], about: str
+    component: str,
+    settings: type[Struct],
+    run: Callable[..., Awaitable[None]],
+    about: str,
+    *,
+    calls_driver: bool = True,
 ) -> click.Command:
     """A command with the sidecar's own flags and --kubeconfig."""
 
@@ -30,7 +36,8 @@ def verb(
         namespace = os.environ.get("POD_NAMESPACE", os.environ.get("NAMESPACE", "default"))
         try:
             own = {"identity": identity, "namespace": namespace, "wait_registry": registry}
-            await run_until(stop, run(client, chosen, **own))
+            calls = {"interceptor": start_recording()} if calls_driver else {}
+            await run_until(stop, run(client, chosen, **own, **calls))
         except Unsupported as error:
             raise CommandError(str(error)) from error
         finally:

@@ -1,4 +1,4 @@
-"""Work that outlasts the request that began it: a long copy answers "pending" and goes on."""
+"""Jobs that run longer than their request: a long copy is answered with "pending" and goes on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BackgroundJobs:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def run_within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T | None:
-        """The result, or None when it takes longer: then it goes on by itself."""
+        """The result, or None if the job takes longer: then it goes on in the background."""
         task = self.start(coroutine)
         done, _ = await asyncio.wait([task], timeout=seconds)
         return task.result() if done else None
@@ -31,7 +31,7 @@ class BackgroundJobs:
         return task
 
     async def close(self) -> None:
-        """What is under way is given up; the ledger knows of it, and the next start sees to it."""
+        """Cancel all jobs; the next start recovers them from the records."""
         tasks = tuple(self._running)
         for task in tasks:
             task.cancel()
@@ -41,6 +41,6 @@ class BackgroundJobs:
         self._running.discard(task)
         if task.cancelled():
             return
-        error = task.exception()  # who waits for it gets it too
+        error = task.exception()  # also raised where the task is awaited
         if error is not None and not isinstance(error, Ec2ErrorResponse):
-            log.error("work in the background failed", exc_info=error)
+            log.error("a background job failed", exc_info=error)

@@ -1,4 +1,4 @@
-"""Where a crash test can have the service die."""
+"""The failpoints of the disk service, at which crash tests kill it."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct, field, structs
@@ -18,6 +19,7 @@ from msgspec import Struct, field, structs
 from volplane.base.settings import BadFlag, parse
 from volplane.client import kubeconfig
 from volplane.client.client import Client
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import socket_path
 from volplane.drivers import ebs, efs
 from volplane.host import Host
@@ -76,6 +78,7 @@ class ImageDeps(Struct, frozen=True):
     places: Mapping[str, ebs.EbsNodeConfig]  # by node
     shared: str  # the directory of shared file systems
     wait_registry: WaitRegistry = field(default_factory=WaitRegistry)
+    interceptor: CallInterceptor | None = None  # of all calls to drivers
 
 
 class PluginOptions(Struct, frozen=True, kw_only=True):
@@ -158,6 +161,7 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
                         identity=identity,
                         namespace=namespace,
                         wait_registry=registry,
+                        interceptor=kit.interceptor,
                         **where,
                     )
 
@@ -172,11 +176,12 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
         with context.open_directory(settings.plugin_registration_path) as directory:
             settings = structs.replace(settings, plugin_registration_path=directory)
             quiet = structs.replace(settings, http_endpoint="", health_port=0)
-            await _until_stopped(context, _run_with_port_fallback(context, registrar.run, settings, quiet))
+            run = partial(registrar.run, interceptor=kit.interceptor)
+            await _until_stopped(context, _run_with_port_fallback(context, run, settings, quiet))
 
     async def livenessprobe(context: TaskContext) -> None:
         settings = _resolve_socket(context, _settings(liveness.LivenessOptions, context.args))
-        await _until_stopped(context, _run_liveness_on_free_port(context, settings))
+        await _until_stopped(context, _run_liveness_on_free_port(context, settings, kit.interceptor))
 
     async def node_fencer(context: TaskContext) -> None:
         ec2 = await ebs.connect_ec2(kit.account, kit.host)
@@ -235,7 +240,9 @@ async def _run_with_port_fallback(
         await run(quiet)
 
 
-async def _run_liveness_on_free_port(context: TaskContext, settings: liveness.LivenessOptions) -> None:
+async def _run_liveness_on_free_port(
+    context: TaskContext, settings: liveness.LivenessOptions, interceptor: CallInterceptor | None
+) -> None:
     """Nodes of one machine share its ports: whoever comes second answers elsewhere, and its node knows where.
 
     Answered by the first, a driver that hangs would cost all others their lives, or stay unseen itself. So
@@ -243,12 +250,14 @@ async def _run_liveness_on_free_port(context: TaskContext, settings: liveness.Li
     """
     if context.spec.host_network:
         try:
-            return await liveness.run(settings)
+            return await liveness.run(settings, interceptor=interceptor)
         except PortInUse as error:
             log.warning("%s: this node asks at another one", error.strerror)
     asked = int(settings.endpoint.rpartition(":")[2])
     elsewhere = structs.replace(settings, http_endpoint="", metrics_address="", health_port=0)
-    await liveness.run(elsewhere, started=lambda port: context.ports.update({asked: port}))
+    await liveness.run(
+        elsewhere, started=lambda port: context.ports.update({asked: port}), interceptor=interceptor
+    )
 
 
 def _settings(kind: type[T], arguments: tuple[str, ...] | list[str]) -> T:

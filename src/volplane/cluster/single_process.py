@@ -32,6 +32,7 @@ from volplane.cluster.saved_options import save_options
 from volplane.cluster.sidecar_clients import account_client
 from volplane.cluster.user_drivers import NO_USER_DRIVERS, DiscoveredDrivers, UserDrivers
 from volplane.controllers import manager
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.drivers import ebs
 from volplane.host import Host, network
 from volplane.loops.wait_reports import WaitRegistry, serve_wait_reports
@@ -132,8 +133,15 @@ class Cluster:
     server: RunningApiServer
     memory: SavedCluster
 
-    def __init__(self, settings: ClusterOptions, drivers: UserDrivers = NO_USER_DRIVERS) -> None:
-        """`drivers`: drivers and manifests of the user's own."""
+    def __init__(
+        self,
+        settings: ClusterOptions,
+        drivers: UserDrivers = NO_USER_DRIVERS,
+        *,
+        interceptor: CallInterceptor | None = None,
+    ) -> None:
+        """`drivers`: drivers and manifests of the user's own; `interceptor`: of all calls to drivers."""
+        self.interceptor = interceptor
         self.settings, self.user_drivers = settings, drivers
         self.programs = ImageOverrides(drivers.programs)
         self.learned = DiscoveredDrivers(NO_USER_DRIVERS)
@@ -249,6 +257,7 @@ class Cluster:
             {member.name: ebs_location(member, self.settings.latency)},
             str(self.layout.shared),
             self.wait_registry,
+            self.interceptor,
         )
         # Its certificate may have to be made, and brought to the disk.
         settings = await self.host.call(
@@ -265,6 +274,7 @@ class Cluster:
             cover=cover,
             programs=self.programs,
             wait_registry=self.wait_registry,
+            interceptor=self.interceptor,
         )
         self.nodes[member.name] = node
         await node.start()

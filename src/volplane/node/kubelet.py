@@ -23,6 +23,7 @@ from volplane.base.directory_identity import claim_directory
 from volplane.base.locks import lock
 from volplane.client.client import Client
 from volplane.client.https import HttpsTransport
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.host import Host, NodePaths
 from volplane.loops.events import EventRecorder
 from volplane.loops.wait_reports import WaitRegistry, WaitReport, to_wall_time
@@ -82,6 +83,7 @@ class Kubelet:
         cover: tuple[str, ...] = (),
         programs: ImageOverrides | None = None,
         wait_registry: WaitRegistry | None = None,
+        interceptor: CallInterceptor | None = None,
     ) -> None:
         """`processes`: another runtime for what is no built-in image; `launcher`: one for several nodes;
         `cover`: paths that no container may see; `programs`: those that stand for images.
@@ -114,7 +116,12 @@ class Kubelet:
         self.sources = ConfigMapSecretWatch(client, self.volumes)
         self.csinode = CSINodeObject(client, self.node_object)
         self.watcher = PluginWatcher(
-            paths, host, self.drivers, self.csinode, retry_max=settings.volume_retry_interval_max
+            paths,
+            host,
+            self.drivers,
+            self.csinode,
+            retry_max=settings.volume_retry_interval_max,
+            interceptor=interceptor,
         )
         self._processes = processes or ProcessRuntime(
             paths.real(paths.containers), host, cover=(paths.root, *cover), launcher=launcher
@@ -494,10 +501,18 @@ async def run(
     cover: tuple[str, ...] = (),
     programs: ImageOverrides | None = None,
     wait_registry: WaitRegistry | None = None,
+    interceptor: CallInterceptor | None = None,
 ) -> None:
     """A node until `stop` is set (then it drains) or the task is cancelled (then everything is left)."""
     node = Kubelet(
-        settings, client, host, images, cover=cover, programs=programs, wait_registry=wait_registry
+        settings,
+        client,
+        host,
+        images,
+        cover=cover,
+        programs=programs,
+        wait_registry=wait_registry,
+        interceptor=interceptor,
     )
     life = asyncio.create_task(node.run(), name=f"{node.name}: life")
     asked = asyncio.create_task((stop or asyncio.Event()).wait())

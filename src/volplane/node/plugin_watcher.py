@@ -13,12 +13,12 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Callable
 from contextlib import suppress
 
 from volplane.api.errors import APIError
 from volplane.csi import registration, v1
-from volplane.csi.client import Caller, CsiChannel
+from volplane.csi.call_interceptor import CallInterceptor
+from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import CallError
 from volplane.csi.registration import RegistrationInfo
 from volplane.host import Host, NodePaths
@@ -57,11 +57,11 @@ class PluginWatcher:
         objects: CSINodeObject,
         *,
         retry_max: float,
-        connect: Callable[[str], Caller] = lambda path: CsiChannel(path, component="kubelet"),
+        interceptor: CallInterceptor | None = None,
     ) -> None:
         self.paths, self.host, self.drivers, self.objects = paths, host, drivers, objects
         self.directory = paths.real(paths.registry)
-        self._retry_max, self._connect = retry_max, connect
+        self._retry_max, self._interceptor = retry_max, interceptor
         self._sockets: dict[str, RegistrationSocket] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -107,7 +107,7 @@ class PluginWatcher:
         pause = min(FIRST_PAUSE, self._retry_max)
         while True:
             try:
-                info = await registration.get_registration_info(socket.path)
+                info = await registration.get_registration_info(socket.path, interceptor=self._interceptor)
                 version = self._admit(info)
             except (CallError, TimeoutError, RegistrationRefused) as error:
                 log.warning("plugin %s: %s", socket.path, error)
@@ -141,7 +141,7 @@ class PluginWatcher:
         endpoint = self.paths.real(info.endpoint)
         driver = RegisteredDriver(
             info.name,
-            self._connect(endpoint),
+            CsiChannel(endpoint, component="kubelet", interceptor=self._interceptor),
             version=version,
             endpoint=endpoint,
             timeout=self.drivers.timeout,
@@ -172,7 +172,9 @@ class PluginWatcher:
 
     async def _notify(self, socket: RegistrationSocket, error: str = "") -> None:
         try:
-            await registration.notify_registration(socket.path, registered=not error, error=error)
+            await registration.notify_registration(
+                socket.path, registered=not error, error=error, interceptor=self._interceptor
+            )
         except (CallError, TimeoutError) as failure:
             log.warning("plugin %s could not be told: %s", socket.path, failure)
 

@@ -1,20 +1,31 @@
-"""Snapshots and their contents: which belongs to which, their annotations, and the parameters of classes.
+"""Snapshots and group snapshots with their contents: which belongs to which, and what a class means.
 
-Two roles work on a content: the snapshot controller creates it and requests its deletion, the snapshotter of
-the driver calls the driver. Only a content that refers to its snapshot by uid is bound; one without a uid is
-a pre-provisioned snapshot that waits for the object that names it.
+Two roles work on a content: the snapshot controller creates it and marks it for deletion, the snapshotter
+beside the driver creates and deletes the snapshot. Only a content that names its snapshot by uid is bound; a
+content without a uid is pre-provisioned and waits for the snapshot that names it.
+
+The functions take both kinds. `SnapshotKind` has the names in which the kinds differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from volplane.api import names
-from volplane.api.core import PersistentVolumeClaim, SecretReference
-from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent
+from volplane.api.core import ObjectReference, PersistentVolumeClaim, SecretReference
+from volplane.api.snapshot import (
+    VolumeGroupSnapshot,
+    VolumeGroupSnapshotClass,
+    VolumeGroupSnapshotContent,
+    VolumeSnapshot,
+    VolumeSnapshotClass,
+    VolumeSnapshotContent,
+)
+from volplane.rules import groups
 from volplane.rules.templates import InvalidTemplate, resolve
 
 GROUP = "snapshot.storage.k8s.io"
@@ -41,54 +52,98 @@ PREFIX = "csi.storage.k8s.io/"
 
 
 class InvalidSnapshotClass(ValueError):
-    """The class has parameters that can never work."""
+    """The class asks for something that can never work."""
 
 
 # --- what belongs to what
 
-
-def content_name(snapshot: VolumeSnapshot) -> str:
-    """The name of the content that is created for a snapshot."""
-    return f"snapcontent-{snapshot.uid}"
-
-
-def bound_name(snapshot: VolumeSnapshot) -> str:
-    return (snapshot.status.bound_volume_snapshot_content_name or "") if snapshot.status is not None else ""
+AnySnapshot: TypeAlias = VolumeSnapshot | VolumeGroupSnapshot
+AnyContent: TypeAlias = VolumeSnapshotContent | VolumeGroupSnapshotContent
+AnySnapshotClass = TypeVar("AnySnapshotClass", VolumeSnapshotClass, VolumeGroupSnapshotClass)
 
 
-def named_content(snapshot: VolumeSnapshot) -> str:
-    """Its content: the one it is bound to or names, else the one created for it."""
-    return bound_name(snapshot) or snapshot.spec.source.volume_snapshot_content_name or content_name(snapshot)
+def content_name(snapshot: AnySnapshot) -> str:
+    """The content that is, or would be, created for a snapshot."""
+    return f"{kind_of(snapshot).content_prefix}-{snapshot.uid}"
 
 
-def snapshot_key(content: VolumeSnapshotContent) -> str:
-    ref = content.spec.volume_snapshot_ref
+def source_content_name(snapshot: AnySnapshot) -> str | None:
+    """The pre-provisioned content that a snapshot names."""
+    if isinstance(snapshot, VolumeSnapshot):
+        return snapshot.spec.source.volume_snapshot_content_name
+    return snapshot.spec.source.volume_group_snapshot_content_name
+
+
+def bound_name(snapshot: AnySnapshot) -> str:
+    """The content that the status names."""
+    if isinstance(snapshot, VolumeSnapshot):
+        name = snapshot.status.bound_volume_snapshot_content_name if snapshot.status is not None else None
+    else:
+        status = snapshot.status
+        name = status.bound_volume_group_snapshot_content_name if status is not None else None
+    return name or ""
+
+
+def named_content(snapshot: AnySnapshot) -> str:
+    """The content to look at: the one it is bound to or names, else the one created for it."""
+    return bound_name(snapshot) or source_content_name(snapshot) or content_name(snapshot)
+
+
+def class_name(obj: AnySnapshot | AnyContent) -> str | None:
+    if isinstance(obj, VolumeSnapshot | VolumeSnapshotContent):
+        return obj.spec.volume_snapshot_class_name
+    return obj.spec.volume_group_snapshot_class_name
+
+
+def snapshot_ref(content: AnyContent) -> ObjectReference:
+    if isinstance(content, VolumeSnapshotContent):
+        return content.spec.volume_snapshot_ref
+    return content.spec.volume_group_snapshot_ref
+
+
+def snapshot_key(content: AnyContent) -> str:
+    ref = snapshot_ref(content)
     return f"{ref.namespace}/{ref.name}"
 
 
-def is_for(content: VolumeSnapshotContent, snapshot: VolumeSnapshot) -> bool:
-    """Whether the content refers to this snapshot, with its uid or without one."""
-    ref = content.spec.volume_snapshot_ref
+def is_for(content: AnyContent, snapshot: AnySnapshot) -> bool:
+    """The content names this snapshot: with its uid, or with none."""
+    ref = snapshot_ref(content)
     return (ref.namespace, ref.name) == (snapshot.namespace, snapshot.name) and ref.uid in ("", snapshot.uid)
 
 
-def is_bound_to(content: VolumeSnapshotContent, snapshot: VolumeSnapshot) -> bool:
-    return is_for(content, snapshot) and content.spec.volume_snapshot_ref.uid == snapshot.uid
+def is_bound_to(content: AnyContent, snapshot: AnySnapshot) -> bool:
+    return is_for(content, snapshot) and snapshot_ref(content).uid == snapshot.uid
 
 
-def is_ready(obj: VolumeSnapshot | VolumeSnapshotContent) -> bool:
+def is_ready(obj: AnySnapshot | AnyContent) -> bool:
     return obj.status is not None and obj.status.ready_to_use is True
 
 
+def volume_handles(content: AnyContent) -> tuple[str, ...]:
+    """The volumes that a content is to be taken of; none if it is pre-provisioned."""
+    if isinstance(content, VolumeGroupSnapshotContent):
+        return content.spec.source.volume_handles
+    handle = content.spec.source.volume_handle
+    return (handle,) if handle is not None else ()
+
+
+def is_preprovisioned(content: AnyContent) -> bool:
+    """The content names a snapshot that exists at the driver."""
+    if isinstance(content, VolumeSnapshotContent):
+        return content.spec.source.snapshot_handle is not None
+    return content.spec.source.group_snapshot_handles is not None
+
+
 def is_group_member(content: VolumeSnapshotContent) -> bool:
-    """Whether it was taken with a group, and is deleted with it."""
+    """It was taken with its group, and goes with it."""
     return GROUP_HANDLE in content.metadata.annotations or (
         content.status is not None and content.status.volume_group_snapshot_handle is not None
     )
 
 
 def restored_from(claim: PersistentVolumeClaim) -> list[str]:
-    """The snapshot that a claim is restored from; an index function."""
+    """The snapshot that a claim is filled from; an index function."""
     source = claim.spec.data_source
     if source is None or source.kind != "VolumeSnapshot" or source.api_group != GROUP:
         return []
@@ -98,13 +153,17 @@ def restored_from(claim: PersistentVolumeClaim) -> list[str]:
 # --- classes
 
 
-def defaults(classes: Iterable[VolumeSnapshotClass], driver: str) -> list[VolumeSnapshotClass]:
-    """The default classes for this driver; there should be one."""
-    return [c for c in classes if c.driver == driver and c.metadata.annotations.get(IS_DEFAULT) == "true"]
+def defaults(classes: Iterable[AnySnapshotClass], driver: str) -> list[AnySnapshotClass]:
+    """The classes that are the default for volumes of this driver; there should be one."""
+    return [
+        c
+        for c in classes
+        if c.driver == driver and c.metadata.annotations.get(kind_of(c).is_default) == "true"
+    ]
 
 
 class SnapshotSecretKeys(Struct, frozen=True):
-    """The parameters of a class that name a secret."""
+    """Under which parameters a class names a secret."""
 
     kind: str
 
@@ -125,7 +184,7 @@ _KNOWN = {key for s in (SNAPSHOTTER, LIST, GROUP_SNAPSHOTTER, GROUP_GET) for key
 
 
 def for_driver(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The parameters that are passed to the driver."""
+    """The parameters without those that were meant for us."""
     for key in parameters:
         if key.startswith(PREFIX) and key not in _KNOWN:
             raise InvalidSnapshotClass(f"found unknown parameter key {key} with reserved prefix {PREFIX}")
@@ -139,7 +198,7 @@ def secret(
     *,
     own: Mapping[str, str] = {},
 ) -> SecretReference | None:
-    """The secret of a class, None if it has none; `own` are tokens for the name only."""
+    """The secret that a class names, None if it names none; `own` are tokens of the name alone."""
     name_template, namespace_template = parameters.get(keys.name), parameters.get(keys.namespace)
     if name_template is None and namespace_template is None:
         return None
@@ -156,15 +215,128 @@ def secret(
     return SecretReference(name=name, namespace=namespace)
 
 
+# --- in what the kinds differ
+
+
+class SnapshotKind(Struct, frozen=True):
+    """The names of VolumeSnapshots or of VolumeGroupSnapshots, in objects and in messages."""
+
+    noun: str
+    kind: str
+    reason: str  # how event reasons begin or end: SnapshotReady, CreatingSnapshot
+    failed: str  # upstream writes some messages of groups in lower case
+    content_prefix: str
+    class_resource: str
+    # Annotations and finalizers
+    is_default: str
+    being_created: str
+    being_deleted: str
+    secret_name: str
+    secret_namespace: str
+    source_finalizers: tuple[str, ...]  # of every snapshot
+    bound_finalizer: str  # of a snapshot that takes its content along
+    content_finalizer: str
+    # Secrets in the parameters of a class
+    snapshotter_secret: SnapshotSecretKeys
+    poll_secret: SnapshotSecretKeys
+    # Fields
+    class_field: str
+    ref_field: str
+    bound_field: str
+
+    @property
+    def token(self) -> str:
+        """How tokens in templates, and parameters for the driver, name the kind."""
+        return self.kind.lower()
+
+
+SNAPSHOT = SnapshotKind(
+    noun="snapshot",
+    kind="VolumeSnapshot",
+    reason="Snapshot",
+    failed="Failed",
+    content_prefix="snapcontent",
+    class_resource="volumesnapshotclass.snapshot.storage.k8s.io",
+    is_default=IS_DEFAULT,
+    being_created=BEING_CREATED,
+    being_deleted=BEING_DELETED,
+    secret_name=SECRET_NAME,
+    secret_namespace=SECRET_NAMESPACE,
+    source_finalizers=(AS_SOURCE,),
+    bound_finalizer=BOUND,
+    content_finalizer=CONTENT_BOUND,
+    snapshotter_secret=SNAPSHOTTER,
+    poll_secret=LIST,
+    class_field="volumeSnapshotClassName",
+    ref_field="volumeSnapshotRef",
+    bound_field="boundVolumeSnapshotContentName",
+)
+GROUP_SNAPSHOT = SnapshotKind(
+    noun="group snapshot",
+    kind="VolumeGroupSnapshot",
+    reason="GroupSnapshot",
+    failed="failed",
+    content_prefix="groupsnapcontent",
+    class_resource="volumegroupsnapshotclass.groupsnapshot.storage.k8s.io",
+    is_default=groups.IS_DEFAULT,
+    being_created=groups.BEING_CREATED,
+    being_deleted=groups.BEING_DELETED,
+    secret_name=groups.SECRET_NAME,
+    secret_namespace=groups.SECRET_NAMESPACE,
+    source_finalizers=(),
+    bound_finalizer=groups.BOUND,
+    content_finalizer=groups.CONTENT_BOUND,
+    snapshotter_secret=GROUP_SNAPSHOTTER,
+    poll_secret=GROUP_GET,
+    class_field="volumeGroupSnapshotClassName",
+    ref_field="volumeGroupSnapshotRef",
+    bound_field="boundVolumeGroupSnapshotContentName",
+)
+
+
+def kind_of(
+    obj: AnySnapshot | AnyContent | VolumeSnapshotClass | VolumeGroupSnapshotClass,
+) -> SnapshotKind:
+    if isinstance(obj, VolumeSnapshot | VolumeSnapshotContent | VolumeSnapshotClass):
+        return SNAPSHOT
+    return GROUP_SNAPSHOT
+
+
+def secret_of_content(
+    snapshot_class: VolumeSnapshotClass | VolumeGroupSnapshotClass, content: str, snapshot: AnySnapshot
+) -> SecretReference | None:
+    """The secret with which a content's snapshot is created and deleted."""
+    kind = kind_of(snapshot)
+    tokens = {f"{kind.token}content.name": content, f"{kind.token}.namespace": snapshot.namespace}
+    own = {f"{kind.token}.name": snapshot.name}
+    return secret(kind.snapshotter_secret, snapshot_class.parameters, tokens, own=own)
+
+
+def secret_annotations(kind: SnapshotKind, reference: SecretReference | None) -> dict[str, str]:
+    """How a content carries its secret: the class may change later."""
+    if reference is None:
+        return {}
+    return {kind.secret_name: reference.name, kind.secret_namespace: reference.namespace}
+
+
+def annotated_secret(content: AnyContent) -> SecretReference | None:
+    """The secret that was annotated when the content was created."""
+    kind, notes = kind_of(content), content.metadata.annotations
+    name, namespace = notes.get(kind.secret_name), notes.get(kind.secret_namespace)
+    if name is None or namespace is None:
+        return None
+    return SecretReference(name=name, namespace=namespace)
+
+
 # --- names and times
 
 
 def snapshot_name_for_driver(prefix: str, length: int, uid: str) -> str:
-    """The name passed to the driver: the same at each attempt."""
+    """The name that a driver knows a snapshot by: the same at each try."""
     return f"{prefix}-{uid}" if length == -1 else f"{prefix}-{uid.replace('-', '')[:length]}"
 
 
 def stamp(nanoseconds: int) -> str:
-    """A content's creation time in the format of a snapshot."""
+    """A content's time as its snapshot shows it."""
     moment = datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,8 +1,8 @@
-"""From a request to the driver's method and back: checks, locks, joins, logs, metrics, errors.
+"""Dispatches requests to the methods of a driver: checks, locks, logs, metrics, errors.
 
-The work of a call belongs to us, not to the caller: when the caller's deadline passes, mkfs is not
-cancelled half-way. The work runs on with its lock, an equal call joins it and gets its answer, any other
-call on the volume is told ABORTED.
+A method runs in a task of its own and is not cancelled when the caller's deadline passes: mkfs must not be
+interrupted. It keeps its lock; an equal call waits for it and gets its reply, any other call for the volume
+gets ABORTED.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Dispatcher:
 
     @property
     def methods(self) -> Mapping[str, Callable[[Any], Any]]:
-        """Everything this driver answers, Identity and the capability calls included."""
+        """All methods that the driver serves, with those for identity and capabilities."""
         return self._methods
 
     def _build(self) -> dict[str, Callable[[Any], Any]]:
@@ -62,7 +62,7 @@ class Dispatcher:
         return found | {m: getattr(self.driver, snake_case(m)) for m in self.offer.methods}
 
     async def unary(self, method: str, request: Message) -> Message:
-        """The reply, or CallError: never anything else."""
+        """The reply. Raises CallError and nothing else."""
         started = time.perf_counter()
         code = Code.CANCELLED
         try:
@@ -77,7 +77,7 @@ class Dispatcher:
             label.observe(time.perf_counter() - started)
 
     async def stream(self, method: str, request: Message) -> AsyncGenerator[Message]:
-        """The replies one by one; a caller that leaves ends the driver's generator."""
+        """The replies one by one. The driver's generator is closed when the caller leaves."""
         started, code = time.perf_counter(), Code.CANCELLED
         try:
             if self._closing:
@@ -101,7 +101,7 @@ class Dispatcher:
             label.observe(time.perf_counter() - started)
 
     async def close(self, grace: float) -> None:
-        """Refuse new calls, let the work under way end, and cancel what does not."""
+        """Refuse new calls, wait for calls in progress, and cancel them after `grace` seconds."""
         self._closing = True
         tasks = tuple(self._running.values())
         if not tasks:
@@ -127,7 +127,7 @@ class Dispatcher:
     def _forget_call(self, key: tuple[str, bytes], task: asyncio.Task[Message]) -> None:
         del self._running[key]
         if not task.cancelled():
-            task.exception()  # the caller may have left; nobody else will look at it
+            task.exception()  # the caller may have left: mark the exception as retrieved
 
     async def _answer_unlocked(self, method: str, request: Message) -> Message:
         try:
@@ -152,7 +152,7 @@ class Dispatcher:
             log.error("%s: %s", method, error)
             raise
         except Exception as error:
-            # What it left behind is unknown: with an uncertain code the caller comes again.
+            # What the method has done is unknown: with an uncertain code the caller tries again.
             log.exception("%s failed", method)
             raise Aborted(_error_text(error)) from error
         return reply

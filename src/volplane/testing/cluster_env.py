@@ -60,15 +60,14 @@ class ClusterEnv:
         directory: Path,
         promises: DriverCapabilities,
         *,
-        tap: CallInterceptor,
         nodes: int = 2,
         parameters: Mapping[str, str] | None = None,
         mutable: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
     ) -> None:
-        self.guest, self.capabilities, self.tap = guest, promises, tap
+        self.guest, self.capabilities = guest, promises
         self.livelock = LivelockDetector(self._still_mounted)
-        tap.ended = self.livelock.observe_call
+        self.tap = CallInterceptor(on_end=self.livelock.observe_call)
         self.parameters, self.secrets = dict(parameters or {}), dict(secrets or {})
         self.mutable = dict(mutable or {})
         self.directory, self.results = directory, directory / "shelf"
@@ -97,7 +96,7 @@ class ClusterEnv:
         return self
 
     def _make_cluster(self) -> Cluster | MultiProcessCluster:
-        return Cluster(self._settings, self._brought)
+        return Cluster(self._settings, self._brought, interceptor=self.tap)
 
     async def _start(self) -> None:
         self.cluster = self._make_cluster()

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from volplane.cluster.external_driver.command import FIELDS, MODE, fill_variables
 from volplane.cluster.external_driver.model import Command
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import CsiChannel
 from volplane.host import Host
 from volplane.host.processes import Process
@@ -33,11 +34,21 @@ class DriverStartError(Exception):
 class DriverProcess:
     """One process of the driver."""
 
-    def __init__(self, name: str, command: Command, directory: Path, host: Host, *, mode: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Command,
+        directory: Path,
+        host: Host,
+        *,
+        mode: str,
+        interceptor: CallInterceptor,
+    ) -> None:
         self.name, self.root = name, directory / name
         self.socket = str(self.root / "csi.sock")
         self.log = str(directory / f"{name}.log")
-        self.channel = CsiChannel(self.socket, component="test-driver")
+        self._interceptor = interceptor
+        self.channel = self._connect()
         self._old_channels: list[CsiChannel] = []
         self.starts = 0
         self._command, self._host = command, host
@@ -54,6 +65,9 @@ class DriverProcess:
         }
         self._process: Process | None = None
 
+    def _connect(self) -> CsiChannel:
+        return CsiChannel(self.socket, component="test-driver", interceptor=self._interceptor)
+
     async def start(self) -> None:
         """Until it takes connections. Raises CannotStart."""
         # The socket of a killed one stays, as it does in the field: the driver has to cope with it.
@@ -67,7 +81,7 @@ class DriverProcess:
             # A channel may take a moment to notice that the process behind it was killed. The old one stays
             # open: calls that were cut off still wait for their error on it.
             self._old_channels.append(self.channel)
-            self.channel = CsiChannel(self.socket, component="test-driver")
+            self.channel = self._connect()
         self._process = await self._host.spawn(["/bin/sh", "-c", script], log=self.log, env=env)
         self.starts += 1
         ready = asyncio.ensure_future(self._is_listening())

@@ -18,7 +18,6 @@ from volplane.api.storage import VolumeAttributesClass
 from volplane.base import clock
 from volplane.cluster.errors import CannotStart
 from volplane.cluster.external_driver.model import ExternalDriver
-from volplane.csi import call_interceptor
 from volplane.host.mounts import read_table
 from volplane.testing import runner, sanity
 from volplane.testing.capabilities import DriverCapabilities
@@ -70,23 +69,21 @@ async def run_driver_tests(
     }
     whole = [case for case in cases if case.needs_cluster]
     async with working_directory(directory) as directory:
-        with call_interceptor.intercept_calls() as recorder:
-            given["tap"] = recorder
-            async with SocketEnv(guest, directory, seed=settings.seed, nodes=nodes, **given) as bench:
-                _record_driver_info(run, bench)
-                on_start(run)
-                await _run_socket_cases(bench, cases, settings, record_result, on_case_start)
-                promises = bench.capabilities
-                if whole and promises.has("create"):
-                    promises.probed |= {
-                        need for need, wish in _PROBED_BY_CREATE.items() if await bench.supports(wish)
-                    }
-            if whole and _supports_inline_volumes(guest, promises):
-                promises.probed.add("inline")
-            for kind, name, apart in ((ClusterEnv, "w", False), (ProcessEnv, "a", True)):
-                if mine := [case for case in whole if case.needs_processes is apart]:
-                    composed = kind(guest, directory / name, promises, **given)
-                    await _run_cluster_cases(composed, mine, settings, record_result, on_case_start)
+        async with SocketEnv(guest, directory, seed=settings.seed, nodes=nodes, **given) as bench:
+            _record_driver_info(run, bench)
+            on_start(run)
+            await _run_socket_cases(bench, cases, settings, record_result, on_case_start)
+            promises = bench.capabilities
+            if whole and promises.has("create"):
+                promises.probed |= {
+                    need for need, wish in _PROBED_BY_CREATE.items() if await bench.supports(wish)
+                }
+        if whole and _supports_inline_volumes(guest, promises):
+            promises.probed.add("inline")
+        for kind, name, apart in ((ClusterEnv, "w", False), (ProcessEnv, "a", True)):
+            if mine := [case for case in whole if case.needs_processes is apart]:
+                composed = kind(guest, directory / name, promises, **given)
+                await _run_cluster_cases(composed, mine, settings, record_result, on_case_start)
     run.seconds, run.complete = time.monotonic() - began, True
     return run
 

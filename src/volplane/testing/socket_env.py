@@ -109,7 +109,6 @@ class SocketEnv:
         guest: ExternalDriver,
         directory: Path,
         *,
-        tap: CallInterceptor,
         seed: int = 0,
         nodes: int = 2,
         parameters: Mapping[str, str] | None = None,
@@ -117,7 +116,7 @@ class SocketEnv:
         mutable: Mapping[str, str] | None = None,
         size: int = GIB,
     ) -> None:
-        self.directory, self.tap, self.size = directory, tap, size
+        self.directory, self.tap, self.size = directory, CallInterceptor(), size
         self.parameters, self.secrets = dict(parameters or {}), dict(secrets or {})
         self.mutable = dict(mutable or {})
         self.random = Random(seed)
@@ -131,13 +130,15 @@ class SocketEnv:
         assert guest.node is not None
         mode = "all" if guest.is_single_program else "node"
         made = [
-            DriverProcess(f"node-{i}", guest.node, directory, self.host, mode=mode)
+            DriverProcess(f"node-{i}", guest.node, directory, self.host, mode=mode, interceptor=self.tap)
             for i in range(1, nodes + 1)
         ]
         self.nodes = [DriverSocket(instance, self) for instance in made]
         self.controller = self.nodes[0]
         if guest.controller is not None and not guest.is_single_program:
-            own = DriverProcess("controller", guest.controller, directory, self.host, mode="controller")
+            own = DriverProcess(
+                "controller", guest.controller, directory, self.host, mode="controller", interceptor=self.tap
+            )
             self.controller = DriverSocket(own, self)
 
     @property

@@ -30,7 +30,7 @@ from volplane.cluster.apply import parse_object
 from volplane.cluster.external_driver import ExternalDriver
 from volplane.cluster.single_process import Cluster, ClusterOptions
 from volplane.cluster.user_drivers import UserDrivers
-from volplane.csi.call_interceptor import CallInterceptor, CallRule, CsiCall, SendTwice, intercept_calls
+from volplane.csi.call_interceptor import CallInterceptor, CallRule, CsiCall, SendTwice
 from volplane.host import Host
 from volplane.host.mounts import read_table, unmount
 from volplane.testing.leftovers import Leftovers, release_devices
@@ -400,15 +400,18 @@ async def _run_cluster(
     found = resolve_driver(driver, directory)
     brought = UserDrivers(drivers=(found,), builtin=False) if found else UserDrivers()
     host = Host()
-    with intercept_calls() as tap:
-        try:
-            async with Cluster(ClusterOptions(data_dir=str(place / "c"), **settings), brought) as cluster:
-                await cluster.wait_ready()
-                for kind in (Pod, PersistentVolumeClaim, PersistentVolume, VolumeAttachment, StorageClass):
-                    await cluster.client.cache(kind).wait_synced()
-                handle = cls(cluster, tap)
-                started.set_result(handle)
-                await handle.wait_for_stop()
-        finally:
-            await release_devices(host, place, tap.calls)
-            await host.close()
+    tap = CallInterceptor()
+    try:
+        async with Cluster(
+            ClusterOptions(data_dir=str(place / "c"), **settings), brought, interceptor=tap
+        ) as cluster:
+            await cluster.wait_ready()
+            for kind in (Pod, PersistentVolumeClaim, PersistentVolume, VolumeAttachment, StorageClass):
+                await cluster.client.cache(kind).wait_synced()
+            handle = cls(cluster, tap)
+            started.set_result(handle)
+            await handle.wait_for_stop()
+    finally:
+        tap.remove_rules()
+        await release_devices(host, place, tap.calls)
+        await host.close()

@@ -72,7 +72,7 @@ async def test_fsgroup_matrix(policy: str, fs_type: str, mode: str, readonly: bo
 
 
 class Grouping(FakeDiskDriver):
-    claims = frozenset({"VOLUME_MOUNT_GROUP"})
+    extra_capabilities = frozenset({"VOLUME_MOUNT_GROUP"})
 
 
 async def test_volume_mount_group_is_passed_and_the_node_never_chowns() -> None:

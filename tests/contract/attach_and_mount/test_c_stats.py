@@ -29,7 +29,7 @@ LABELS = '{namespace="default",persistentvolumeclaim="data"}'
 class Telling(FakeDiskDriver):
     """Says how full its volumes are."""
 
-    claims = frozenset({"VOLUME_CONDITION"})
+    extra_capabilities = frozenset({"VOLUME_CONDITION"})
     wrong = ""
 
     async def node_get_volume_stats(
@@ -112,7 +112,7 @@ async def test_stats_each_minute_with_jitter() -> None:
 
 async def test_nil_usage_is_an_error_and_shows_nothing() -> None:
     class Silent(Telling):
-        claims = frozenset()
+        extra_capabilities = frozenset()
 
         async def node_get_volume_stats(
             self, request: v1.NodeGetVolumeStatsRequest

@@ -65,7 +65,7 @@ async def take(stage: Stage, name: str = "all", cls: str | None = "groups") -> V
 async def ready(stage: Stage, name: str = "all") -> VolumeGroupSnapshot:
     async def found() -> VolumeGroupSnapshot | None:
         group = await stage.client.get(VolumeGroupSnapshot, name, "default")
-        return group if groups.is_ready(group) else None
+        return group if snapshots.is_ready(group) else None
 
     group: VolumeGroupSnapshot = await stage.until(found)
     return group
@@ -148,7 +148,7 @@ async def test_retain_keeps_the_contents_of_the_group() -> None:
         await stage.client.delete(VolumeGroupSnapshot, "all", "default")
         await stage.gone(VolumeGroupSnapshot, "all", "default")
         await asyncio.sleep(60)
-        assert await stage.client.get(VolumeGroupSnapshotContent, groups.content_name(made))
+        assert await stage.client.get(VolumeGroupSnapshotContent, snapshots.content_name(made))
         assert stage.driver.requests_of("DeleteVolumeGroupSnapshot") == []
         assert len(stage.driver.snapshots) == 1
 
@@ -159,10 +159,10 @@ async def test_a_group_that_timed_out_is_found_again_before_it_goes() -> None:
         stage.driver.script("CreateVolumeGroupSnapshot", Lose(Code.DEADLINE_EXCEEDED), Fail(Code.ABORTED))
         await claims(stage, "data", "logs")
         made = await take(stage)
-        await stage.said("GroupSnapshotCreationFailed", groups.content_name(made))
+        await stage.said("GroupSnapshotCreationFailed", snapshots.content_name(made))
         await stage.client.delete(VolumeGroupSnapshot, "all", "default")
         await stage.gone(VolumeGroupSnapshot, "all", "default")
-        await stage.gone(VolumeGroupSnapshotContent, groups.content_name(made))
+        await stage.gone(VolumeGroupSnapshotContent, snapshots.content_name(made))
         assert stage.driver.snapshots == {}
         assert await stage.client.list(VolumeSnapshot) == []
 
@@ -184,7 +184,7 @@ async def test_a_group_that_is_there_already_is_adopted() -> None:
         await claims(stage, "data")
         await take(stage)
         first = await ready(stage)
-        known = await stage.client.get(VolumeGroupSnapshotContent, groups.bound_name(first))
+        known = await stage.client.get(VolumeGroupSnapshotContent, snapshots.bound_name(first))
         assert known.status is not None
         handles = {
             "volumeGroupSnapshotHandle": known.status.volume_group_snapshot_handle,

@@ -26,7 +26,7 @@ SHARED = (Mode.MULTI_NODE_READER_ONLY, Mode.MULTI_NODE_SINGLE_WRITER, Mode.MULTI
 
 class SampleDriver(sdk.Driver):
     name, version = "blocks.example.com", "1.0"
-    claims: ClassVar[frozenset[str]] = frozenset({"CLONE_VOLUME", "SINGLE_NODE_MULTI_WRITER"})
+    extra_capabilities: ClassVar[frozenset[str]] = frozenset({"CLONE_VOLUME", "SINGLE_NODE_MULTI_WRITER"})
 
     def __init__(self, root: str, node: str) -> None:
         super().__init__()
@@ -276,7 +276,10 @@ class SampleDriver(sdk.Driver):
             return v1.NodePublishVolumeResponse()
         alone = request.volume_capability.access_mode.mode == Mode.SINGLE_NODE_SINGLE_WRITER
         await self.mounter.publish(
-            request.staging_target_path, request.target_path, readonly=self.is_readonly(request), alone=alone
+            request.staging_target_path,
+            request.target_path,
+            readonly=self.is_readonly(request),
+            exclusive=alone,
         )
         return v1.NodePublishVolumeResponse()
 

@@ -24,7 +24,7 @@ WHEN = {"seconds": 1_700_000_000}
 
 
 class FullDriver(SampleDriver):
-    claims: ClassVar[frozenset[str]] = SampleDriver.claims | {
+    extra_capabilities: ClassVar[frozenset[str]] = SampleDriver.extra_capabilities | {
         "LIST_VOLUMES_PUBLISHED_NODES",
         "VOLUME_CONDITION",
     }

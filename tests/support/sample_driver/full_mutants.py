@@ -139,7 +139,9 @@ class KeepsTheSlot(FullDriver):
 class Zoned(SampleDriver):
     """Correct: volumes are in the one zone that there is."""
 
-    claims: ClassVar[frozenset[str]] = SampleDriver.claims | {"VOLUME_ACCESSIBILITY_CONSTRAINTS"}
+    extra_capabilities: ClassVar[frozenset[str]] = SampleDriver.extra_capabilities | {
+        "VOLUME_ACCESSIBILITY_CONSTRAINTS"
+    }
 
     async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse:
         wanted = [dict(t.segments) for t in request.accessibility_requirements.requisite]

@@ -254,7 +254,7 @@ FEATURES: dict[str, type[ScriptedDriver]] = {
     "list-snapshots": ListSnapshots,
     "groups": Groups,
 }
-CLAIMS: dict[str, str] = {
+EXTRA_CAPABILITIES: dict[str, str] = {
     "clone": "CLONE_VOLUME",
     "topology": "VOLUME_ACCESSIBILITY_CONSTRAINTS",
     "readonly": "PUBLISH_READONLY",
@@ -268,7 +268,7 @@ CLAIMS: dict[str, str] = {
 def driver_class(features: Iterable[str]) -> type[ScriptedDriver]:
     """A class with these features; unknown ones are a KeyError."""
     chosen = list(dict.fromkeys(features))
-    bases = [FEATURES[f] for f in chosen if f not in CLAIMS]
+    bases = [FEATURES[f] for f in chosen if f not in EXTRA_CAPABILITIES]
     bases = [b for b in bases if not any(b is not o and issubclass(o, b) for o in bases)]
-    claims = frozenset(CLAIMS[f] for f in chosen if f in CLAIMS)
-    return type("Scripted", (*bases, ScriptedDriver), {"claims": claims})
+    extra = frozenset(EXTRA_CAPABILITIES[f] for f in chosen if f in EXTRA_CAPABILITIES)
+    return type("Scripted", (*bases, ScriptedDriver), {"extra_capabilities": extra})

@@ -1,7 +1,7 @@
-"""Questions about many volumes as one request.
+"""Combines lookups of many volumes into one request.
 
-While one request is under way, further questions gather and go out together with the next. Nobody waits for
-company: alone, a question is asked at once.
+While a request is in progress, further lookups are collected and sent together in the next one. A single
+lookup is sent at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-MAX_BATCH = 200  # values that EC2 takes in a filter
+MAX_BATCH = 200  # values that EC2 accepts in a filter
 
 
 class RequestBatcher(Generic[T]):
@@ -45,11 +45,11 @@ class RequestBatcher(Generic[T]):
                 for answer in asked.values():
                     if not answer.done():
                         answer.set_exception(error)
-                        answer.exception()  # whoever asked may have left
+                        answer.exception()  # the caller may have left
             else:
                 for key, answer in asked.items():
                     if not answer.done():
                         answer.set_result(found.get(key))
             finally:
                 for answer in asked.values():
-                    answer.cancel()  # only those without an answer: we are being closed
+                    answer.cancel()  # those without an answer: the batcher is being closed

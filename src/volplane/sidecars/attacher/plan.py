@@ -1,9 +1,9 @@
-"""What a VolumeAttachment needs next of its driver.
+"""What a VolumeAttachment needs next from its driver.
 
-Attaching: the volume gets a finalizer, the attachment gets a finalizer and the node ID in one write, then the
-driver is called. Detaching uses what was written, so that it also works when the node's registration is gone.
-A failed attach keeps its finalizer, because even a final error may have left something behind that only
-ControllerUnpublishVolume cleans up.
+To attach, the volume gets a finalizer, the attachment gets a finalizer and the node ID in one write, then the
+driver is called. Detaching uses the node ID that was written, so it also works when the driver is no longer
+registered on the node. After a failed attach the finalizer stays: even a final error may leave something
+behind that only ControllerUnpublishVolume cleans up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AttacherDriverInfo(Struct, frozen=True):
 
 
 class AddAttacherFinalizer(Struct, frozen=True):
-    """Add our finalizer to the volume: it must not be deleted while it may be attached."""
+    """Add our finalizer to the volume, which must not be deleted while it may be attached."""
 
     volume: str
 
@@ -48,8 +48,8 @@ class ControllerPublish(Struct, frozen=True):
     read_only: bool = False
     secret: SecretReference | None = None
     attributes: Mapping[str, str] = {}
-    intent_written: bool = False  # the attachment carries finalizer and node ID already
-    hold: str = ""  # the volume that needs our finalizer first
+    intent_written: bool = False  # the attachment has the finalizer and the node ID
+    hold: str = ""  # the volume that needs our finalizer before the call
 
 
 class ControllerUnpublish(Struct, frozen=True):
@@ -59,11 +59,11 @@ class ControllerUnpublish(Struct, frozen=True):
 
 
 class MarkAttached(Struct, frozen=True):
-    """The driver has nothing to attach: set `attached`."""
+    """Set `attached` for a driver that attaches nothing."""
 
 
 class ReportAttachError(Struct, frozen=True):
-    """It cannot be done now: write the message to attachError or detachError. A `Wait` follows."""
+    """The driver cannot be called: write the message into attachError or detachError. A `Wait` follows."""
 
     message: str
     reason: WaitReason = WaitReason.ATTACHMENT_INVALID
@@ -78,7 +78,7 @@ def plan(
     node: CSINode | None,
     driver: AttacherDriverInfo,
     *,
-    forced: bool = False,  # the driver's own list contradicts the status
+    forced: bool = False,  # the driver's list of volumes contradicts the status
 ) -> Iterator[Step | Wait]:
     for step in _plan(attachment, volume, node, driver, forced=forced):
         yield step
@@ -167,7 +167,7 @@ def _detach(
 def _spec(
     attachment: VolumeAttachment, volume: PersistentVolume | None
 ) -> PersistentVolumeSpec | ReportAttachError:
-    """The volume that the attachment is for; it always has a CSI source."""
+    """The spec of the volume to attach, which has a CSI source."""
     source = attachment.spec.source
     if source.persistent_volume_name is not None and source.inline_volume_spec is not None:
         return ReportAttachError("both InlineCSIVolumeSource and PersistentVolumeName specified in VA source")
@@ -186,7 +186,7 @@ def _spec(
 
 
 def registered_node_id(node: CSINode | None, driver: str) -> str:
-    """The driver's own name for the node, as the driver registered it there."""
+    """The node ID that the driver has registered."""
     drivers = node.spec.drivers if node is not None else ()
     return next((d.node_id for d in drivers if d.name == driver), "")
 
@@ -223,7 +223,7 @@ def plan_release(view: AttachedVolumeView) -> Iterator[RemoveAttacherFinalizer |
 
 
 def may_release(volume: PersistentVolume, attachments: Sequence[VolumeAttachment], finalizer: str) -> bool:
-    """The volume is being deleted and has no attachment left."""
+    """The volume is being deleted and has no attachments."""
     return volume.is_deleting and finalizer in volume.metadata.finalizers and not attachments
 
 
@@ -236,7 +236,7 @@ def is_disputed(attachment: VolumeAttachment, handle: str, published: Mapping[st
 
 
 def is_relevant_change(old: VolumeAttachment | None, new: VolumeAttachment | None) -> bool:
-    """Whether a change matters: our own writes must not cut the backoff short."""
+    """A field has changed that wakes the attachment. Our own writes must not cut the backoff short."""
     if old is None or new is None or old is new:
         return True
     return _relevant_fields(old) != _relevant_fields(new)

@@ -1,8 +1,7 @@
-"""When a node is fenced: it is not ready, and its cloud confirms that the machine is off.
+"""When a node is fenced: it is not ready, and the cloud confirms that its instance is off.
 
-Then it gets the taint with which an operator would confirm the same, with a value of our own, so that pods
-are removed and volumes detached as after an operator's taint. Only our own taint is removed again, when the
-node is ready.
+The node gets the out-of-service taint that an operator would set, with a value of our own, so that its pods
+are deleted and its volumes detached. Only a taint with our value is removed, when the node is ready again.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ CHECK_INTERVAL = 5.0  # seconds between two checks of a node that is not ready
 
 class FencerView(Struct, frozen=True):
     node: Node
-    instance: str  # of the node's machine; "" if that is not known
-    off: bool | None = None  # whether the cloud says that the machine is off; None: not asked yet
+    instance: str  # the node's instance; "" if it is not known
+    off: bool | None = None  # whether the cloud reports the instance off; None: not asked yet
 
 
 class CheckInstance(Struct, frozen=True):
-    """Ask the cloud whether the machine is off."""
+    """Ask the cloud whether the instance is off."""
 
     instance: str
 
@@ -53,7 +52,7 @@ def is_fence_taint(taint: Taint) -> bool:
 
 
 def needs_instance_check(node: Node) -> bool:
-    """Whether it matters if the node's machine is off."""
+    """The node is not ready, and nothing has confirmed yet that it is off."""
     return not is_ready(node) and not is_out_of_service(node)
 
 

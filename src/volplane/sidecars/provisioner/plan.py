@@ -1,7 +1,7 @@
-"""Which claims get a volume of this driver, with which order; and which volumes are to be deleted.
+"""Which claims get a volume of this driver, with which request; and which volumes are deleted.
 
-An order whose outcome is open comes before everything else: whatever happened to the claim meanwhile, the
-call is repeated until its outcome is known, and only then the claim can be deleted.
+A request whose outcome is unknown comes first: whatever has happened to the claim since, the call is repeated
+until its outcome is known, and only then can the claim be deleted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from volplane.sidecars.provisioner.topology import (
 
 
 class ProvisionerDriverInfo(Struct, frozen=True):
-    """What the plan must know of the driver, and of how we were told to use it."""
+    """What the plan must know of the driver and of the options."""
 
     name: str
     plugin: frozenset[str] = frozenset({"CONTROLLER_SERVICE"})
@@ -49,8 +49,8 @@ class ProvisionerDriverInfo(Struct, frozen=True):
     strict_topology: bool = False
     immediate_topology: bool = True
     prevent_mode_change: bool = True
-    node: str = ""  # the one node that we work for; "": for all
-    topology_segments: Mapping[str, str] | None = None  # that node's own segments
+    node: str = ""  # with --node-deployment: provision for this node only
+    topology_segments: Mapping[str, str] | None = None  # topology of that node
 
     @property
     def has_topology(self) -> bool:
@@ -69,8 +69,10 @@ class ProvisionInputs(Struct, frozen=True):
     attributes: VolumeAttributesClass | None = None
     nodes: Mapping[str, Node] = {}
     registrations: Mapping[str, CSINode] = {}
-    infeasible: tuple[str, float] | None = None  # class (uid) that cannot do it; seconds to the next try
-    source: SourceObjects = SourceObjects()  # what the claim's data comes from
+    infeasible: tuple[str, float] | None = (
+        None  # uid of a class that the driver refused; seconds to the next try
+    )
+    source: SourceObjects = SourceObjects()  # the claim's data source
 
 
 class CreateVolume(Struct, frozen=True):
@@ -78,7 +80,7 @@ class CreateVolume(Struct, frozen=True):
 
 
 class RemoveIntent(Struct, frozen=True):
-    """The outcome is known: remove the order from the claim."""
+    """The outcome is known: remove the request from the claim."""
 
 
 class ReportProvisionError(Struct, frozen=True):
@@ -86,11 +88,11 @@ class ReportProvisionError(Struct, frozen=True):
 
     message: str
     quiet: bool = False
-    needs_nodes: bool = False  # nodes or registrations may cure it
+    needs_nodes: bool = False  # a new node or registration may help
 
 
 class ClaimForNode(Struct, frozen=True):
-    """No node was chosen for the volume: it may be ours, if the driver has room here."""
+    """No node was selected: select this node, if the driver has capacity here."""
 
 
 class Reschedule(Struct, frozen=True):
@@ -113,16 +115,16 @@ def volume_name(claim: PersistentVolumeClaim, driver: ProvisionerDriverInfo) -> 
 def plan(
     claim: PersistentVolumeClaim,
     inputs: ProvisionInputs,
-    order: ProvisionRequest | None,
+    provision_request: ProvisionRequest | None,
     driver: ProvisionerDriverInfo,
 ) -> Iterator[Step | Wait | RecordEvent]:
-    if order is not None and driver.node and order.node != driver.node:
-        return  # another node's provisioner has it in work
+    if provision_request is not None and driver.node and provision_request.node != driver.node:
+        return  # the provisioner of another node handles it
     if inputs.volume is not None:
-        if has_intent(claim) and order is not None:
+        if has_intent(claim) and provision_request is not None:
             yield RemoveIntent()
-    elif order is not None:
-        yield CreateVolume(order)  # it may be half done: nothing else matters until we know
+    elif provision_request is not None:
+        yield CreateVolume(provision_request)  # its outcome is unknown: repeat it before anything else
     elif wants_volume(claim, driver.name):
         for step in _start(claim, inputs, driver):
             yield step
@@ -131,13 +133,13 @@ def plan(
 
 
 def wants_volume(claim: PersistentVolumeClaim, driver: str) -> bool:
-    """The claim has no volume, and this driver was asked for one."""
+    """The claim has no volume, and names this driver as its provisioner."""
     notes = claim.metadata.annotations
     if driver not in (binding.requested_provisioner(notes), notes.get(binding.MIGRATED_TO)):
         return False
     if claim.is_deleting:
-        # No order can be written down any more. With our finalizer and no legible order somebody has edited
-        # it; then ordering anew is the only way to learn whether there is a disk.
+        # No request can be written any more. A claim with our finalizer and no valid request was edited by
+        # hand: only a new request shows whether a volume exists.
         return INTENT in claim.metadata.finalizers
     return not claim.spec.volume_name
 
@@ -179,7 +181,7 @@ def _start(
 
 
 class UnsupportedClaim(ValueError):
-    """The claim asks for what the driver does not offer."""
+    """The claim requests something that the driver does not support."""
 
 
 def build_request(
@@ -235,7 +237,7 @@ def _check_supported(claim: PersistentVolumeClaim, driver: ProvisionerDriverInfo
         return
     if source.namespace != claim.namespace:
         raise UnsupportedClaim(
-            f"data sources of other namespaces ({source.namespace}/{source.name}) are switched off"
+            f"data sources of other namespaces ({source.namespace}/{source.name}) are not enabled"
         )
     needed = "CREATE_DELETE_SNAPSHOT" if source.kind == sources.SNAPSHOT else "CLONE_VOLUME"
     if needed not in driver.controller:
@@ -302,7 +304,7 @@ def _topology(
 
 def _secrets(claim: PersistentVolumeClaim, parameters: Mapping[str, str], volume: str) -> VolumeSecrets:
     if not any("secret" in key.lower() for key in parameters):
-        return VolumeSecrets()  # as most classes
+        return VolumeSecrets()  # most classes name none
 
     def secret(which: keys.SecretParameterKeys) -> SecretReference | None:
         return keys.secret_reference(which, parameters, volume, claim)
@@ -318,21 +320,21 @@ def _secrets(claim: PersistentVolumeClaim, parameters: Mapping[str, str], volume
     )
 
 
-# --- the other end of a volume's life
+# --- deletion
 
 
 class AddReclaimFinalizer(Struct, frozen=True):
-    """Our finalizer: the object stays until the disk behind it is gone."""
+    """Add our finalizer, which keeps the object until the volume is deleted at the driver."""
 
 
 class RemoveReclaimFinalizer(Struct, frozen=True):
-    """Without our finalizer: the disk is to stay."""
+    """Remove our finalizer: the volume is retained at the driver."""
 
 
 class DeleteVolume(Struct, frozen=True):
     handle: str
     secret: SecretReference | None = None
-    secret_known: bool = True  # False: only the class can tell
+    secret_known: bool = True  # False: only the class names it
 
 
 class RefuseDeletion(Struct, frozen=True):
@@ -391,16 +393,16 @@ def is_responsible(volume: PersistentVolume, driver: str) -> bool:
     return volume.spec.csi is not None and volume.spec.csi.driver == driver
 
 
-def is_ours(volume: PersistentVolume, places: Mapping[str, str] | None) -> bool:
-    """Beside a driver on every node, each looks after the volumes that its node can reach."""
-    return places is None or topology_rules.is_reachable_from(volume, places)
+def is_ours(volume: PersistentVolume, segments: Mapping[str, str] | None) -> bool:
+    """With --node-deployment, each provisioner handles the volumes that its node can access."""
+    return segments is None or topology_rules.is_reachable_from(volume, segments)
 
 
 # --- which changes matter
 
 
 def relevant_claim_fields(claim: PersistentVolumeClaim | None) -> tuple[object, ...]:
-    """The fields whose change matters. Our own writes must not cut a backoff short."""
+    """The fields whose change wakes the claim. Our own writes must not cut the backoff short."""
     if claim is None:
         return ()
     notes = claim.metadata.annotations

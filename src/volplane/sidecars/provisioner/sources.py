@@ -1,8 +1,7 @@
-"""Where a new volume's data comes from: a snapshot, another claim's volume, or what only a populator knows.
+"""The data source of a new volume: a snapshot, another claim's volume, or one that needs a populator.
 
-A source that is not fit now may be later, so everything that is wrong with one is `NotReady`; what the driver
-can never do is said elsewhere. A snapshot that is being deleted still counts while our own
-finalizer holds it, since then a restore from it has begun.
+A source that cannot be used now may be usable later, so every problem raises `SourceNotReady`. A snapshot
+that is being deleted can be used while it has our finalizer, because then a restore from it has begun.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ MODE_CHANGE = "snapshot.storage.kubernetes.io/allow-volume-mode-change"  # on th
 
 
 class SourceNotReady(ValueError):
-    """The source cannot be read from as it is now."""
+    """The source cannot be copied in its present state."""
 
 
 class SourceReference(Struct, frozen=True):
-    """The object that a claim's data comes from."""
+    """The object that a claim names as its data source."""
 
     group: str
     kind: str
@@ -41,12 +40,12 @@ class SourceReference(Struct, frozen=True):
 
     @property
     def is_known(self) -> bool:
-        """Else a populator has to fill the volume, and we stay out of its way."""
+        """Otherwise a populator fills the volume, and we do not create it."""
         return (self.group, self.kind) in (("", CLAIM), (SNAPSHOTS, SNAPSHOT))
 
 
 class SourceObjects(Struct, frozen=True):
-    """What is there of it: a snapshot with its content, or a claim with its volume."""
+    """The objects of a source that exist: a snapshot with its content, or a claim with its volume."""
 
     snapshot: VolumeSnapshot | None = None
     content: VolumeSnapshotContent | None = None
@@ -55,7 +54,7 @@ class SourceObjects(Struct, frozen=True):
 
 
 class SourceContent(Struct, frozen=True, omit_defaults=True):
-    """What the driver copies from, by its own names; and the object that stands for it."""
+    """The driver's handle of what is copied, and the object that names it."""
 
     snapshot: str = ""
     volume: str = ""
@@ -80,7 +79,7 @@ def source_keys(claim: PersistentVolumeClaim) -> list[str]:
 
 
 def is_waiting(claim: PersistentVolumeClaim) -> bool:
-    """Its volume may still be copied from the source."""
+    """The volume of the claim may not have been copied yet."""
     return claim.status.phase in ("", "Pending")
 
 
@@ -92,7 +91,7 @@ def resolve_content(
     *,
     prevent_mode_change: bool = True,
 ) -> SourceContent:
-    """What to copy from. Raises NotReady."""
+    """What to copy. Raises SourceNotReady."""
     try:
         if reference.kind == SNAPSHOT:
             handle = _snapshot_handle(claim, storage_class, reference, source, prevent_mode_change)
@@ -100,8 +99,8 @@ def resolve_content(
         handle = _clone_handle(claim, storage_class, reference, source)
         return SourceContent(volume=handle, name=reference.name, namespace=reference.namespace)
     except SourceNotReady as error:
-        told = f"error getting handle for DataSource Type {reference.kind} by Name {reference.name}"
-        raise SourceNotReady(f"{told}: {error}") from None
+        prefix = f"error getting handle for DataSource Type {reference.kind} by Name {reference.name}"
+        raise SourceNotReady(f"{prefix}: {error}") from None
 
 
 def _snapshot_handle(

@@ -27,8 +27,8 @@ class ResizeMemory:
     """What this process remembers of a claim's last attempt, by the claim's uid."""
 
     def __init__(self) -> None:
-        self.settled: set[str] = set()  # the last attempt failed for good
-        self._infeasible: dict[str, float] = {}  # the driver cannot do it: no retry before
+        self.settled: set[str] = set()  # the last attempt ended with a final error
+        self._infeasible: dict[str, float] = {}  # the driver cannot do it: the time of the next try
 
     def observe_claim(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
         if new is None and old is not None:
@@ -39,7 +39,7 @@ class ResizeMemory:
         self.retry_soon(claim)
 
     def retry_in(self, claim: PersistentVolumeClaim) -> float:
-        """Seconds before the next attempt after a final refusal of the driver."""
+        """Seconds before the next attempt after an infeasible error."""
         return max(self._infeasible.get(claim.uid, 0.0) - clock.now(), 0.0)
 
     def retry_soon(self, claim: PersistentVolumeClaim) -> None:
@@ -78,7 +78,7 @@ class ResizeRpcController(Controller[str, V, S]):
     async def advance_claim(
         self, claim: PersistentVolumeClaim, patch: Mapping[str, Any]
     ) -> PersistentVolumeClaim:
-        """Patch the status, only over the version that was planned on."""
+        """Patch the status, if the claim is still the version that was planned."""
         return await self.client.patch(
             PersistentVolumeClaim,
             claim.name,

@@ -1,8 +1,8 @@
-"""Publishes how much room a driver has, per class and topology segment, for the scheduler.
+"""Publishes the capacity of a driver, per storage class and topology term, for the scheduler.
 
 The driver is asked every `--capacity-poll-interval`, and after every volume that was created or deleted. Our
-own writes come back as changes; only an object that differs from what was written last was changed by
-somebody else, and is corrected.
+own writes come back as changes; an object that differs from our last write was changed elsewhere and is
+corrected.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ _OWNERS: Mapping[str, type[Resource]] = {
 
 
 async def find_owner(client: Client, pod: str, namespace: str, level: int) -> OwnerReference | None:
-    """The owner of the objects: our pod (level 0) or its owner, so that they are deleted with the driver."""
+    """The owner of the capacities, our pod (level 0) or its owner: they are deleted with the driver."""
     if level < 0:
         return None
     held: Resource = await client.get(Pod, pod, namespace)
     for _ in range(level):
         above = next((r for r in held.metadata.owner_references if r.controller), None)
         if above is None or above.kind not in _OWNERS:
-            raise ValueError(f"{type(held).__name__} {held.key} has no owner that could own its capacities")
+            raise ValueError(f"{type(held).__name__} {held.key} has no owner that can own the capacities")
         held = await client.get(_OWNERS[above.kind], above.name, namespace)
     return structs.replace(owner_reference(held), controller=None, block_owner_deletion=None)
 
 
 class CapacityView(Struct, frozen=True):
-    slot: CapacitySlot | None  # None: no object is wanted
-    found: Sequence[CSIStorageCapacity]  # the oldest is the one that is kept
+    slot: CapacitySlot | None  # None: the object is obsolete
+    found: Sequence[CSIStorageCapacity]  # the oldest first: it is kept
 
 
 class DeleteCapacity(Struct, frozen=True):
@@ -75,7 +75,7 @@ class DeleteCapacity(Struct, frozen=True):
 
 
 class PublishCapacity(Struct, frozen=True):
-    """Ask the driver, and write what it answers."""
+    """Ask the driver, and write what it returns."""
 
     slot: CapacitySlot
     existing: CSIStorageCapacity | None
@@ -102,7 +102,7 @@ class CapacityPublisher(Controller[str, CapacityView, Step]):
         namespace: str,
         owner: OwnerReference | None = None,
         node: str = "",
-        places: Mapping[str, str] | None = None,
+        segments: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(
             client,
@@ -111,14 +111,14 @@ class CapacityPublisher(Controller[str, CapacityView, Step]):
             backoff=Backoff(settings.retry_interval_start, settings.retry_interval_max),
         )
         self.driver, self.settings, self.namespace, self.owner = driver, settings, namespace, owner
-        self.places = places
+        self.segments = segments
         self.topological = "VOLUME_ACCESSIBILITY_CONSTRAINTS" in driver.plugin
         self.labels = {DRIVER: driver.name, MANAGED_BY: capacity.manager_label(node)}
 
     def setup(self) -> None:
         self.memory = CapacityMemory()
         self.classes = self.watch(StorageClass, self.keys_of_class)
-        if self.places is None:
+        if self.segments is None:
             self.nodes = self.watch(Node, self.keys_of_place)
             self.registrations = self.watch(CSINode, self.keys_of_place)
         selector = ",".join(f"{key}={value}" for key, value in self.labels.items())
@@ -129,7 +129,7 @@ class CapacityPublisher(Controller[str, CapacityView, Step]):
     # --- which keys a change wakes
 
     def refresh(self, storage_class: str) -> None:
-        """A volume of this class came or went."""
+        """A volume of this class was created or deleted."""
         for key, slot in self._slots().items():
             if slot.storage_class == storage_class:
                 self.queue.add(key)
@@ -161,14 +161,14 @@ class CapacityPublisher(Controller[str, CapacityView, Step]):
         return self.owner is None or any(r.uid == self.owner.uid for r in found.metadata.owner_references)
 
     def _changed_keys(self) -> set[str]:
-        """Keys without an object, and objects without a key."""
+        """Slots without an object, and objects without a slot."""
         return set(self._slots()) ^ {capacity.slot_of(c).key for c in self.published.all()}
 
     # --- what to do
 
     def _terms(self) -> Iterable[Term]:
-        if self.places is not None:
-            return [tuple(sorted(self.places.items()))]
+        if self.segments is not None:
+            return [tuple(sorted(self.segments.items()))]
         return capacity.list_terms(
             self.nodes.names(), self.registrations.names(), self.driver.name, topological=self.topological
         )

@@ -1,7 +1,7 @@
-"""Calls whose outcome is open, as this process knows them.
+"""CreateVolume calls of this process whose outcome is unknown.
 
-Found by the claim's uid, and by its key: of one name there may be an open call for a claim that is gone, and
-whoever works the key looks for it each time, however many others are open.
+They are found by the claim's uid and by its key: a call may be in flight for a deleted claim, and a new claim
+of that name looks for it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class InFlightCalls:
     def list_by_key(self, key: str) -> list[InFlightCall]:
         return list(self._named.get(key, {}).values())
 
-    def begin(self, claim: PersistentVolumeClaim, order: ProvisionRequest) -> None:
-        attempt = self._open[claim.uid] = InFlightCall(claim, order)
+    def begin(self, claim: PersistentVolumeClaim, provision_request: ProvisionRequest) -> None:
+        attempt = self._open[claim.uid] = InFlightCall(claim, provision_request)
         self._named.setdefault(claim.key, {})[claim.uid] = attempt
 
     def end(self, uid: str) -> None:

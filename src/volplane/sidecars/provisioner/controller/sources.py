@@ -1,8 +1,8 @@
-"""The sources of volumes: read before the copy, protected during it, released afterwards.
+"""The data sources of volumes: read before the copy, protected during it, released afterwards.
 
 A claim that is cloned and a snapshot that is restored have our finalizer while a claim that copies from them
-is Pending. It is added before the driver is called, and the server adds none to an object that is being
-deleted, so a source cannot be deleted between the check and the copy.
+is Pending. It is added before the driver is called, and cannot be added to an object that is being deleted:
+a source is not deleted between the check and the copy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 async def serves_snapshots(client: Client) -> bool:
-    """Whether the cluster has the kind, and permits us to read it."""
+    """The cluster serves VolumeSnapshots, and we may read them."""
     try:
         await client.list_page(VolumeSnapshot, limit=1)
     except (NotFound, Forbidden):
@@ -48,11 +48,11 @@ async def serves_snapshots(client: Client) -> bool:
 
 
 async def wait_for_snapshot_crd(client: Client) -> None:
-    """Until the kind is served; at once without permission to read definitions."""
+    """Return when the CRD is established; at once without permission to read CRDs."""
     try:
         await wait_until_established(client, "volumesnapshots.snapshot.storage.k8s.io")
     except Forbidden as error:
-        log.info("definitions cannot be seen, snapshots will be when a claim asks for one: %s", error)
+        log.info("cannot read CRDs, so snapshots are watched only once a claim names one: %s", error)
 
 
 async def read_source(
@@ -92,12 +92,14 @@ async def protect(client: Client, content: SourceContent, source: SourceObjects)
     except Forbidden as error:
         if not content.snapshot:
             raise RetryableError(
-                f"the claim {held.key} cannot be held while it is cloned: {error}"
+                f"the claim {held.key} cannot be protected while it is cloned: {error}"
             ) from error
-        # Rules for provisioners from before this finalizer: then the snapshot is not held, as it never was.
+        # RBAC rules older than this finalizer: go on without it, as provisioners did then.
         log.warning("snapshot %s is not protected while it is restored: %s", held.key, error)
     except APIError as error:
-        raise RetryableError(f"the source {held.key} cannot be held while it is copied: {error}") from error
+        raise RetryableError(
+            f"the source {held.key} cannot be protected while it is copied: {error}"
+        ) from error
 
 
 class SourceView(Struct, frozen=True):
@@ -145,7 +147,7 @@ class SourceProtection(Controller[str, SourceView, ReleaseClaim | ReleaseSnapsho
         after = sources.source_keys(new) if new is not None else []
         if old is None and new is not None and not after:
             wanted = sources.source_reference(new)
-            after = [wanted.key] if wanted is not None else []  # it may have been bound while we were away
+            after = [wanted.key] if wanted is not None else []  # it may have been bound while we did not run
             yield from after
         yield from (key for key in before if key not in after)
 
@@ -197,7 +199,7 @@ class SourceProtection(Controller[str, SourceView, ReleaseClaim | ReleaseSnapsho
         )
 
     async def _sweep(self) -> None:
-        """Wake snapshots whose claims were bound or deleted while no provisioner was running."""
+        """Wake snapshots whose claims were bound or deleted while no provisioner ran."""
         await self.client.cache(PersistentVolumeClaim).wait_synced()
         while True:
             try:
@@ -205,5 +207,5 @@ class SourceProtection(Controller[str, SourceView, ReleaseClaim | ReleaseSnapsho
                     if RESTORING in snapshot.metadata.finalizers:
                         self.queue.add(f"{SNAPSHOT}/{snapshot.key}")
             except APIError as error:
-                log.debug("snapshots cannot be looked through: %s", error)
+                log.debug("cannot list snapshots: %s", error)
             await asyncio.sleep(self.sweep)

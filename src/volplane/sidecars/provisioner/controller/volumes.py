@@ -1,7 +1,7 @@
-"""Deletes released volumes: the disk first, then its PersistentVolume.
+"""Deletes released volumes: first at the driver, then the PersistentVolume.
 
-The finalizer keeps the object while there is a disk behind it. A disk that is still attached cannot be
-deleted, so the deletion of the last VolumeAttachment wakes the volume.
+A finalizer keeps the object until the driver has deleted the volume. A volume that is attached cannot be
+deleted, so the deletion of the last VolumeAttachment wakes it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _volume_of(attachment: VolumeAttachment) -> list[str]:
 
 class ReclaimMemory:
     def __init__(self) -> None:
-        self.failed: set[str] = set()  # volumes whose last attempt failed: every change wakes them
+        self.failed: set[str] = set()  # volumes whose last deletion failed: every change wakes them
 
 
 class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
@@ -63,8 +63,8 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
         settings: ProvisionerOptions,
         *,
         events: EventRecorder,
-        turns: NodeClaimRace | None = None,
-        changed: Callable[[str], None] = lambda storage_class: None,
+        node_race: NodeClaimRace | None = None,
+        on_capacity_change: Callable[[str], None] = lambda storage_class: None,
     ) -> None:
         super().__init__(
             client,
@@ -72,16 +72,19 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
             workers=settings.worker_threads,
             backoff=Backoff(settings.retry_interval_start, settings.retry_interval_max),
         )
-        self.driver, self.settings, self.changed = driver, settings, changed
-        self.facts = build_driver_info(
-            driver, settings, turns.node if turns else "", dict(turns.places) if turns else None
+        self.driver, self.settings, self.on_capacity_change = driver, settings, on_capacity_change
+        self.driver_info = build_driver_info(
+            driver,
+            settings,
+            node_race.node if node_race else "",
+            dict(node_race.segments) if node_race else None,
         )
 
     def setup(self) -> None:
         self.memory = ReclaimMemory()
         self.volumes = self.watch(PersistentVolume, self.keys_of_volume)
         self.classes = self.watch(StorageClass)
-        if self.facts.attaches:
+        if self.driver_info.attaches:
             self.attachments = self.watch(VolumeAttachment, self.keys_of_attachment)
             self.by_volume = self.attachments.index("volume", _volume_of)
 
@@ -90,7 +93,7 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
             return
         if old is not new and plans.relevant_volume_fields(old) == plans.relevant_volume_fields(new):
             return
-        if new.name in self.memory.failed or any(True for _ in plans.plan_reclaim(new, (), self.facts)):
+        if new.name in self.memory.failed or any(True for _ in plans.plan_reclaim(new, (), self.driver_info)):
             yield new.name
 
     def keys_of_attachment(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:
@@ -100,10 +103,10 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
         volume = self.volumes.get(key)
         if volume is None:
             return None
-        return ReclaimView(volume, self.by_volume[key] if self.facts.attaches else [])
+        return ReclaimView(volume, self.by_volume[key] if self.driver_info.attaches else [])
 
     def plan(self, view: ReclaimView) -> Iterator[ReclaimStep | Wait]:
-        return plans.plan_reclaim(view.volume, view.attachments, self.facts)
+        return plans.plan_reclaim(view.volume, view.attachments, self.driver_info)
 
     def update_memory(
         self, key: str, view: ReclaimView | None, steps: Sequence[ReclaimStep | CommonStep]
@@ -128,7 +131,7 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
         request = v1.DeleteVolumeRequest(
             volume_id=step.handle, secrets=await self._read_secrets(self._secret_reference(volume, step))
         )
-        storage_class, begun = binding.volume_class(volume), clock.now()
+        storage_class, started = binding.volume_class(volume), clock.now()
         try:
             await self.driver.call(
                 "DeleteVolume", request, timeout=self.settings.timeout, subject=f"pv/{volume.name}"
@@ -137,8 +140,8 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
             provision_metrics.count_delete_failure(storage_class)
             self._record_failure(volume, str(error))
             raise RetryableError(str(error)) from error
-        provision_metrics.count_deleted(storage_class, clock.now() - begun)
-        self.changed(storage_class)
+        provision_metrics.count_deleted(storage_class, clock.now() - started)
+        self.on_capacity_change(storage_class)
         log.info("Volume deleted", extra={"PV": volume.name, "volumeHandle": step.handle})
         with trace.span(COMPONENT, "delete volume object", f"pv/{volume.name}"):
             await self.client.delete(PersistentVolume, volume.name, uid=volume.uid, missing_ok=True)
@@ -156,15 +159,15 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
                 parameters.PROVISIONER, storage_class.parameters, volume.name, None
             )
         except (parameters.BadParameters, parameters.InvalidTemplate) as error:
-            log.warning("no secret to delete volume %s with: %s", volume.name, error)
+            log.warning("cannot find the secret for deleting volume %s: %s", volume.name, error)
             return None
 
     async def _read_secrets(self, reference: SecretReference | None) -> dict[str, str]:
-        """A secret that was deleted must not keep the disk for ever: the driver may do without."""
+        """Read the secret, if it exists: the driver may be able to delete the volume without it."""
         try:
             return await read_secrets(self.client, reference)
         except RetryableError as error:
-            log.warning("deleting without a secret: %s", error)
+            log.warning("deleting the volume without its secret: %s", error)
             return {}
 
     async def _set_finalizer(self, volume: PersistentVolume, *, present: bool) -> None:

@@ -1,7 +1,7 @@
 """Modifies the volumes of claims that name another VolumeAttributesClass.
 
-The target is written to the claim, the driver is called, then volume and claim are updated. Upstream notices
-a class that was missing only when the claim changes; here a new class wakes its claims.
+The target class is written to the claim, the driver is called, then the volume and the claim are updated. A
+new class wakes the claims that wait for it; upstream notices it only when the claim changes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class VolumeModifier(ResizeRpcController[ModificationView, plans.Step]):
         self, key: str, view: ModificationView | None, steps: Sequence[plans.Step | CommonStep]
     ) -> None:
         if view is not None and not view.last.retry_after:
-            self.memory.retry_soon(view.claim)  # another class may be feasible
+            self.memory.retry_soon(view.claim)  # the driver may accept another class
 
     # --- doing it
 
@@ -121,7 +121,7 @@ class VolumeModifier(ResizeRpcController[ModificationView, plans.Step]):
         conditions = [_condition(MODIFYING, f'Modifying volume to "{target}" is in progress.')]
         status = {"status": ModifyVolumeState.IN_PROGRESS, "targetVolumeAttributesClassName": target}
         claim = await self._mark(claim, status, conditions)
-        self.memory.settled.discard(claim.uid)  # from here on it is open
+        self.memory.settled.discard(claim.uid)  # from now on its outcome is unknown
         return claim
 
     async def _mark(
@@ -167,7 +167,7 @@ class VolumeModifier(ResizeRpcController[ModificationView, plans.Step]):
             "VolumeModifySuccessful",
             f"external resizer modified volume {claim.name} with vac {target} successfully",
         )
-        self.queue.add(claim.key)  # the claim may have named another class meanwhile
+        self.queue.add(claim.key)  # the claim may name another class by now
 
     async def _handle_failure(self, claim: PersistentVolumeClaim, target: str, error: CallError) -> None:
         why, progress = str(error), f'Modifying volume to "{target}" failed. Waiting for retry.'
@@ -192,5 +192,5 @@ class VolumeModifier(ResizeRpcController[ModificationView, plans.Step]):
 
 
 def _condition(type: str, message: str, reason: str = "") -> dict[str, Any]:
-    told = {"type": type, "status": "True", "lastProbeTime": clock.stamp(), "message": message}
-    return {**told, "reason": reason} if reason else told
+    condition = {"type": type, "status": "True", "lastProbeTime": clock.stamp(), "message": message}
+    return {**condition, "reason": reason} if reason else condition

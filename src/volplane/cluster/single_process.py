@@ -36,6 +36,7 @@ from volplane.drivers import ebs
 from volplane.host import Host, network
 from volplane.loops.wait_reports import WaitRegistry, serve_wait_reports
 from volplane.node.containers.task import TaskContext
+from volplane.node.descriptor_budget import DescriptorReservations
 from volplane.node.eviction import thresholds
 from volplane.node.image_overrides import ImageOverrides
 from volplane.node.kubelet import Kubelet
@@ -141,6 +142,7 @@ class Cluster:
         self.members = self.layout.members(settings.nodes, settings.nodes_per_zone)
         self.nodes: dict[str, Kubelet] = {}
         self.wait_registry = WaitRegistry()
+        self.descriptor_reservations = DescriptorReservations()
         self._stack = AsyncExitStack()
         self._roles: set[asyncio.Task[None]] = set()
         self._started = self._complete = False
@@ -265,6 +267,7 @@ class Cluster:
             cover=cover,
             programs=self.programs,
             wait_registry=self.wait_registry,
+            reservations=self.descriptor_reservations,
         )
         self.nodes[member.name] = node
         await node.start()

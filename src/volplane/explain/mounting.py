@@ -16,11 +16,11 @@ from volplane.controllers.binder.controller import Binder
 from volplane.explain import attachments, claims
 from volplane.explain.cluster_state import ClusterState, EventRecord, parse_time
 from volplane.explain.result import Explanation, ExplanationStep, done_step, waiting_step
-from volplane.node import plan as kubelet
+from volplane.node.volume_manager import plan as kubelet
 from volplane.rules import access
 from volplane.rules.binding import is_pair
 from volplane.rules.pods import PodClaimUse, claim_uses
-from volplane.rules.waits import Wait
+from volplane.rules.waits import Wait, WaitReason
 
 FAILED = ("FailedMount", "FailedMapVolume", "FailedAttachVolume")
 
@@ -76,15 +76,15 @@ async def _explain_mount(
     status = node.status if node is not None else None
     view = kubelet.NodeVolumeView(
         name=key or volume.name,
-        wanted=(pod.uid,),
+        desired_pods=(pod.uid,),
         attachable=attachable,
-        staged=bool(key),
-        one_pod=volume.spec.access_modes == (access.ONCE_POD,),
-        reported=status is not None and key in status.volumes_in_use,
+        has_device=bool(key),
+        single_pod=volume.spec.access_modes == (access.ONCE_POD,),
+        reported_in_use=status is not None and key in status.volumes_in_use,
         attached=status is not None and any(v.name == key for v in status.volumes_attached),
     )
     match next(iter(kubelet.plan(view)), None):
-        case kubelet.ReportInUse():
+        case Wait(WaitReason.VOLUMES_IN_USE):
             why = (
                 f"{name} does not list {volume.name} in volumesInUse yet: its kubelet has not started with it"
             )

@@ -1,4 +1,4 @@
-"""What a registered driver makes visible in the API: CSINode, the node's labels and its annotation."""
+"""What a registered driver adds to the API: its CSINode entry, and the node's labels and annotation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TopologyCollision(Exception):
 
 
 class DriverInfo(Struct, frozen=True):
-    """NodeGetInfo's answer."""
+    """The reply of NodeGetInfo."""
 
     name: str
     node_id: str
@@ -47,10 +47,10 @@ class DriverInfo(Struct, frozen=True):
 class CSINodeObject:
     def __init__(self, client: Client, node: NodeObject) -> None:
         self.client, self.node = client, node
-        self._turn = asyncio.Lock()  # drivers register side by side and write the same two objects
+        self._lock = asyncio.Lock()  # drivers register concurrently and write the same two objects
 
     async def ensure(self) -> CSINode:
-        """The CSINode of this very Node; one that belonged to an earlier Node of the name is replaced."""
+        """The CSINode of this Node. One of an earlier Node with the same name is replaced."""
         found = await self.client.find(CSINode, self.node.name)
         if found is not None and not self._is_ours(found):
             await self.client.delete(CSINode, self.node.name, uid=found.uid, missing_ok=True)
@@ -68,13 +68,13 @@ class CSINodeObject:
         return any(o.kind == "Node" and o.uid == self.node.uid for o in found.metadata.owner_references)
 
     async def add(self, driver: DriverInfo) -> None:
-        async with self._turn:
+        async with self._lock:
             await _retry_on_error(lambda: self._write_node(driver))
             await _retry_on_error(lambda: self._write_entry(driver))
 
     async def remove(self, name: str) -> None:
-        """Topology labels stay: volumes that were made for them still need them."""
-        async with self._turn:
+        """Remove the driver. Its topology labels stay, because existing volumes need them."""
+        async with self._lock:
             await _retry_on_error(lambda: self._drop_entry(name))
             await _retry_on_error(lambda: self._drop_annotation(name))
 
@@ -140,7 +140,7 @@ def _spell(ids: Mapping[str, str]) -> str:
 
 
 async def _retry_on_error(write: Callable[[], Awaitable[None]]) -> None:
-    """Others write the same objects: a conflict is read again and tried again."""
+    """Retry: others write the same objects, so conflicts are expected."""
     pause = PAUSE
     for attempt in range(TRIES):
         try:

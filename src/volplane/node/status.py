@@ -1,10 +1,10 @@
-"""The Node object: what it says of the machine, its heartbeat, and the volumes it holds.
+"""The Node object: registration, heartbeat, status, and volumesInUse.
 
-`volumesInUse` is one half of the hand-shake with the attach/detach controller, so it is written the moment it
-changes, by one writer, newest state only: while a patch is on its way, further changes gather into the next
-one. What the API server has acknowledged is `reported`, and nothing is staged before its name is in there; a
-name that leaves is gone from it before the API server hears of that. A stop waits for `_known`, which is what
-the last answer said to the letter.
+`volumesInUse` is the kubelet's half of the hand-shake with the attach/detach controller. It is written as
+soon as it changes, by one writer: changes during a write are collected into the next one. `reported_in_use`
+is what the API server has acknowledged, and no device is mounted before its volume is in there. A volume that
+leaves is removed from it before the write. A stop waits for `_acknowledged_in_use`, the exact content of the
+last acknowledged write.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _HEALTHY = (
 
 
 class NodeObject:
-    """Our Node in the API: registered, kept up to date, and read by the volume manager."""
+    """This kubelet's Node in the API."""
 
     def __init__(self, client: Client, settings: NodeOptions, name: str) -> None:
         self.client, self.settings, self.name = client, settings, name
@@ -64,24 +64,20 @@ class NodeObject:
         self.port = 0
         self.uid = ""
         self.reported_in_use: frozenset[str] = frozenset()
-        self.volumes_attached: frozenset[str] = frozenset()
         self.system_info = NodeSystemInfo()
         self.capacity: Mapping[str, str] = {}
         self.not_ready = "CSINode is not yet initialized"
         self.on_heartbeat: Callable[[], None] = lambda: None
         self.list_volumes_in_use: Callable[[], list[str]] | None = None  # set once the disk has been read
-        self.volumes_found_on_disk: Callable[[], list[str]] = (
-            list  # what may be in use as far as the disk alone tells
-        )
+        self.volumes_found_on_disk: Callable[[], list[str]] = list  # what may be in use according to the disk
         self.on_recreated: Callable[[], None] = lambda: None
         self.on_in_use_acknowledged: Callable[[frozenset[str]], None] = lambda names: None
-        self.on_volumes_attached_changed: Callable[[frozenset[str]], None] = lambda names: None
         self._changed = asyncio.Event()
         self._acknowledged = asyncio.Event()
         self._status_changed = asyncio.Event()
-        self._acknowledged_in_use: frozenset[str] = frozenset()  # our last volumesInUse that was acknowledged
-        self._pressures: dict[str, tuple[str, str]] = {}  # what the node is short of: reason and message
-        self._written = 0  # the revision of the Node with them
+        self._acknowledged_in_use: frozenset[str] = frozenset()  # the last volumesInUse that was acknowledged
+        self._pressures: dict[str, tuple[str, str]] = {}  # pressure conditions: reason and message
+        self._written = 0  # the revision of the Node with that volumesInUse
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -91,7 +87,7 @@ class NodeObject:
     # --- registration
 
     async def register(self) -> None:
-        """Create the Node, or bring the one that is there up to date."""
+        """Create the Node, or update the one that exists."""
         made = await self._retry_until_reached(self._create)
         self.uid = made.uid
         self._acknowledge(frozenset(made.status.volumes_in_use), made.revision)
@@ -102,7 +98,7 @@ class NodeObject:
         cidr = self.settings.pod_cidr
         spec = NodeSpec(provider_id=self.provider_id, pod_cidr=cidr, pod_cidrs=tuple(filter(None, [cidr])))
         meta = ObjectMeta(name=self.name, labels=self._labels(), annotations=self._annotations())
-        # A Node that was deleted may have been that of mounted volumes: from its first moment on it says so.
+        # After the Node was deleted, volumes may still be mounted: the new one lists them from the start.
         names = (self.list_volumes_in_use or self.volumes_found_on_disk)()
         status = msgspec.structs.replace(self._status(None), volumes_in_use=tuple(names))
         node = Node(metadata=meta, spec=spec, status=status)
@@ -111,7 +107,7 @@ class NodeObject:
         return await self.client.patch(Node, self.name, strategic=patch) if patch else made
 
     def _differences(self, node: Node) -> dict[str, object]:
-        """What an existing Node lacks. Labels that others gave it stay."""
+        """The patch for an existing Node. Labels that others have set stay."""
         meta: dict[str, object] = {}
         if not self._labels().items() <= node.metadata.labels.items():
             meta["labels"] = self._labels()
@@ -119,7 +115,7 @@ class NodeObject:
             meta["annotations"] = self._annotations()
         elif (
             not self.controller_manages_attach and MANAGED_ANNOTATION in node.metadata.annotations
-        ):  # of an earlier life
+        ):  # of an earlier run
             meta["annotations"] = {MANAGED_ANNOTATION: None}
         patch: dict[str, object] = {"metadata": meta} if meta else {}
         spec: dict[str, object] = {}
@@ -130,14 +126,14 @@ class NodeObject:
         return patch | ({"spec": spec} if spec else {})
 
     async def set_pod_cidr(self, cidr: str) -> None:
-        """Of a node that has chosen its own range. What was said once cannot be taken back."""
+        """Write the range that the node has chosen for its pods. It cannot be changed afterwards."""
         try:
             async with asyncio.timeout(CALL):
                 node = await self.client.get(Node, self.name)
                 if not node.spec.pod_cidr:
                     await self.client.patch(Node, self.name, strategic={"spec": _pod_cidr(cidr)})
         except (APIError, TimeoutError) as error:
-            log.warning("node %s does not tell that its pods are in %s: %s", self.name, cidr, error)
+            log.warning("node %s: podCIDR %s was not written: %s", self.name, cidr, error)
 
     @property
     def provider_id(self) -> str:
@@ -185,7 +181,7 @@ class NodeObject:
         return tuple(_condition(old, *each, now=clock.stamp()) for each in wanted)
 
     def _pressure(self, kind: str, reason: str, text: str) -> tuple[str, str, str, str]:
-        """The condition; `reason` and `text` are those of a node without this pressure."""
+        """The condition; `reason` and `text` are for a node without this pressure."""
         if kind in self._pressures:
             return (kind, "True", *self._pressures[kind])
         return (kind, "False", reason, text)
@@ -209,10 +205,10 @@ class NodeObject:
         return await self.client.patch(Node, self.name, strategic={"status": patch}, subresource="status")
 
     async def _restore_status(self) -> Node:
-        """Write all that is ours to say, and remove what somebody else has said in our place meanwhile."""
+        """Write the whole status, and remove fields that others have written meanwhile."""
         patch = to_dict(self._status(self.cache.get(self.name)))
         patch["addresses"] = [{"$patch": "replace"}, *patch["addresses"]]
-        patch["daemonEndpoints"] = {"kubeletEndpoint": {"Port": self.port}}  # also where there is none
+        patch["daemonEndpoints"] = {"kubeletEndpoint": {"Port": self.port}}  # also if it is 0
         status = {**patch, "phase": None, "images": None, "config": None}
         return await self.client.patch(Node, self.name, strategic={"status": status}, subresource="status")
 
@@ -223,10 +219,10 @@ class NodeObject:
             self._status_changed.set()
 
     def write_status_soon(self) -> None:
-        """Something of what the status says has changed."""
+        """A field of the status has changed."""
         self._status_changed.set()
 
-    # --- keeping up
+    # --- updates
 
     async def run(self) -> None:
         end = self.cache.subscribe(self._on_node_changed)
@@ -241,30 +237,26 @@ class NodeObject:
     def _on_node_changed(self, old: Node | None, new: Node | None) -> None:
         if new is None:
             if old is not None:
-                self._status_changed.set()  # somebody deleted the Node: it is made again
+                self._status_changed.set()  # the Node was deleted: it is created again
             return
         if not self._shows_our_status(new):
-            self._status_changed.set()  # somebody took us for lost, and we are here
+            self._status_changed.set()  # marked Unknown by a controller, or changed by others
         if self._was_overwritten(new):
             self.reported_in_use &= frozenset(new.status.volumes_in_use)
             self.report_volumes_in_use()
-        attached = frozenset(v.name for v in new.status.volumes_attached)
-        news, self.volumes_attached = attached ^ self.volumes_attached, attached
-        if news:
-            self.on_volumes_attached_changed(news)
 
     def _shows_our_status(self, node: Node) -> bool:
-        """Does the Node say of us what we say?"""
+        """Whether the Node shows the status that this kubelet writes."""
         ours = self._status(node)
         shown = {c.type: c.status for c in node.status.conditions}
         return (
             all(shown.get(c.type) == c.status for c in ours.conditions)
-            and set(ours.addresses) <= set(node.status.addresses)  # a cloud may know more of them
+            and set(ours.addresses) <= set(node.status.addresses)  # a cloud controller may add some
             and ours.daemon_endpoints == node.status.daemon_endpoints
         )
 
     def _was_overwritten(self, node: Node | None) -> bool:
-        """Somebody has written volumesInUse after us, who alone may: a request of ours that was long lost."""
+        """Whether volumesInUse was written after our last write, as by a delayed request of our own."""
         if node is None or self.list_volumes_in_use is None or node.revision <= self._written:
             return False
         return frozenset(node.status.volumes_in_use) != self.reported_in_use
@@ -283,20 +275,20 @@ class NodeObject:
             self._changed.clear()
             if (
                 self.list_volumes_in_use is None
-            ):  # until the disk has been read, what an earlier life wrote still holds
+            ):  # what an earlier run wrote holds until the disk has been read
                 continue
             if self._is_behind(self.list_volumes_in_use):
                 try:
                     await self._retry_until_reached(lambda: self._write_volumes(self.list_volumes_in_use))
                 except NotFound:
-                    self._status_changed.set()  # makes the Node again, with all volumes in use
+                    self._status_changed.set()  # creates the Node again, with all volumes in use
 
     async def _write_volumes(self, in_use: Callable[[], list[str]] | None) -> None:
         assert in_use is not None
-        names = in_use()  # as of now, also on the second attempt
+        names = in_use()  # the current ones, also in a retry
         patch = {"status": {"volumesInUse": names}}
-        # A volume that leaves is gone from `reported` before the API server may tell the controller: whoever
-        # wants it again must report it again.
+        # A volume that leaves is removed before the attach/detach controller can see that: if it is needed
+        # again, it must be reported again.
         self.reported_in_use &= frozenset(names)
         written = await self.client.patch(Node, self.name, strategic=patch, subresource="status")
         news = frozenset(names) - self.reported_in_use
@@ -309,7 +301,7 @@ class NodeObject:
         self._acknowledged.set()
 
     def _is_behind(self, in_use: Callable[[], list[str]]) -> bool:
-        """The API server may not know the volumes in use as they are now."""
+        """Whether the API server may not know the current volumes in use."""
         now = frozenset(in_use())
         return (
             now != self.reported_in_use
@@ -318,7 +310,7 @@ class NodeObject:
         )
 
     async def wait_until_written(self) -> None:
-        """Until the API server knows the volumes in use as they are now, a write on its way included."""
+        """Until the API server has acknowledged the current volumes in use."""
         while self.list_volumes_in_use is not None and self._is_behind(self.list_volumes_in_use):
             self.report_volumes_in_use()
             self._acknowledged.clear()
@@ -338,7 +330,7 @@ class NodeObject:
                 await self._recreate()
 
     async def _recreate(self) -> None:
-        """Somebody has deleted our Node, and we are here."""
+        """Register again after the Node was deleted."""
         try:
             await self.register()
         except NotFound:
@@ -354,7 +346,7 @@ class NodeObject:
                 async with asyncio.timeout(CALL):
                     held = await self._renew(held)
             except (APIError, TimeoutError) as error:
-                log.warning("the node lease was not renewed: %s", error)
+                log.warning("node lease was not renewed: %s", error)
                 held = None
             await asyncio.sleep(self.settings.node_status_update_frequency)
 
@@ -376,7 +368,7 @@ class NodeObject:
         return OwnerReference(kind.api_version, kind.kind, self.name, self.uid)
 
     async def _retry_until_reached(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat while the API server cannot be reached or is not ready for us."""
+        """Retry while the API server cannot be reached or is not ready."""
         pause = FIRST_PAUSE
         while True:
             try:

@@ -158,7 +158,7 @@ async def test_a_driver_without_the_capability_is_not_asked() -> None:
         await here.pod(claim="data", device="/dev/xvda")
         await here.wait_until_ready()
         assert here.role is not None
-        (entry,) = here.role.volumes.entries.values()
-        (spec,) = entry.wanted.values()
-        assert await entry.plugin.read_metrics(spec) is None
+        (state,) = here.role.volumes.memory.volumes.values()
+        (spec,) = state.desired.pods.values()
+        assert await here.role.volumes.plugins[state.plugin].read_metrics(spec) is None
         assert here.disks.count_calls() == {"stage": 1, "publish": 1}

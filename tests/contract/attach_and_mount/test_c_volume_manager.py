@@ -28,7 +28,7 @@ from volplane.api.errors import Unavailable
 from volplane.api.storage import CSIDriver, VolumeAttachment
 from volplane.csi.outcome import CallError, Code
 from volplane.host import mounts
-from volplane.node.plan import MountState
+from volplane.node.volume_manager.plan import MountState
 
 pytestmark = pytest.mark.root
 
@@ -92,7 +92,7 @@ async def test_volume_in_use_but_not_attached_no_nodestage_before_it_is() -> Non
         await wait_briefly()
         assert not here.disks.calls
         assert here.role is not None
-        waits = {w.key: w.why for w in here.role.list_waits()}
+        waits = {w.key: w.why for w in here.role.wait_reports()}
         assert waits == {
             unique_name(): "not attached yet: node.status.volumesAttached does not list it",
             "pod/default/app": "mounting the pod's volumes",
@@ -207,8 +207,8 @@ async def test_driver_unregistered_states_unchanged_pod_termination_blocks_rereg
         await until(waits)
         assert await here.phase() != "gone"
         assert len(here.list_mounts()) == 2
-        (entry,) = here.role.volumes.entries.values()
-        assert entry.device is MountState.MOUNTED
+        (state,) = here.role.volumes.memory.volumes.values()
+        assert state.actual.device is MountState.MOUNTED
         await here.start_driver()
         await here.wait_for_phase("gone")
         await is_out_of_use(here)
@@ -363,7 +363,7 @@ async def test_many_pods_come_and_go_and_nothing_is_kept() -> None:
             return not role.pods.workers and not await role.runtimes.states()
 
         await until(quiet)
-        assert role.volumes.entries == {}
+        assert role.volumes.memory.volumes == {}
         assert not [task for task in asyncio.all_tasks() if "p1" in task.get_name().split("/")]
 
 
@@ -467,7 +467,7 @@ async def test_pod_deleted_while_nodestage_hangs_on_a_real_socket_with_the_durat
 
 def whys(here: NodeEnv) -> list[str]:
     assert here.role is not None
-    return [w.why for w in here.role.list_waits()]
+    return [w.why for w in here.role.wait_reports()]
 
 
 async def test_driver_with_attachrequired_false_nothing_in_volumes_in_use() -> None:

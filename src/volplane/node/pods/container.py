@@ -18,7 +18,6 @@ from volplane.base import clock, trace
 from volplane.loops.events import EventRecorder
 from volplane.node.containers.base import ContainerError, ContainerRunState, ImageNotAllowed
 from volplane.node.image_overrides import image_repository
-from volplane.node.manager import MountedVolume
 from volplane.node.network import NetworkAttachment, PodNetwork
 from volplane.node.pods import plan
 from volplane.node.pods.container_spec import ContainerSpecBuilder
@@ -34,6 +33,7 @@ from volplane.node.pods.plan import (
 from volplane.node.pods.probes import Prober, ProbeType, has_probes
 from volplane.node.pods.records import ContainerAttempt, ContainerRecord, ContainerWaiting
 from volplane.node.pods.runtimes import Runtimes, container_id, find_own_command, make_attempt
+from volplane.node.volume_manager.manager import MountedVolume
 from volplane.rules.waits import Wait
 
 log = logging.getLogger(__name__)

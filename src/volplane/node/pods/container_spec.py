@@ -27,13 +27,13 @@ from volplane.node.containers import seccomp
 from volplane.node.containers.base import ContainerDevice, ContainerSpec, Mount, Propagation
 from volplane.node.containers.launcher.log import list_rotated
 from volplane.node.image_overrides import ImageOverride, ImageOverrides
-from volplane.node.manager import MountedVolume
 from volplane.node.network import NetworkAttachment
 from volplane.node.pods.env_expansion import UnknownVariable, expand, expand_strictly
 from volplane.node.pods.environment import ContainerConfigError, ContainerCreateError, Environment
 from volplane.node.pods.runtimes import find_own_command
 from volplane.node.pods.security_context import ContainerSecurity, check_user, resolve_security
 from volplane.node.subpaths import SubPathError, bind_subpath
+from volplane.node.volume_manager.manager import MountedVolume
 from volplane.rules.sysctls import namespace_of
 from volplane.volumes.base import NodeContext
 

@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from volplane.api.core import Pod
 from volplane.client.client import Client
 from volplane.node.containers.base import ContainerError
-from volplane.node.manager import KubeletWait
+from volplane.node.pod_directories import log_directories, pod_directories, remove_pod_directory
 from volplane.node.pods.restart_recovery import read_markers
 from volplane.node.pods.runtimes import parse_container_id
 from volplane.node.pods.worker import FORCED_GRACE, PodDeps, PodWorker, StopReason
-from volplane.node.reconstruct import log_directories, pod_directories, remove_pod_directory
+from volplane.rules.waits import Wait
 
 log = logging.getLogger(__name__)
 
@@ -143,9 +143,6 @@ class PodManager:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def waits(self) -> list[KubeletWait]:
-        return [
-            KubeletWait(f"pod/{w.pod.key}", w.waiting, w.since, 0.0)
-            for w in self.workers.values()
-            if w.waiting
-        ]
+    def list_waits(self) -> list[tuple[str, Wait, float]]:
+        """(pod, what it waits for, since when on the loop's clock)"""
+        return [(f"pod/{w.pod.key}", w.waiting, w.since) for w in self.workers.values() if w.waiting]

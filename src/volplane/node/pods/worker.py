@@ -20,8 +20,8 @@ from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.host import Host
 from volplane.node.admission import PodAdmission
-from volplane.node.manager import MountedVolume, VolumeManager
 from volplane.node.network import NetworkAttachment, PodNetwork, PodNetworkError
+from volplane.node.pod_directories import remove_pod_directory
 from volplane.node.pods import plan
 from volplane.node.pods.container import ContainerDeps, ContainerLoop
 from volplane.node.pods.records import (
@@ -35,7 +35,7 @@ from volplane.node.pods.restart_recovery import MARKER, recover_records, write_m
 from volplane.node.pods.security_context import find_sandbox_problem
 from volplane.node.pods.status import PodStatusInputs, make_pod_status
 from volplane.node.pods.status_writer import PodStatusWriter
-from volplane.node.reconstruct import remove_pod_directory
+from volplane.node.volume_manager.manager import MountedVolume, VolumeManager
 from volplane.rules import pods as rules
 from volplane.rules.waits import Wait, WaitReason
 

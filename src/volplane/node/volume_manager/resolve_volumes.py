@@ -1,7 +1,7 @@
-"""Which volumes a pod wants, read live from the API.
+"""The volumes that a pod needs, read live from the API.
 
-Only what some container mounts is wanted. Claims and volumes are never taken from a cache: a mount decided on
-an old claim would give a pod somebody else's disk.
+Only volumes that a container mounts are needed. Claims and volumes are never taken from a cache: a mount
+decided on an old claim would give a pod another pod's disk.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from volplane.rules import pods, selinux
 from volplane.rules.pods import PodClaimUse
 from volplane.volumes.base import PodVolumeSpec, VolumePlugin
 
-PROTECTED = "kubernetes.io/pvc-protection"
+PVC_PROTECTION = "kubernetes.io/pvc-protection"
 
 
 class UnusableVolume(Exception):
-    """A volume that cannot be given to the pod as things are; the text is for its user."""
+    """A volume cannot be mounted for the pod now; the text is for its user."""
 
 
 class ResolvedVolumes(Struct, frozen=True):
@@ -54,14 +54,14 @@ async def resolve_volumes(client: Client, plugins: Sequence[VolumePlugin], pod: 
 async def _spec(
     client: Client, plugins: Sequence[VolumePlugin], pod: Pod, source: Volume, use: PodClaimUse | None
 ) -> PodVolumeSpec:
-    claim, volume = await _claimed(client, pod, use) if use is not None else (None, None)
+    claim, volume = await _read_claim(client, pod, use) if use is not None else (None, None)
     if volume is not None:
         _check_mode(pod, source, volume)
-    plugin = _owner(plugins, source, volume)
+    plugin = _find_plugin(plugins, source, volume)
     name = volume.name if volume is not None else source.name
-    wanted = PodVolumeSpec(
+    spec = PodVolumeSpec(
         plugin=plugin.name,
-        unique=plugin.unique_name(pod, name, volume),
+        unique_name=plugin.unique_name(pod, name, volume),
         name=name,
         pod=pod,
         source=source,
@@ -70,19 +70,21 @@ async def _spec(
         readonly=bool(use and use.read_only) or plugin.is_readonly(source, volume),
     )
     try:
-        return structs.replace(wanted, label=await plugin.selinux_label(wanted))
+        return structs.replace(spec, selinux_label=await plugin.selinux_label(spec))
     except selinux.SELinuxLabelConflict as error:
         raise UnusableVolume(str(error)) from error
 
 
-def _owner(plugins: Iterable[VolumePlugin], source: Volume, volume: PersistentVolume | None) -> VolumePlugin:
+def _find_plugin(
+    plugins: Iterable[VolumePlugin], source: Volume, volume: PersistentVolume | None
+) -> VolumePlugin:
     for plugin in plugins:
         if plugin.supports(source, volume):
             return plugin
     raise UnusableVolume(f'no volume plugin matched for volume "{source.name}"')
 
 
-async def _claimed(
+async def _read_claim(
     client: Client, pod: Pod, use: PodClaimUse
 ) -> tuple[PersistentVolumeClaim, PersistentVolume]:
     where = f"error processing PVC {pod.namespace}/{use.claim}"
@@ -92,7 +94,7 @@ async def _claimed(
         raise UnusableVolume(f"{where}: failed to fetch PVC from API server: {error}") from error
     if use.ephemeral and not pods.owns(pod, claim):
         raise UnusableVolume(pods.ephemeral_conflict(pod, claim))
-    if problem := _problem(claim):
+    if problem := _find_problem(claim):
         raise UnusableVolume(f"{where}: {problem}")
     try:
         volume = await client.get(PersistentVolume, claim.spec.volume_name)
@@ -106,9 +108,9 @@ async def _claimed(
     return claim, volume
 
 
-def _problem(claim: PersistentVolumeClaim) -> str:
-    # Unprotected and going: the claim may vanish, and its disk with it, while we mount.
-    if claim.is_deleting and PROTECTED not in claim.metadata.finalizers:
+def _find_problem(claim: PersistentVolumeClaim) -> str:
+    # Without the finalizer the claim may disappear, and its disk with it, during the mount.
+    if claim.is_deleting and PVC_PROTECTION not in claim.metadata.finalizers:
         return "PVC is being deleted"
     if claim.status.phase != "Bound":
         return "PVC is not bound"

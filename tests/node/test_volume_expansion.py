@@ -1,7 +1,8 @@
-"""Volumes that have grown: expanded while pods use them or when they are mounted, and told in the claim."""
+"""Node expansion: while pods use the volume or when it is mounted, with the claim's status."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,18 +13,23 @@ from volplane.api.codec import convert
 from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim
 from volplane.api.storage import StorageClass
 from volplane.csi.outcome import CallError, Code
-from volplane.node.growth import ExpansionTarget, find_expansion_target
+from volplane.host import mounts
+from volplane.node.volume_manager.expansion import ExpansionTarget, find_expansion_target
 
-SOON = 0.05  # between two looks at a claim
+SOON = 0.05  # between two reads of a claim
 
 
-def claim_of(capacity: str, target: str = "", status: str = "", **meta: Any) -> PersistentVolumeClaim:
+def claim_of(
+    capacity: str, target: str = "", status: str = "", *, annotations: Mapping[str, str] | None = None
+) -> PersistentVolumeClaim:
     body: dict[str, Any] = {"capacity": {"storage": capacity}} if capacity else {}
     if target:
         body["allocatedResources"] = {"storage": target}
     if status:
         body["allocatedResourceStatuses"] = {"storage": status}
-    return convert(PersistentVolumeClaim, {"metadata": {"name": "c", **meta}, "status": body})
+    return convert(
+        PersistentVolumeClaim, {"metadata": {"name": "c", "annotations": annotations or {}}, "status": body}
+    )
 
 
 def volume_of(capacity: str, mode: str = "ReadWriteOnce") -> PersistentVolume:
@@ -32,7 +38,7 @@ def volume_of(capacity: str, mode: str = "ReadWriteOnce") -> PersistentVolume:
 
 
 GI = 1 << 30
-ANNOTATED = {"annotations": {"volume.kubernetes.io/node-expansion-not-required": "true"}}
+NOT_REQUIRED = {"volume.kubernetes.io/node-expansion-not-required": "true"}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +69,7 @@ ANNOTATED = {"annotations": {"volume.kubernetes.io/node-expansion-not-required":
         pytest.param(
             claim_of("1Gi"), volume_of("2Gi"), GI, ExpansionTarget("2Gi", tracked=False), id="old resizer"
         ),
-        pytest.param(claim_of("2Gi", "2Gi"), volume_of("2Gi"), GI, None, id="told by us"),
+        pytest.param(claim_of("2Gi", "2Gi"), volume_of("2Gi"), GI, None, id="written by us"),
         pytest.param(
             claim_of("2Gi", "2Gi"),
             volume_of("2Gi", "ReadWriteMany"),
@@ -72,7 +78,7 @@ ANNOTATED = {"annotations": {"volume.kubernetes.io/node-expansion-not-required":
             id="another node was first",
         ),
         pytest.param(
-            claim_of("2Gi", "2Gi", **ANNOTATED),
+            claim_of("2Gi", "2Gi", annotations=NOT_REQUIRED),
             volume_of("2Gi", "ReadWriteMany"),
             GI,
             None,
@@ -112,19 +118,19 @@ async def status(here: NodeEnv, body: dict[str, Any]) -> None:
     )
 
 
-async def grown(here: NodeEnv, size: str = "2Gi", *, request: str = "", tracked: bool = True) -> None:
-    """What the controller side does, in its order."""
-    asked = {"spec": {"resources": {"requests": {"storage": request or size}}}}
-    await here.client.patch(PersistentVolumeClaim, "data", "default", merge=asked)
+async def expand_disk(here: NodeEnv, size: str = "2Gi", *, request: str = "", tracked: bool = True) -> None:
+    """What the resizer does, in its order."""
+    resources = {"spec": {"resources": {"requests": {"storage": request or size}}}}
+    await here.client.patch(PersistentVolumeClaim, "data", "default", merge=resources)
     await here.client.patch(PersistentVolume, "pv-data", merge={"spec": {"capacity": {"storage": size}}})
     pending = {"type": "FileSystemResizePending", "status": "True"}
-    told: dict[str, Any] = {"conditions": [pending]}
+    status_fields: dict[str, Any] = {"conditions": [pending]}
     if tracked:
-        told |= {
+        status_fields |= {
             "allocatedResources": {"storage": size},
             "allocatedResourceStatuses": {"storage": "NodeResizePending"},
         }
-    await status(here, told)
+    await status(here, status_fields)
 
 
 async def claim(here: NodeEnv) -> PersistentVolumeClaim:
@@ -155,7 +161,7 @@ def refusing(here: NodeEnv, *errors: CallError) -> None:
 
 
 @pytest.mark.root
-async def test_a_mounted_volume_is_expanded_and_the_claim_is_told() -> None:
+async def test_a_mounted_volume_is_expanded_and_the_claims_status_is_written() -> None:
     async with node_env() as here:
         await ready(here)
         pod = await here.pod(claim="data")
@@ -166,7 +172,7 @@ async def test_a_mounted_volume_is_expanded_and_the_claim_is_told() -> None:
             seen.append((await claim(here)).status.allocated_resource_statuses["storage"])
 
         here.disks.hooks["expand"] = look
-        await grown(here)
+        await expand_disk(here)
         found = await until_capacity(here, "2Gi")
         assert seen == ["NodeResizeInProgress"]
         assert not found.status.conditions
@@ -190,10 +196,10 @@ async def test_a_mounted_volume_is_expanded_and_the_claim_is_told() -> None:
 
 
 @pytest.mark.root
-async def test_a_volume_that_grew_while_nobody_used_it_is_expanded_before_the_containers_start() -> None:
+async def test_a_volume_that_grew_while_no_pod_used_it_is_expanded_before_the_containers_start() -> None:
     async with node_env() as here:
         await ready(here)
-        await grown(here)
+        await expand_disk(here)
         refusing(here, CallError(Code.INTERNAL, "not now"))
         await here.pod(claim="data")
         await here.wait_for_event(
@@ -210,11 +216,11 @@ async def test_a_volume_that_grew_while_nobody_used_it_is_expanded_before_the_co
 
 
 @pytest.mark.root
-async def test_a_size_that_will_never_be_reached_is_given_up_and_keeps_nobody_from_mounting() -> None:
+async def test_a_size_that_will_never_be_reached_is_given_up_and_keeps_no_pod_from_mounting() -> None:
     async with node_env() as here:
         await ready(here)
         refusing(here, CallError(Code.OUT_OF_RANGE, "too much"), CallError(Code.OUT_OF_RANGE, "again"))
-        await grown(here)
+        await expand_disk(here)
         await here.pod(claim="data")
         await here.wait_until_ready()
         found = await claim(here)
@@ -231,7 +237,7 @@ async def test_a_refusal_is_final_once_the_user_asks_for_another_size() -> None:
         await here.pod(claim="data")
         await here.wait_until_ready()
         refusing(here, CallError(Code.INTERNAL, "no"))
-        await grown(here, "3Gi", request="2Gi")
+        await expand_disk(here, "3Gi", request="2Gi")
 
         async def infeasible() -> bool:
             statuses = (await claim(here)).status.allocated_resource_statuses
@@ -246,7 +252,7 @@ async def test_a_driver_that_cannot_expand_in_use_is_asked_once_and_blocks_no_mo
     async with node_env() as here:
         await ready(here)
         refusing(here, *[CallError(Code.FAILED_PRECONDITION, "in use")] * 9)
-        await grown(here)
+        await expand_disk(here)
         await here.pod(claim="data")
         await here.wait_until_ready()
         await wait_briefly(3 * SOON)
@@ -261,7 +267,7 @@ async def test_a_lost_answer_is_asked_for_again() -> None:
         await here.pod(claim="data")
         await here.wait_until_ready()
         refusing(here, CallError(Code.DEADLINE_EXCEEDED, "lost"))
-        await grown(here)
+        await expand_disk(here)
         await here.wait_for_event('NodeExpandVolume.NodeExpandVolume failed for volume "pv-data" : rpc error')
         assert (await claim(here)).status.allocated_resource_statuses == {"storage": "NodeResizeInProgress"}
         await until_capacity(here, "2Gi")
@@ -272,7 +278,7 @@ async def test_a_lost_answer_is_asked_for_again() -> None:
 async def test_a_read_only_pod_expands_nothing() -> None:
     async with node_env() as here:
         await ready(here)
-        await grown(here)
+        await expand_disk(here)
         await here.pod(claim="data", readonly=True)
         await here.wait_until_ready()
         await here.wait_for_event(
@@ -287,7 +293,47 @@ async def test_an_old_resizer_leaves_only_the_capacity_to_the_node() -> None:
         await ready(here)
         await here.pod(claim="data")
         await here.wait_until_ready()
-        await grown(here, tracked=False)
+        await expand_disk(here, tracked=False)
         found = await until_capacity(here, "2Gi")
         assert not found.status.conditions
         assert not found.status.allocated_resources
+
+
+@pytest.mark.root
+async def test_a_disk_that_grew_between_two_pods_is_expanded_although_its_device_is_still_mounted() -> None:
+    """The driver expands file systems only before it mounts them, as with ext4 but no CAP_SYS_RESOURCE."""
+    async with node_env() as here:
+        await ready(here)
+        disk, staged = ["1Gi"], [""]
+
+        async def stage(request: Any) -> None:
+            if not mounts.is_mount(here.paths.real(request.staging_target_path)):
+                staged[0] = disk[0]
+
+        async def expand(request: Any) -> None:
+            if staged != disk:
+                raise CallError(Code.FAILED_PRECONDITION, "the file system is mounted")
+
+        arrived: list[str] = []
+
+        async def unstage(request: Any) -> None:
+            if not arrived:
+                raise CallError(Code.UNAVAILABLE, "the driver was killed")
+
+        here.disks.hooks |= {"stage": stage, "expand": expand, "unstage": unstage}
+        await here.pod("first", claim="data")
+        await here.wait_until_ready("first")
+        await here.delete("first")
+        await here.wait_for_phase("gone", "first")
+        disk[0] = "2Gi"
+        await expand_disk(here)
+        pod = await here.pod("second", claim="data")
+
+        async def is_desired() -> bool:
+            assert here.role is not None
+            return any(spec.pod.uid == pod.uid for spec in here.role.volumes.desired_specs())
+
+        await until(is_desired)
+        arrived.append(pod.uid)
+        await until_capacity(here, "2Gi")
+        await here.wait_until_ready("second")

@@ -44,7 +44,7 @@ class HttpsApiServer:
         self._clients.append(made)
         return made
 
-    separate_client = role  # every role has its own caches here
+    separate_client = role  # every role has caches of its own here
 
     async def go_down(self) -> None:
         await self.server.close(0)

@@ -26,7 +26,7 @@ from volplane.api.errors import Forbidden
 from volplane.api.meta import ObjectMeta
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject
 from volplane.api.storage import StorageClass
-from volplane.apiserver.auth.authorize import AuthorizationAttributes
+from volplane.apiserver.auth.authorize import Attributes
 from volplane.apiserver.strategy import RequestUser
 from volplane.cluster.builtin_images import ImageDeps, builtin_images, service_account_client
 from volplane.cluster.sidecar_clients import account_client
@@ -308,7 +308,7 @@ async def test_a_sidecar_whose_account_loses_a_right_is_asked_to_end(right: str)
         user = RequestUser(*service_account_user(TENANT, "default"))
 
         async def may(verb: str, plural: str) -> bool:
-            return w.core.authority.allows(user, AuthorizationAttributes(verb, plural=plural))
+            return w.core.authorizer.allows(user, Attributes(verb, plural=plural))
 
         await until(lambda: may(verbs[0], resource))
         at = context()

@@ -1,4 +1,4 @@
-"""The query of a request as the verbs' options: what is malformed is refused, what is unknown ignored."""
+"""Parse the query parameters of a request into options; malformed values are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO = ("false", "0")
 
 
 def boolean(query: Query, name: str) -> bool | None:
-    """None when it is not there. As upstream reads it, whatever is not plainly a no is a yes."""
+    """Return None if it is missing. As upstream, every value except "false" and "0" is true."""
     values = query.all(name)
     return values[0].lower() not in _NO if values else None
 
@@ -65,7 +65,7 @@ def field_validation(query: Query, verb: str) -> str:
 
 
 def manager(request: Request, verb: str) -> str:
-    """Who writes: the name a client gives itself, else what its User-Agent begins with."""
+    """Return the field manager: the fieldManager parameter, else the first part of the User-Agent."""
     named = request.query.get("fieldManager")
     if not named:
         agent = request.headers.get("user-agent").partition("/")[0]
@@ -87,7 +87,7 @@ def _manager_causes(name: str) -> list[Cause]:
 
 
 def force(query: Query, *, applies: bool) -> bool:
-    """May an apply take fields from others? No other patch has to do with that."""
+    """Return whether an apply may take over fields. Raise Invalid if another patch type sets `force`."""
     given = boolean(query, "force")
     causes = []
     if applies and not query.get("fieldManager"):
@@ -129,15 +129,15 @@ def watch_options_of(query: Query, facts: Facts) -> watching.WatchOptions:
 def include_object(query: Query) -> str:
     value = query.get("includeObject")
     if value not in ("", "None", "Metadata", "Object"):
-        told = "must be 'Metadata', 'Object', 'None', or empty"
+        detail = "must be 'Metadata', 'Object', 'None', or empty"
         raise BadRequest(
-            f'Unable to convert to Table as requested: includeObject: Invalid value: "{value}": {told}'
+            f'Unable to convert to Table as requested: includeObject: Invalid value: "{value}": {detail}'
         )
     return value
 
 
 def delete_options_of(request: Request) -> DeleteOptions:
-    """From the body, or from the query when there is none."""
+    """Read DeleteOptions from the body, or from the query if there is no body."""
     if request.body:
         options = decode.decode_options(DeleteOptions, request.body, request.headers.get("content-type"))
         assert isinstance(options, DeleteOptions)

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from volplane.api.meta import Resource
-from volplane.apiserver.auth.authorize import AuthorizationAttributes
+from volplane.apiserver.auth.authorize import Attributes
 from volplane.apiserver.in_process_server import InProcessServer
 from volplane.apiserver.in_process_transport import InProcessTransport
 from volplane.apiserver.strategy import RequestUser
@@ -33,12 +33,10 @@ log = logging.getLogger(__name__)
 # What an account may do that was made for that sidecar. It is much: whoever may create volumes can reach the
 # files of every node.
 MADE_FOR = {
-    "csi-provisioner": AuthorizationAttributes("create", plural="persistentvolumes"),
-    "csi-attacher": AuthorizationAttributes(
-        "patch", "storage.k8s.io", "volumeattachments", subresource="status"
-    ),
-    "csi-resizer": AuthorizationAttributes("patch", plural="persistentvolumeclaims", subresource="status"),
-    "csi-snapshotter": AuthorizationAttributes(
+    "csi-provisioner": Attributes("create", plural="persistentvolumes"),
+    "csi-attacher": Attributes("patch", "storage.k8s.io", "volumeattachments", subresource="status"),
+    "csi-resizer": Attributes("patch", plural="persistentvolumeclaims", subresource="status"),
+    "csi-snapshotter": Attributes(
         "update", "snapshot.storage.k8s.io", "volumesnapshotcontents", subresource="status"
     ),
 }
@@ -78,7 +76,7 @@ async def account_client(
     """
     account = user = RequestUser(*service_account_user(context.spec.namespace, context.spec.service_account))
     made_for = MADE_FOR.get(component)
-    if made_for is not None and server.authority.allows(account, made_for):
+    if made_for is not None and server.authorizer.allows(account, made_for):
         user = RequestUser(account.name, (*account.groups, f"volplane:{component}"))
     transport = server.in_process_transport(user)
     checking: asyncio.Handle | None = None
@@ -88,7 +86,7 @@ async def account_client(
         def check_rights() -> None:
             nonlocal checking
             checking = None
-            lost_group = user is not account and made_for and not server.authority.allows(account, made_for)
+            lost_group = user is not account and made_for and not server.authorizer.allows(account, made_for)
             if lost_group or caches.has_lost_rights():
                 log.warning("%s of %s ends: its account has lost rights", component, account.name)
                 context.stop.set()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.apiserver.test_streams import on_a_node
+from tests.apiserver.test_streams import pod_on_a_node
 from tests.contract.api_server.samples import deployment, make, make_pod
 
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -251,7 +251,7 @@ async def test_what_resize_refuses(shared: Any, patch: Any, told: str) -> None:
 
 
 async def test_attach_with_stdin_reaches_the_node(served: Any) -> None:
-    async with served() as api, on_a_node(api) as node:
+    async with served() as api, pod_on_a_node(api) as node:
         path = "/api/v1/namespaces/default/pods/p/attach?stdin=true&stdout=true&tty=true"
         headers = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}
         answer, stream = await api.http.upgrade(path, headers, method="POST")
@@ -259,6 +259,6 @@ async def test_attach_with_stdin_reaches_the_node(served: Any) -> None:
         await stream.write(b"hello")
         assert await stream.read() == b"HELLO"
         stream.close()
-        method, asked, query = node.asked[-1]
+        method, asked, query = node.requests[-1]
         assert (method, asked) == ("POST", "/attach/default/p/c")
         assert set(query.split("&")) == {"input=1", "output=1", "tty=1"}

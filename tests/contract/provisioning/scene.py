@@ -135,7 +135,7 @@ class Stage:
     async def rest(self, seconds: float) -> None:
         await rest(seconds)
 
-    async def requests_of(self, method: str, times: int, *, pause: float) -> None:
+    async def called(self, method: str, times: int, *, pause: float) -> None:
         """Until the driver was called so often; each of these calls came at least a pause after the last."""
         await asyncio.sleep(pause * (times - 1))
 

@@ -143,7 +143,7 @@ class Stage:
             if e.reason == reason and message in e.message and about in ("", e.involved_object.name)
         ]
 
-    async def requests_of(self, method: str, times: int = 1) -> list[Any]:
+    async def called(self, method: str, times: int = 1) -> list[Any]:
         """The requests, once there are that many."""
         return await self.called_by(self.driver, method, times)
 

@@ -246,7 +246,7 @@ async def test_a_volume_made_for_a_claim_that_took_another_is_given_back_to_its_
         await s.volume("sooner", cls="fast")
         await s.bound("data", to="sooner")
         hold.release()
-        await s.requests_of("DeleteVolume")
+        await s.called("DeleteVolume")
 
         async def settled() -> bool:
             mine = await s.find(PersistentVolumeClaim, "data")

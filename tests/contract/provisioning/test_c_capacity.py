@@ -96,7 +96,7 @@ async def test_capacities_follow_the_driver_the_classes_the_nodes_and_hands_that
         await asyncio.sleep(poll)
         await until(lambda: tells(s, {"a": ("3Gi", None)}), PATIENCE)
         await asyncio.sleep(poll)
-        await s.requests_of("GetCapacity", 3)
+        await s.called("GetCapacity", 3)
         # Nothing but the time is a reason to ask, neither what we wrote ourselves.
         assert min(driver.pauses("GetCapacity")) > poll - GRAIN
         await s.client.delete(CSIStorageCapacity, first.name, "kube-system")

@@ -26,7 +26,7 @@ async def test_the_pause_after_an_error_doubles_up_to_its_maximum() -> None:
         await s.claim()
         await asyncio.sleep(4 * longest)
         pauses = [min(first * 2**n, longest) for n in range(10)]
-        await s.requests_of("CreateVolume", len(pauses) + 1)
+        await s.called("CreateVolume", len(pauses) + 1)
         for pause, least in zip(driver.pauses("CreateVolume"), pauses, strict=False):
             assert pause > least - GRAIN
         driver.always("CreateVolume", None)

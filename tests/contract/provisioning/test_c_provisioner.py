@@ -51,7 +51,7 @@ async def test_the_same_on_a_real_socket(how: Any) -> None:
         await s.storage_class()
         await s.claim()
         await s.bound()
-        requests = await s.requests_of("CreateVolume", 1 if isinstance(how, Delay) else 2)
+        requests = await s.called("CreateVolume", 1 if isinstance(how, Delay) else 2)
         assert all(r == requests[0] for r in requests)
         assert len(driver.volumes) == 1
         assert len(await s.volumes()) == 1
@@ -67,11 +67,11 @@ async def test_a_claim_deleted_while_the_call_is_open_is_provisioned_to_the_end_
     async with stage(driver) as s:
         await s.storage_class()
         await s.claim()
-        await s.requests_of("CreateVolume")
+        await s.called("CreateVolume")
         await s.delete(PersistentVolumeClaim, "data")
         await s.gone(PersistentVolumeClaim, "data")
         assert len(driver.requests_of("CreateVolume")) == 4
-        await s.requests_of("DeleteVolume")
+        await s.called("DeleteVolume")
         await until(lambda: s.none_left(PersistentVolume), PATIENCE)
         await s.rest(60)
         assert await s.volumes() == []
@@ -128,7 +128,7 @@ async def test_a_volume_that_cannot_be_saved_for_ten_minutes_is_saved_later_and_
     async with stage(driver, client=refusing) as s:
         await s.storage_class()
         await s.claim()
-        await s.requests_of("CreateVolume")
+        await s.called("CreateVolume")
         await s.rest(600)
         assert await s.volumes() == []
         made[0].refuses = False
@@ -160,7 +160,7 @@ async def test_a_full_node_is_given_back_and_another_error_keeps_it(
         await s.node("n1", "a")
         chosen = {binding.SELECTED_NODE: "n1"} if kept is not None else {}
         await s.claim(notes=chosen)
-        await s.requests_of("CreateVolume")
+        await s.called("CreateVolume")
 
         async def so_it_is() -> bool:
             notes = (await s.find(PersistentVolumeClaim, "data")).metadata.annotations
@@ -186,7 +186,7 @@ async def test_a_pod_whose_node_is_full_is_scheduled_elsewhere() -> None:
         async with running(scheduler.run(s.around.role("scheduler"))):
             await s.claim()
             await s.pod("web", "data")
-            first, second = await s.requests_of("CreateVolume", 2)
+            first, second = await s.called("CreateVolume", 2)
             zones = [
                 r.accessibility_requirements.preferred[0].segments[scripted.ZONE] for r in (first, second)
             ]
@@ -216,7 +216,7 @@ async def test_wrong_arguments_are_not_repeated_within_five_minutes() -> None:
             "rpc error: code = InvalidArgument desc = no such type"
         )
         await asyncio.sleep(2 * pause)
-        await s.requests_of("CreateVolume", 3)
+        await s.called("CreateVolume", 3)
         assert min(driver.pauses("CreateVolume")) > pause - GRAIN
 
 
@@ -244,7 +244,7 @@ async def test_a_volume_that_is_too_small_is_deleted_and_ordered_again() -> None
     async with stage(driver) as s:
         await s.storage_class()
         await s.claim()
-        await s.requests_of("DeleteVolume")
+        await s.called("DeleteVolume")
 
         async def given_back() -> bool:
             return driver.volumes == {}
@@ -277,7 +277,7 @@ async def test_a_selected_node_that_is_gone_leaves_the_requirements_as_they_were
         await s.node("n1", "a")
         await s.node("n2", "b")
         await s.claim(notes={binding.SELECTED_NODE: "n2"})
-        await s.requests_of("CreateVolume")
+        await s.called("CreateVolume")
         await s.delete(CSINode, "n2")
         await s.delete(Node, "n2")
         await s.bound()
@@ -364,7 +364,7 @@ async def test_a_finalizer_that_cannot_be_dropped_repeats_the_deletion() -> None
         _, held = await s.bound()
         made[0].refuses = True
         await s.delete(PersistentVolumeClaim, "data")
-        await s.requests_of("DeleteVolume", 2)
+        await s.called("DeleteVolume", 2)
         made[0].refuses = False
         await s.gone(PersistentVolume, held.name)
         assert driver.volumes == {}

@@ -197,7 +197,7 @@ async def test_secrets_by_template() -> None:
         assert notes["volume.kubernetes.io/provisioner-deletion-secret-namespace"] == "default"
         assert notes["volume.kubernetes.io/controller-modify-secret-name"] == "m"
         await s.delete(PersistentVolumeClaim, "data")
-        (deletion,) = await s.requests_of("DeleteVolume")
+        (deletion,) = await s.called("DeleteVolume")
         assert dict(deletion.secrets) == {"password": "hush"}
 
 
@@ -316,7 +316,7 @@ async def test_claims_of_a_stateful_set_go_round_the_zones() -> None:
         await s.storage_class()
         for i in range(3):
             await s.claim(f"data-db-{i}")
-        requests = await s.requests_of("CreateVolume", 3)
+        requests = await s.called("CreateVolume", 3)
         firsts = {r.accessibility_requirements.preferred[0].segments[scripted.ZONE] for r in requests}
         assert firsts == {"a", "b", "c"}
 

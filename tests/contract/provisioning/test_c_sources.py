@@ -101,7 +101,7 @@ async def test_a_snapshot_that_is_deleted_during_the_restore_stays_until_the_vol
         hold = Hold()
         driver.script("CreateVolume", *[Fail(Code.UNAVAILABLE)] * 3, hold)
         await s.claim("copy", dataSource=FROM_SNAPSHOT)
-        await s.requests_of("CreateVolume", 2)
+        await s.called("CreateVolume", 2)
         await s.delete(VolumeSnapshot, "before")
         await hold.reached_event.wait()
         assert (await s.find(VolumeSnapshot, "before")).is_deleting
@@ -189,7 +189,7 @@ async def test_an_answer_without_the_source_is_no_copy() -> None:
         driver.forgets_source = True
         await s.claim("copy", dataSource=FROM_CLAIM)
         await s.event("ProvisioningFailed", "volume content source missing")
-        await s.requests_of("DeleteVolume")
+        await s.called("DeleteVolume")
         assert len(driver.volumes) == 1
         driver.forgets_source = False
         await s.bound("copy")
@@ -204,7 +204,7 @@ async def test_a_claim_is_cloned_and_protected_until_the_clone_is_bound() -> Non
         hold = Hold()
         driver.script("CreateVolume", *[Fail(Code.UNAVAILABLE)] * 3, hold)
         await s.claim("copy", size="2Gi", dataSource=FROM_CLAIM)
-        await s.requests_of("CreateVolume", 2)
+        await s.called("CreateVolume", 2)
         assert held.spec.csi is not None
         request = driver.requests_of("CreateVolume")[-1]
         assert request.volume_content_source.volume.volume_id == held.spec.csi.volume_handle

@@ -148,7 +148,7 @@ async def test_a_size_out_of_range_is_infeasible_until_the_request_is_lowered() 
         assert conditions(claim)["ControllerResizeError"] == f"failed to expand pvc with {error}"
         told = f'resize volume "{claim.spec.volume_name}" by resizer "test.csi.example.com" failed: {error}'
         assert await stage.said("VolumeResizeFailed") == told
-        await stage.requests_of("ControllerExpandVolume", 2, pause=pauses().retry_interval_max)
+        await stage.called("ControllerExpandVolume", 2, pause=pauses().retry_interval_max)
         with pytest.raises(Invalid, match=r"field can not be less than status\.capacity"):
             await stage.ask(size="1Gi")
         stage.driver.always("ControllerExpandVolume", None)
@@ -354,7 +354,7 @@ async def test_failures_come_back_with_doubling_pauses() -> None:
         stage.driver.always("ControllerExpandVolume", Fail(Code.INTERNAL))
         await stage.ask(size="2Gi")
         first = pauses().retry_interval_start
-        await stage.requests_of("ControllerExpandVolume", 4, pause=first)
+        await stage.called("ControllerExpandVolume", 4, pause=first)
         for pause, least in zip(stage.driver.pauses("ControllerExpandVolume"), (1, 2, 4), strict=False):
             assert pause > least * first - GRAIN
         stage.driver.always("ControllerExpandVolume", None)

@@ -152,7 +152,7 @@ async def test_wrong_arguments_are_infeasible_and_retried_slowly_until_the_claim
         await stage.ask(attributes="b")
         await stage.until_claim(on_its_way("Infeasible", "b"))
         longest = 300.0 if is_virtual() else QUICK["retry_interval_max"]
-        await stage.requests_of("ControllerModifyVolume", 2, pause=longest)
+        await stage.called("ControllerModifyVolume", 2, pause=longest)
         stage.driver.always("ControllerModifyVolume", None)
         await stage.ask(attributes="c")
         await stage.until_claim(reached("c"))

@@ -27,7 +27,7 @@ class ResizeMemory:
     """What this process remembers of a claim's last attempt, by the claim's uid."""
 
     def __init__(self) -> None:
-        self.settled: set[str] = set()  # the last attempt ended with a final error
+        self.final_errors: set[str] = set()  # the last attempt ended with a final error
         self._infeasible: dict[str, float] = {}  # the driver cannot do it: the time of the next try
 
     def observe_claim(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
@@ -35,7 +35,7 @@ class ResizeMemory:
             self.forget(old)
 
     def forget(self, claim: PersistentVolumeClaim) -> None:
-        self.settled.discard(claim.uid)
+        self.final_errors.discard(claim.uid)
         self.retry_soon(claim)
 
     def retry_in(self, claim: PersistentVolumeClaim) -> float:

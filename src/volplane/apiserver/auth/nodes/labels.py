@@ -1,31 +1,22 @@
-"""Which labels a node may give itself: those that say what it is, none that draw workloads to it."""
+"""Which labels a node may set on itself: descriptive ones, but none that could attract workloads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-_KUBELET = frozenset(
-    {
-        "kubernetes.io/hostname",
-        "kubernetes.io/os",
-        "kubernetes.io/arch",
-        "topology.kubernetes.io/zone",
-        "topology.kubernetes.io/region",
-        "failure-domain.beta.kubernetes.io/zone",
-        "failure-domain.beta.kubernetes.io/region",
-        "node.kubernetes.io/instance-type",
-        "beta.kubernetes.io/instance-type",
-        "beta.kubernetes.io/os",
-        "beta.kubernetes.io/arch",
-    }
-)
+_KUBELET = frozenset({
+    "kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch", "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region", "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
+})  # fmt: skip
 _KUBELET_SPACES = ("kubelet.kubernetes.io", "node.kubernetes.io")
 _RESERVED = ("kubernetes.io", "k8s.io")
 _RESTRICTED = ("node-restriction.kubernetes.io",)
 
 
 def forbidden_labels(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """The changed labels that are not a node's to change."""
+    """Return the changed labels that a node may not change."""
     changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
     return sorted(key for key in changed if not _may_set(key))
 

@@ -86,7 +86,7 @@ Step = DeleteCapacity | PublishCapacity
 
 class CapacityMemory:
     def __init__(self) -> None:
-        self.written: dict[str, tuple[str | None, str | None]] = {}  # key → capacity, largest volume
+        self.published: dict[str, tuple[str | None, str | None]] = {}  # key → capacity, largest volume
 
 
 class CapacityPublisher(Controller[str, CapacityView, Step]):
@@ -153,9 +153,10 @@ class CapacityPublisher(Controller[str, CapacityView, Step]):
             yield key
 
     def _is_as_published(self, key: str, found: CSIStorageCapacity) -> bool:
-        return self.memory.written.get(key) == (found.capacity, found.maximum_volume_size) and self._is_owned(
-            found
-        )
+        return self.memory.published.get(key) == (
+            found.capacity,
+            found.maximum_volume_size,
+        ) and self._is_owned(found)
 
     def _is_owned(self, found: CSIStorageCapacity) -> bool:
         return self.owner is None or any(r.uid == self.owner.uid for r in found.metadata.owner_references)
@@ -198,7 +199,7 @@ class CapacityPublisher(Controller[str, CapacityView, Step]):
     def update_memory(self, key: str, view: CapacityView | None, steps: Sequence[Step | CommonStep]) -> None:
         self._count(self._slots())
         if view is not None and view.slot is None:
-            self.memory.written.pop(key, None)
+            self.memory.published.pop(key, None)
 
     async def act(self, key: str, view: CapacityView, step: Step) -> None:
         match step:
@@ -217,7 +218,7 @@ class CapacityPublisher(Controller[str, CapacityView, Step]):
             quantity.from_bytes(room.maximum_volume_size.value) if room.maximum_volume_size.value else None
         )
         written = (quantity.from_bytes(room.available_capacity), largest)
-        self.memory.written[key] = written
+        self.memory.published[key] = written
         if found is None:
             await self.client.create(
                 CSIStorageCapacity(

@@ -106,7 +106,7 @@ class ProvisionerMemory:
         self.resting: dict[str, float] = {}  # keys of claims whose request stays while others are created
         self.infeasible: dict[str, tuple[str, float]] = {}  # uid → class uid, no retry before
         self.unnoted: set[str] = set()  # uids of claims whose request may not be written
-        self.placeless: set[str] = set()  # keys that wait for a new node or registration
+        self.waiting_for_nodes: set[str] = set()  # keys that wait for a new node or registration
         self.follows_snapshots = False
         self.node_race = node_race
 
@@ -224,7 +224,7 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
     def keys_of_place(self, old: Node | CSINode | None, new: Node | CSINode | None) -> Iterable[str]:
         if new is None or _topology_fields(old) == _topology_fields(new):
             return ()
-        return list(self.memory.placeless)
+        return list(self.memory.waiting_for_nodes)
 
     # --- what the caches show
 
@@ -293,9 +293,9 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
     ) -> None:
         # Before acting: a node that appears in between must wake the claim.
         if any(isinstance(step, ReportProvisionError) and step.needs_nodes for step in steps):
-            self.memory.placeless.add(key)
+            self.memory.waiting_for_nodes.add(key)
         else:
-            self.memory.placeless.discard(key)
+            self.memory.waiting_for_nodes.discard(key)
         if view is not None and view.claim is not None and view.inputs.infeasible is None:
             self.memory.infeasible.pop(view.claim.uid, None)
 

@@ -112,7 +112,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
         if claim is None:
             return None
         memory, uid = self.memory, claim.uid
-        last = LastExpansion(uid in memory.settled, uid in memory.offline, memory.retry_in(claim))
+        last = LastExpansion(uid in memory.final_errors, uid in memory.offline, memory.retry_in(claim))
         in_use = self._is_used(key) if uid in memory.offline else False
         return ExpansionView(claim, self.volumes.get(claim.spec.volume_name), last, in_use)
 
@@ -163,7 +163,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
             reached, node_needed = await self._call_driver(volume, size)
         except (CallError, RetryableError, convert.UnsupportedModes) as error:
             return await self._handle_failure(claim, volume, error)
-        self.memory.settled.discard(claim.uid)
+        self.memory.final_errors.discard(claim.uid)
         self.memory.retry_soon(claim)
         # A driver returns bytes; without ControllerExpandVolume the size stays as the user wrote it.
         text = (
@@ -208,10 +208,10 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
             self.memory.offline.add(claim.uid)
         infeasible = is_infeasible(error)
         if classify(error).is_final:
-            self.memory.settled.add(claim.uid)
+            self.memory.final_errors.add(claim.uid)
             await self._mark_failed(claim, error, infeasible=infeasible)
         else:
-            self.memory.settled.discard(claim.uid)
+            self.memory.final_errors.discard(claim.uid)
         self.events.warning(claim, "VolumeResizeFailed", why)
         if not infeasible:
             self.memory.retry_soon(claim)

@@ -82,7 +82,7 @@ class VolumeModifier(ResizeRpcController[ModificationView, plans.Step]):
         if claim is None:
             return None
         slow = self.memory.retry_in(claim) if plans.is_same_target(claim) else 0.0
-        last = LastModification(claim.uid in self.memory.settled, slow)
+        last = LastModification(claim.uid in self.memory.final_errors, slow)
         return ModificationView(claim, self.volumes.get(claim.spec.volume_name), last)
 
     def plan(self, view: ModificationView) -> Iterator[plans.Step | CommonStep]:
@@ -121,7 +121,7 @@ class VolumeModifier(ResizeRpcController[ModificationView, plans.Step]):
         conditions = [_condition(MODIFYING, f'Modifying volume to "{target}" is in progress.')]
         status = {"status": ModifyVolumeState.IN_PROGRESS, "targetVolumeAttributesClassName": target}
         claim = await self._mark(claim, status, conditions)
-        self.memory.settled.discard(claim.uid)  # from now on its outcome is unknown
+        self.memory.final_errors.discard(claim.uid)  # from now on its outcome is unknown
         return claim
 
     async def _mark(
@@ -152,7 +152,7 @@ class VolumeModifier(ResizeRpcController[ModificationView, plans.Step]):
         await self._complete(claim, volume, target.name)
 
     async def _complete(self, claim: PersistentVolumeClaim, volume: PersistentVolume, target: str) -> None:
-        self.memory.settled.discard(claim.uid)
+        self.memory.final_errors.discard(claim.uid)
         self.memory.retry_soon(claim)
         with trace.span(COMPONENT, "modified", f"pvc/{claim.key}", target=target):
             await self.patch_volume(volume, {"spec": {"volumeAttributesClassName": target}})
@@ -173,9 +173,9 @@ class VolumeModifier(ResizeRpcController[ModificationView, plans.Step]):
         why, progress = str(error), f'Modifying volume to "{target}" failed. Waiting for retry.'
         infeasible = error.code is Code.INVALID_ARGUMENT
         if classify(error).is_final:
-            self.memory.settled.add(claim.uid)
+            self.memory.final_errors.add(claim.uid)
         else:
-            self.memory.settled.discard(claim.uid)
+            self.memory.final_errors.discard(claim.uid)
             progress = f'Modifying volume to "{target}" is still in progress.'
             why += f". Still modifying to VAC {target}"
         conditions = [

@@ -1,4 +1,4 @@
-"""What a structural schema removes from plain data and what it fills in."""
+"""Pruning and defaulting of plain data with a structural schema."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def obj(**properties: Json) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("schema", "given", "kept", "told"),
+    ("schema", "given", "kept", "expected"),
     [
         pytest.param(obj(a=STRING), {"a": "1", "b": 2}, {"a": "1"}, ["b"], id="unknown member"),
         pytest.param(
@@ -96,8 +96,8 @@ def obj(**properties: Json) -> Json:
         ),
     ],
 )
-def test_pruning(schema: Json, given: Json, kept: Json, told: list[str]) -> None:
-    assert prune(given, schema, root=True) == told
+def test_pruning(schema: Json, given: Json, kept: Json, expected: list[str]) -> None:
+    assert prune(given, schema, root=True) == expected
     assert given == kept
 
 
@@ -140,7 +140,7 @@ def test_pruning(schema: Json, given: Json, kept: Json, told: list[str]) -> None
             {**obj(a={"type": "object", PRESERVE: True}), PRESERVE: True},
             {"a": {"b": None}, "c": None},
             {"a": {"b": None}, "c": None},
-            id="nulls nobody describes stay",
+            id="nulls without schema stay",
         ),
     ],
 )
@@ -168,17 +168,17 @@ def test_metadata_of_embedded_resources_is_pruned_to_what_metadata_knows() -> No
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ({"kind": 1}, "a.kind: Invalid value: 1: must be a string"),
         ({"metadata": {"labels": {"x": 1}}}, 'a.metadata: Invalid value: {"labels":{"x":1}}: json: cannot'),
     ],
 )
-def test_metadata_of_the_wrong_form_is_refused(given: Json, told: str) -> None:
+def test_malformed_metadata_is_refused(given: Json, expected: str) -> None:
     schema = obj(a={"type": "object", EMBEDDED: True, PRESERVE: True})
     with pytest.raises(Undecodable) as refused:
         coerce({"a": given}, schema)
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(expected)
 
 
 # Properties
@@ -232,7 +232,7 @@ def test_pruning_twice_is_pruning_once(schema: Json, value: Json, root: bool) ->
 
 @given(SCHEMAS, VALUES, st.booleans())
 @settings(deadline=None)
-def test_what_was_settled_stays_as_it_is(schema: Json, value: Json, root: bool) -> None:
+def test_pruning_and_defaulting_are_idempotent(schema: Json, value: Json, root: bool) -> None:
     once = settle(value, schema, root=root)
     assert settle(deepcopy(once), schema, root=root) == once
 

@@ -1,4 +1,4 @@
-"""What is written in this process is decoded by nobody in it, also where watchers hear of a commit first."""
+"""Objects written by this process are never decoded again, even if watchers see the commit first."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def config(name: str = "a", **data: str) -> ConfigMap:
     return ConfigMap(metadata=ObjectMeta(name=name, namespace="default"), data=data)
 
 
-async def test_what_a_cache_holds_is_decoded_by_nobody_however_much_was_written_since(
+async def test_objects_in_a_client_cache_are_never_decoded_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with world() as w:
         cache = w.client.cache(ConfigMap)
         await cache.wait_synced()
         await w.client.create(config(x="1"))
-        feed = w.core.backend.registry.of(ConfigMap).watch_cache
+        watch_cache = w.core.backend.registry.of(ConfigMap).watch_cache
         for number in range(CACHED + 1):
             last = await w.client.create(config(f"other-{number}"))
             await cache.wait_for(last.revision)
         loaded: list[Any] = []
-        load = feed.shape.load
-        monkeypatch.setattr(feed.shape, "load", lambda *a: loaded.append(a) or load(*a))
+        load = watch_cache.access.load
+        monkeypatch.setattr(watch_cache.access, "load", lambda *a: loaded.append(a) or load(*a))
         assert await w.client.get(ConfigMap, "a", "default") is cache.get("a", "default")
         assert loaded == []
         patched = await w.client.patch(ConfigMap, "a", "default", merge={"data": {"x": "2"}})
@@ -54,10 +54,10 @@ async def test_watchers_share_the_writers_object_without_decoding(
         async with Caches(client) as caches:
             cache = caches.get(ConfigMap)
             await cache.wait_synced()
-            feed = core.backend.registry.of(ConfigMap).watch_cache
+            watch_cache = core.backend.registry.of(ConfigMap).watch_cache
             decoded: list[Any] = []
-            load = feed.shape.load
-            monkeypatch.setattr(feed.shape, "load", lambda *a: decoded.append(a) or load(*a))
+            load = watch_cache.access.load
+            monkeypatch.setattr(watch_cache.access, "load", lambda *a: decoded.append(a) or load(*a))
             made = await client.create(config(x="1"))
             await cache.wait_for(made.revision)
             assert cache.get("a", "default") is made
@@ -65,32 +65,32 @@ async def test_watchers_share_the_writers_object_without_decoding(
                 await client.create(config(x="2"))
             assert cache.get("a", "default") is made
             assert decoded == []
-            assert feed._coming == {}
+            assert watch_cache._pending == {}
     finally:
         await core.close()
         await store.close()
 
 
-async def test_what_was_worked_out_is_forgotten_when_it_is_old() -> None:
+async def test_old_cached_objects_are_dropped() -> None:
     async with world() as w:
-        feed = w.core.backend.registry.of(ConfigMap).watch_cache
+        watch_cache = w.core.backend.registry.of(ConfigMap).watch_cache
         old = weakref.ref(await w.client.create(config("old")))
-        feed.forget()
-        assert old() is not None  # somebody may be about to ask
+        watch_cache.forget()
+        assert old() is not None  # kept for one period
         young = weakref.ref(await w.client.create(config("young")))
-        feed.forget()
+        watch_cache.forget()
         assert old() is None
         assert young() is not None
         assert (await w.client.get(ConfigMap, "old", "default")).name == "old"
 
 
-async def test_what_a_cache_holds_is_not_forgotten() -> None:
+async def test_objects_in_a_client_cache_are_not_dropped() -> None:
     async with world() as w:
         cache = w.client.cache(ConfigMap)
         await cache.wait_synced()
         made = await w.client.create(config())
         await cache.wait_for(made.revision)
-        feed = w.core.backend.registry.of(ConfigMap).watch_cache
-        feed.forget()
-        feed.forget()
+        watch_cache = w.core.backend.registry.of(ConfigMap).watch_cache
+        watch_cache.forget()
+        watch_cache.forget()
         assert await w.client.get(ConfigMap, "a", "default") is cache.get("a", "default")

@@ -1,7 +1,7 @@
-"""How the verbs take hold of a custom resource: a dict, in the form its version shows.
+"""How the verbs access a custom resource: a dict in the form of its version.
 
-A stored object may be older than the schema. What reading does to it is worked out once per stored value;
-values that come out unchanged, which is nearly all, are only remembered as such and pass through as bytes.
+A stored object may be older than the schema. The conversion is computed once per stored value. Nearly all
+values come out unchanged; only their hash is cached, and their bytes are served as they are.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from volplane.apiserver.facts import SelectableValue
 from volplane.apiserver.object_access import OPENING, DictAccess
 from volplane.apiserver.selectors import SelectorReader, Values, as_text
 
-CACHED = 1 << 14  # values that are known to stay as they are
+CACHED = 1 << 14  # stored values that are known to be unchanged
 
 _encoder = msgspec.json.Encoder()
 
 
-class CustomShape(DictAccess):
+class CustomObjectAccess(DictAccess):
     def __init__(self, kind: Kind, coercion: Coercion) -> None:
         super().__init__(kind)
         self._coercion = coercion
-        self._unchanged: set[int] = set()  # hashes of values: 64 bits with a secret key, so one per value
+        self._unchanged: set[int] = (
+            set()
+        )  # hashes of values: 64 bits with a random key, so collisions are negligible
         self._changed: dict[bytes, bytes] = {}
 
     def load(self, value: bytes, revision: int) -> Plain:
@@ -45,30 +47,30 @@ class CustomShape(DictAccess):
         return super().to_wire(self.to_served_version(value), revision)
 
     def to_served_version(self, value: bytes) -> bytes:
-        """A stored value in the form of this version."""
+        """Convert a stored value to this version."""
         key = hash(value)
         if key in self._unchanged:
             return value
-        made = self._changed.get(value)
-        if made is None:
-            made = self._convert(value)
-            self._remember(value, key, made)
-        return made
+        result = self._changed.get(value)
+        if result is None:
+            result = self._convert(value)
+            self._remember(value, key, result)
+        return result
 
     def _convert(self, value: bytes) -> bytes:
         data = msgspec.json.decode(OPENING + value)
         self._coercion.from_storage(data)
         return _encoder.encode(data)[len(OPENING) :]
 
-    def _remember(self, value: bytes, key: int, made: bytes) -> None:
-        if made == value:
+    def _remember(self, value: bytes, key: int, converted: bytes) -> None:
+        if converted == value:
             if len(self._unchanged) >= CACHED:
                 self._unchanged.clear()
             self._unchanged.add(key)
         else:
             if len(self._changed) >= CACHED >> 4:
                 self._changed.clear()
-            self._changed[value] = made
+            self._changed[value] = converted
 
     def with_metadata(self, obj: Plain, metadata: ObjectMeta) -> Plain:
         return {**obj, "metadata": plain(metadata)}
@@ -79,13 +81,13 @@ class CustomShape(DictAccess):
 
 
 class CustomSelectorReader(SelectorReader):
-    """Selectable values of the object as its version shows it, defaults included."""
+    """Reads the selectable fields of an object in its version, including defaults."""
 
-    def __init__(self, fields: Mapping[str, SelectableValue], shape: CustomShape) -> None:
-        self._shape = shape
+    def __init__(self, fields: Mapping[str, SelectableValue], access: CustomObjectAccess) -> None:
+        self._access = access
         self._paths = [(label, field.path.split(".")) for label, field in fields.items()]
 
     def read(self, value: bytes) -> Values:
-        data: Any = msgspec.json.decode(OPENING + self._shape.to_served_version(value))
+        data: Any = msgspec.json.decode(OPENING + self._access.to_served_version(value))
         fields = {label: as_text(jsonpath.get(data, path)) for label, path in self._paths}
         return data["metadata"].get("labels") or {}, fields

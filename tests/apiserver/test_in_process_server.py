@@ -1,4 +1,4 @@
-"""The server without a wire: the in-process transport, and everything that takes time."""
+"""The in-process server: its transport, timeouts, Event expiry and compaction."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def first(batches: AsyncIterator[list[ObjectChange[ConfigMap]]]) -> Object
     return (await anext(batches))[0]
 
 
-async def test_the_namespaces_of_every_cluster_are_there() -> None:
+async def test_the_default_namespaces_exist() -> None:
     async with run_server() as (_, local, _store):
         page = await local.list(Namespace)
         names = [n.name for n in page.items]
@@ -59,7 +59,7 @@ async def test_the_namespaces_of_every_cluster_are_there() -> None:
         assert page.items[0].status.phase == "Active"
 
 
-async def test_the_verbs_take_and_give_structs() -> None:
+async def test_the_verbs_take_and_return_structs() -> None:
     async with run_server() as (_, local, store):
         made = await local.create(config_map())
         assert made.revision == store.revision
@@ -93,7 +93,7 @@ async def test_watchers_in_process_share_one_object() -> None:
             assert gone.object.revision == store.revision
 
 
-async def test_a_watch_of_a_selection_tells_of_coming_and_going() -> None:
+async def test_a_watch_with_selector_sees_objects_enter_and_leave() -> None:
     async with run_server() as (_, local, _store):
         await local.create(config_map("other"))
         async with local.watch(ConfigMap, labels="app=x") as changes:
@@ -140,12 +140,14 @@ async def test_an_idle_watch_gets_a_bookmark_at_once_every_minute_and_before_its
         start = store.revision
         async with local.watch(ConfigMap, revision=start, seconds=90) as changes:
             began = clock.now()
-            told = [(change.type, change.revision, round(clock.now() - began)) async for (change,) in changes]
-        assert told == [("BOOKMARK", start, seconds) for seconds in (0, 60, 88, 90)]
+            received = [
+                (change.type, change.revision, round(clock.now() - began)) async for (change,) in changes
+            ]
+        assert received == [("BOOKMARK", start, seconds) for seconds in (0, 60, 88, 90)]
 
 
 @pytest.mark.virtual
-async def test_a_revision_that_does_not_come_is_waited_for_three_seconds() -> None:
+async def test_a_read_waits_three_seconds_for_a_future_revision() -> None:
     async with run_server() as (_, local, store):
         began = clock.now()
         ahead = store.revision + 1
@@ -159,7 +161,7 @@ async def test_a_revision_that_does_not_come_is_waited_for_three_seconds() -> No
 
 
 @pytest.mark.virtual
-async def test_events_are_gone_after_an_hour() -> None:
+async def test_events_expire_after_an_hour() -> None:
     async with run_server() as (_, local, _store):
         about = ObjectReference(kind="ConfigMap", name="a", namespace="default")
         event = Event(
@@ -173,13 +175,13 @@ async def test_events_are_gone_after_an_hour() -> None:
         async with local.watch(Event) as changes:
             await first(changes)  # type: ignore[arg-type]
             await asyncio.sleep(200)
-            told = [change.type for change in await anext(changes)]
-            assert "DELETED" in told or "BOOKMARK" in told
+            received = [change.type for change in await anext(changes)]
+            assert "DELETED" in received or "BOOKMARK" in received
         assert (await local.list(Event)).items == []
 
 
 @pytest.mark.virtual
-async def test_history_is_let_go_after_five_minutes_and_a_thousand_revisions() -> None:
+async def test_history_is_compacted_after_five_minutes_and_a_thousand_revisions() -> None:
     async with run_server() as (_, local, store):
         for at in range(1200):
             await local.create(config_map(f"m{at}"))
@@ -191,7 +193,7 @@ async def test_history_is_let_go_after_five_minutes_and_a_thousand_revisions() -
                 await anext(changes)
 
 
-async def test_amounts_are_stored_in_their_canonical_spelling() -> None:
+async def test_quantities_are_stored_in_canonical_form() -> None:
     async with run_server() as (_, local, _store):
         spec = PersistentVolumeClaimSpec(
             access_modes=("ReadWriteOnce",),
@@ -202,7 +204,7 @@ async def test_amounts_are_stored_in_their_canonical_spelling() -> None:
         assert made.spec.resources.requests == {"storage": "1Gi"}
 
 
-async def test_a_large_collection_is_deleted_whole() -> None:
+async def test_a_large_collection_is_deleted_completely() -> None:
     async with run_server() as (core, local, _store):
         for at in range(150):
             await local.create(config_map(f"m{at}"))

@@ -1,4 +1,4 @@
-"""The private CA after a restart: kept where it is whole, made anew where a crash left a part of it."""
+"""The private CA after a restart: intact files are kept, damaged ones are recreated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def create_pki(directory: Path) -> tuple[CertificateAuthority, CertificateFiles,
     return authority, server, authority.client("admin", "admin", ("system:masters",))
 
 
-def test_a_restart_finds_everything_again(tmp_path: Path) -> None:
+def test_a_restart_reuses_all_files(tmp_path: Path) -> None:
     _, server, client = create_pki(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert create_pki(tmp_path)[1:] == (server, client)
@@ -33,7 +33,7 @@ def test_a_restart_finds_everything_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["ca.crt", "apiserver.crt", "apiserver.key", "admin.crt"])
-def test_a_part_that_is_missing_is_made_again_and_fits_the_rest(tmp_path: Path, lost: str) -> None:
+def test_a_missing_file_is_recreated_and_matches_the_others(tmp_path: Path, lost: str) -> None:
     create_pki(tmp_path)
     (tmp_path / lost).unlink()
     authority, server, client = create_pki(tmp_path)
@@ -52,13 +52,13 @@ DAMAGE = pytest.mark.parametrize(
 
 @DAMAGE
 @pytest.mark.parametrize("name", ["ca.crt", "apiserver.crt", "apiserver.key", "admin.crt", "admin.key"])
-def test_a_part_that_cannot_be_read_is_made_again(
+def test_an_unreadable_file_is_recreated(
     tmp_path: Path, name: str, damaged: Callable[[bytes], bytes]
 ) -> None:
     before = create_pki(tmp_path)[0].certificate.public_key()
     (tmp_path / name).write_bytes(damaged((tmp_path / name).read_bytes()))
     authority, server, client = create_pki(tmp_path)
-    assert authority.certificate.public_key() == before  # who trusted it still does
+    assert authority.certificate.public_key() == before  # clients that trusted it still do
     for pair in (server, client):
         certificate = x509.load_pem_x509_certificate(pair.cert)
         certificate.verify_directly_issued_by(authority.certificate)
@@ -75,7 +75,7 @@ def replace_key(old: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damaged", [lose_key, replace_key, lambda old: b"", lambda old: old[:100]])
-def test_a_lost_key_of_the_authority_is_named_and_nothing_is_changed(
+def test_a_lost_ca_key_is_reported_and_nothing_is_changed(
     tmp_path: Path, damaged: Callable[[bytes], bytes | None]
 ) -> None:
     create_pki(tmp_path)
@@ -91,7 +91,7 @@ def test_a_lost_key_of_the_authority_is_named_and_nothing_is_changed(
 
 
 @DAMAGE
-def test_a_key_of_accounts_that_cannot_be_read_is_named(
+def test_an_unreadable_service_account_key_is_reported(
     tmp_path: Path, damaged: Callable[[bytes], bytes]
 ) -> None:
     path = tmp_path / "sa.key"

@@ -1,4 +1,4 @@
-"""A patch types again only what it names, and nobody can tell: the same object, the same refusals."""
+"""A patch converts only the members that it names, with the same result and the same errors."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def both(of: Any, stored: Any, patch: Any, style: str, validation: str = "Warn")
 
 @pytest.mark.parametrize("style", [MERGE, STRATEGIC])
 @pytest.mark.parametrize(("of", "stored", "patch"), CASES)
-def test_in_parts_it_is_the_same_object_with_the_same_findings(
+def test_patching_members_gives_the_same_object_and_findings(
     of: Any, stored: Any, patch: Any, style: str
 ) -> None:
     part, whole = both(of, stored, patch, style)
@@ -76,7 +76,7 @@ def test_in_parts_it_is_the_same_object_with_the_same_findings(
         assert part == whole
 
 
-def test_what_the_patch_does_not_name_is_the_very_same() -> None:
+def test_members_that_the_patch_does_not_name_stay_the_same_objects() -> None:
     entry, old = entry_of(PersistentVolumeClaim), codec.convert(PersistentVolumeClaim, CLAIM)
     body = TrustedBody(b'{"metadata":{"uid":"1"},"status":{"phase":"Bound"}}')
     part = _patch_members(entry, old, read_patch(entry.kind, MERGE, body), "Warn", owners=False)
@@ -87,7 +87,7 @@ def test_what_the_patch_does_not_name_is_the_very_same() -> None:
     assert new.status == structs.replace(old.status, phase="Bound")
 
 
-def test_a_patch_that_is_refused_is_refused_with_the_whole_object() -> None:
+def test_a_refused_patch_shows_the_whole_object() -> None:
     patch = {"status": {"phase": 7}}
     entry, old = entry_of(PersistentVolumeClaim), codec.convert(PersistentVolumeClaim, CLAIM)
     reading = read_patch(entry.kind, MERGE, TrustedBody(msgspec.json.encode(patch)))
@@ -96,8 +96,8 @@ def test_a_patch_that_is_refused_is_refused_with_the_whole_object() -> None:
         _patch_whole(entry, codec.to_dict(old), reading, "Warn")
 
 
-def test_what_a_strict_reader_refuses_is_refused_however_often_it_is_applied() -> None:
-    """A list's new element comes from the patch itself, and is cleaned of what nobody knows."""
+def test_strict_validation_refuses_a_patch_each_time_it_is_applied() -> None:
+    """A new list element comes from the patch itself and is pruned of unknown fields."""
     patch = {"spec": {"containers": [{"name": "d", "image": "j", "imagee": "k"}]}}
     entry, old = entry_of(Pod), codec.convert(Pod, POD)
     reading = read_patch(entry.kind, STRATEGIC, TrustedBody(msgspec.json.encode(patch)))
@@ -109,7 +109,7 @@ def test_what_a_strict_reader_refuses_is_refused_however_often_it_is_applied() -
     assert any("imagee" in warning for warning in warnings)
 
 
-def test_operations_on_what_an_operation_has_put_there_can_be_tried_again() -> None:
+def test_operations_on_a_value_added_by_the_patch_can_be_retried() -> None:
     operations = [
         {"op": "add", "path": "/metadata/labels", "value": {"x": "1", "y": "2"}},
         {"op": "remove", "path": "/metadata/labels/y"},

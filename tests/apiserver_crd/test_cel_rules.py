@@ -1,4 +1,4 @@
-"""Validation rules where they stand in a schema: paths, old values, messages, forgiveness."""
+"""Validation rules in a schema: paths, old values, messages, ratcheting."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def rule_errors(schema: Json, new: Json, old: Json = None, warnings: list[str] |
     return [str(cause) for cause in check.run(compile_rules(schema), new, old)]
 
 
-def test_a_rule_is_told_where_it_stands() -> None:
+def test_a_failed_rule_is_reported_at_its_path() -> None:
     schema = obj(spec=obj({"rule": "self.a != self.b", "message": "a and b differ"}, a=STRING, b=STRING))
     assert rule_errors(schema, {"spec": {"a": "x", "b": "y"}}) == []
     assert rule_errors(schema, {"spec": {"a": "x", "b": "x"}}) == ["spec: Invalid value: a and b differ"]
 
 
 @pytest.mark.parametrize(
-    ("rule", "told"),
+    ("rule", "message"),
     [
         ({"rule": "self > 1"}, "n: Invalid value: 1: failed rule: self > 1"),
         ({"rule": "self > 1", "message": "more"}, "n: Invalid value: 1: more"),
@@ -51,8 +51,8 @@ def test_a_rule_is_told_where_it_stands() -> None:
         ),
     ],
 )
-def test_how_a_failing_rule_is_told(rule: Json, told: str) -> None:
-    assert rule_errors(obj(n=with_rules(INTEGER, rule)), {"n": 1}) == [told]
+def test_the_message_of_a_failed_rule(rule: Json, message: str) -> None:
+    assert rule_errors(obj(n=with_rules(INTEGER, rule)), {"n": 1}) == [message]
 
 
 def test_a_field_path_points_below_the_rule() -> None:
@@ -75,11 +75,11 @@ def test_rules_reach_items_and_values() -> None:
     ]
 
 
-def test_nulls_are_not_judged() -> None:
+def test_rules_skip_nulls() -> None:
     assert rule_errors(obj(n=with_rules({**INTEGER, "nullable": True}, "self > 1")), {"n": None}) == []
 
 
-def test_the_root_sees_its_name() -> None:
+def test_a_rule_at_the_root_sees_the_name() -> None:
     schema = obj({"rule": "self.metadata.name.startsWith('a') && self.kind == 'K'", "message": "m"})
     assert rule_errors(schema, {"kind": "K", "apiVersion": "g/v1", "metadata": {"name": "ab"}}) == []
     assert rule_errors(schema, {"kind": "K", "metadata": {"name": "b"}}) == ["<nil>: Invalid value: m"]
@@ -90,7 +90,7 @@ def test_the_root_sees_its_name() -> None:
 IMMUTABLE = {"rule": "self == oldSelf", "message": "is immutable"}
 
 
-def test_a_comparing_rule_runs_only_where_there_is_something_to_compare() -> None:
+def test_a_rule_with_old_self_runs_only_if_there_is_an_old_value() -> None:
     schema = obj(a=with_rules(STRING, IMMUTABLE))
     assert rule_errors(schema, {"a": "x"}) == []
     assert rule_errors(schema, {"a": "x"}, {}) == []
@@ -131,10 +131,10 @@ def test_items_of_a_map_list_are_compared_by_key() -> None:
     ]
 
 
-# Forgiveness
+# Ratcheting
 
 
-def test_what_has_not_changed_is_a_warning() -> None:
+def test_a_failed_rule_on_an_unchanged_value_is_a_warning() -> None:
     schema = obj(
         a=obj({"rule": "self.x > 1", "message": "m"}, x=INTEGER), b=with_rules(INTEGER, {"rule": "self > 1"})
     )
@@ -146,25 +146,25 @@ def test_what_has_not_changed_is_a_warning() -> None:
     assert warnings == ["a: Invalid value: m"]
 
 
-def test_items_are_forgiven_with_their_list() -> None:
+def test_items_of_an_unchanged_list_are_not_checked_again() -> None:
     schema = obj(list={"type": "array", "items": with_rules(INTEGER, {"rule": "self > 1", "message": "m"})})
     assert rule_errors(schema, {"list": [1]}, {"list": [1]}) == []
     assert rule_errors(schema, {"list": [1, 2]}, {"list": [1]}) == ["list[0]: Invalid value: 1: m"]
 
 
-def test_comparing_rules_are_not_forgiven() -> None:
+def test_rules_with_old_self_also_run_on_unchanged_values() -> None:
     schema = obj(a=with_rules(STRING, {"rule": "self != oldSelf", "message": "must change"}))
     assert rule_errors(schema, {"a": "x"}, {"a": "x"}) == ['a: Invalid value: "x": must change']
 
 
-# Limits and mistakes
+# Limits and errors
 
 
-def test_rules_that_take_too_long_end_the_check() -> None:
+def test_rules_that_exceed_the_cost_limit_end_the_check() -> None:
     slow = {"rule": "self.all(a, self.all(b, self.all(c, a <= b + c)))", "message": "slow"}
     schema = obj(list=with_rules({"type": "array", "items": INTEGER}, slow, "false"))
-    [told] = rule_errors(schema, {"list": [1] * 100})
-    assert told == (
+    [message] = rule_errors(schema, {"list": [1] * 100})
+    assert message == (
         "list: Invalid value: \"array\": 'operation cancelled: actual cost limit exceeded': no further "
         "validation rules will be run due to call cost exceeds limit for rule: slow"
     )

@@ -1,4 +1,4 @@
-"""Before the server knows anybody's roles, and when it has missed how they changed."""
+"""Requests before RBAC is loaded, and recovery after a missed change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE = 10.0
 
 
 class SlowStore(MemoryStore):
-    """Lists nothing until it is let."""
+    """Lists block until `let` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def free_port() -> int:
 
 
 async def wait_for_answer(http: web.HttpClient, path: str) -> web.ClientResponse:
-    """The first answer of a server that may not listen yet."""
+    """Return the first response of a server that may not listen yet."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
@@ -50,7 +50,7 @@ async def wait_for_answer(http: web.HttpClient, path: str) -> web.ClientResponse
                 await asyncio.sleep(0.01)
 
 
-async def test_who_comes_before_the_start_is_over_waits_for_it(tmp_path: Path) -> None:
+async def test_requests_during_startup_wait_for_it(tmp_path: Path) -> None:
     store, port = SlowStore(), free_port()
     authority = CertificateAuthority(tmp_path / "pki")
     pair = authority.client("somebody", "system:kube-scheduler", ())
@@ -93,19 +93,19 @@ async def may_list_nodes(core: InProcessServer, name: str) -> bool:
 
 
 async def run_pending_tasks() -> None:
-    """Let everybody run who can."""
+    """Let all ready tasks run."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-async def test_an_index_that_was_overrun_lists_again() -> None:
+async def test_an_index_whose_watch_was_overrun_lists_again() -> None:
     store = MemoryStore(backlog=4)
     core = await InProcessServer(store).start()
     try:
         admin = core.in_process_transport()
         await admin.create(binding("gone"))
         await asyncio.sleep(0)
-        for number in range(10):  # nobody else runs in between, so its watch falls behind
+        for number in range(10):  # no other task runs in between, so its watch falls behind
             await admin.create(binding(f"user-{number}"))
         await admin.delete(ClusterRoleBinding, "gone")
         await run_pending_tasks()

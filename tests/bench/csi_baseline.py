@@ -9,7 +9,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import grpc
 
 from tests.bench.cluster_process import ClusterProcess
 from tests.bench.report import Figure
+from tests.support.up import wait_until
 from volplane.api.core import Node
 from volplane.base.sockets import short_path
 from volplane.csi import convert, v1
@@ -58,7 +59,7 @@ _DOWN = ("NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume"
 def _measure(directory: Path, place: tuple[str, str], times: int) -> list[dict[str, float]]:
     node = directory / "n" / "1"
     with (
-        _calls(_controller(directory)) as controller,
+        _calls(_wait_for_controller(directory)) as controller,
         _calls(node / "plugins" / DRIVER / "csi.sock") as on_node,
     ):
         rounds = [
@@ -68,13 +69,19 @@ def _measure(directory: Path, place: tuple[str, str], times: int) -> list[dict[s
     return rounds[WARM_UP:]
 
 
-def _controller(directory: Path) -> Path:
+def _wait_for_controller(directory: Path) -> Path:
+    """`up` is ready when the controller's containers run; its socket may come a moment later."""
+    found: Path = wait_until(f"the controller of {DRIVER} answers", lambda: _find_controller(directory))
+    return found
+
+
+def _find_controller(directory: Path) -> Path | None:
     """Other drivers have a controller with such a socket, too."""
     for socket in directory.glob("n/*/pods/*/volumes/kubernetes.io~empty-dir/socket-dir/csi.sock"):
-        with _calls(socket) as call:
+        with _calls(socket) as call, suppress(grpc.RpcError):
             if call("GetPluginInfo", v1.GetPluginInfoRequest()).name == DRIVER:
                 return socket
-    raise RuntimeError(f"no controller of {DRIVER} below {directory}")
+    return None
 
 
 Call = Callable[[str, Any], Any]

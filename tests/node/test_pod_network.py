@@ -432,4 +432,4 @@ async def test_a_machine_without_such_networks_says_so(monkeypatch: pytest.Monke
         pod = await here.wait_until_ready()
         assert os.readlink("/proc/self/ns/net") in await printed(here, pod, "end")
         assert pod.status.pod_ip == "127.0.0.1"
-        await here.wait_for_event("this machine has no networks for pods (Operation not permitted)")
+        await here.wait_for_event("this machine does not support pod networks (Operation not permitted)")

@@ -188,7 +188,7 @@ async def test_an_image_without_a_command_gets_a_pause_and_an_event() -> None:
         await here.start()
         await here.pod(container={"image": "nginx"})
         await here.wait_until_ready()
-        told = await here.wait_for_event("a pause process runs in its place")
+        told = await here.wait_for_event("a pause process runs instead")
         assert told.startswith('Image "nginx" of container main is not available on this node')
         await here.delete()
         async with asyncio.timeout(10):  # it ends when it is asked to

@@ -1,4 +1,4 @@
-"""Connections: those of nobody make room for others, and no client may keep the server waiting."""
+"""Connections: unauthenticated ones are dropped first, and no client can block the server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KNOWN = b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer x\r\n\r\n"
 
 
 class Handler:
-    """Knows whoever shows a token; answers with what it was asked."""
+    """Authenticates clients with a token, and echoes the request."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -114,7 +114,7 @@ async def test_connections_of_nobody_are_dropped_oldest_first() -> None:
         wires(server, MOST // 4) as first,
     ):
         assert await ask(first[0], KNOWN) == 200
-        assert await ask(first[1], GET) == 200  # who has only asked is still nobody
+        assert await ask(first[1], GET) == 200  # a request without a token does not authenticate
         async with wires(server, MOST // 2) as later:
             assert await ask(later[-1], GET) == 200
             async with asyncio.timeout(10):
@@ -279,7 +279,7 @@ async def test_a_line_without_end_is_refused_before_it_fills_the_memory(endless:
     async with serving(Handler(), ServerLimits()) as server, wires(server, 1) as (wire,):
         wire[1].write(endless)
         sent = 0
-        with suppress(ConnectionError):  # whoever goes on sending may not hear why
+        with suppress(ConnectionError):  # a client that goes on sending may not get the response
             while sent < 20_000_000 and not wire[0].at_eof():
                 wire[1].write(b"a" * 50_000)
                 sent += 50_000
@@ -364,18 +364,18 @@ class ApiServer:
         wire.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\n{who}\r\n".encode())
         text = b""
         while b"\r\n\r\n" not in text:
-            text += _received(wire)
+            text += _receive(wire)
         head, _, body = text.partition(b"\r\n\r\n")
         length = int(re.search(rb"Content-Length: (\d+)", head)[1])  # type: ignore[index]
         while len(body) < length:
-            body += _received(wire)
+            body += _receive(wire)
         return head.split()[1] + b" " + body
 
     def status(self) -> bytes:
         with self.secure() as wire:
             return self.ask(wire, "/api/v1/namespaces")[:3]
 
-    def dropped(self, reason: str) -> float:
+    def count_dropped(self, reason: str) -> float:
         with self.secure() as wire:
             text = self.ask(wire, "/metrics").decode()
         found = re.search(rf'volplane_connections_dropped_total{{reason="{reason}"}} (\S+)', text)
@@ -385,7 +385,7 @@ class ApiServer:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
 
-def _received(wire: ssl.SSLSocket) -> bytes:
+def _receive(wire: ssl.SSLSocket) -> bytes:
     if not (data := wire.recv(65536)):
         raise ConnectionError("the server has closed the connection")
     return data
@@ -420,7 +420,7 @@ def test_idle_and_unfinished_handshakes_do_not_keep_clients_out() -> None:
         wait_until("the oldest are dropped", lambda: count_open(raw) == 0)
         assert count_open(list(secure)) <= MOST // 4
         assert server.ask(known, "/api/v1/namespaces").startswith(b"200")
-        assert server.dropped("unauthenticated") >= 150
+        assert server.count_dropped("unauthenticated") >= 150
 
 
 def test_a_server_without_descriptors_goes_on_with_those_it_knows() -> None:
@@ -434,7 +434,7 @@ def test_a_server_without_descriptors_goes_on_with_those_it_knows() -> None:
         wait_until("somebody new gets in", lambda: server.status() == b"200")
         wait_until("idle ones are dropped", lambda: count_open(idle) <= 6)
         assert server.ask(known, "/api/v1/namespaces").startswith(b"200")
-        assert server.dropped("descriptors") >= 1
+        assert server.count_dropped("descriptors") >= 1
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
         assert server.status() == b"200"
 

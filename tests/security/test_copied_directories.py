@@ -1,4 +1,4 @@
-"""A copied data directory is a cluster of its own: it never touches what belongs to the original."""
+"""A copied data directory is a separate cluster: it never touches the original's containers or disks."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_moved_or_restored_directory_keeps_its_port(tmp_path: Path) -> None:
     assert not restored.leftovers()
 
 
-# --- how it is told
+# --- how a copy is detected
 
 
 def test_a_copy_is_told_by_its_inode_and_only_once(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_up_says_it_in_one_line(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-# --- a start that does not come to its end
+# --- a start that hangs
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_a_second_interrupt_ends_any_start_at_once(hanging: Up) -> None:
     assert process is not None
 
     def asked_again() -> bool:
-        process.send_signal(signal.SIGINT)  # two that come together are one
+        process.send_signal(signal.SIGINT)  # two signals in quick succession may count as one
         return process.poll() is not None
 
     wait_until("it has ended", asked_again)

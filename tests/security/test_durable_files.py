@@ -1,4 +1,4 @@
-"""Files that a restart reads are on the disk when their writer goes on: seen in its system calls.
+"""Files that a restart reads are synced before their writer continues, as its system calls show.
 
 The order matters: the content before the name, and the name before the return.
 """

@@ -1,4 +1,4 @@
-"""Health tells the truth: a server whose store is away or cannot write is alive, and not ready."""
+"""Health checks: a server whose store is unreachable or cannot write is alive, but not ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pod Security admission: every check of the standard, the labels of a namespace, and what a user is told."""
+"""Pod Security admission: every check of the standards, the labels of a namespace, and the messages."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ BASELINE = {
         'hostProcess (pod and container "c" must not set securityContext.windowsOptions.hostProcess=true)',
     ),
 }
-# What the restricted level says in other words than the baseline level, as (spec, baseline, restricted).
+# Checks with different messages in the restricted and the baseline level, as (spec, baseline, restricted).
 BOTH = {
     "capabilities": (
         pod(containers=[safe(capabilities={"add": ["NET_ADMIN", "CAP_CHOWN"], "drop": ["ALL"]})]),
@@ -369,7 +369,7 @@ async def test_a_namespace_without_labels_allows_everything() -> None:
             assert (code, warnings) == (201, [])
 
 
-def templated(kind: str) -> tuple[str, dict[str, Any]]:
+def make_templated(kind: str) -> tuple[str, dict[str, Any]]:
     template = {"metadata": {"labels": {"a": "b"}}, "spec": PRIVILEGED["spec"]}
     job = {"metadata": template["metadata"], "spec": {**template["spec"], "restartPolicy": "Never"}}
     selected = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
@@ -405,7 +405,7 @@ async def test_what_makes_pods_is_accepted_with_a_warning() -> None:
     async with serving() as api:
         await api.namespace("a", enforce="baseline", enforce_version="v1.30")
         for kind in kinds:
-            root, body = templated(kind)
+            root, body = make_templated(kind)
             code, told, warnings = await api.send("POST", f"{root}/namespaces/a/{kind.lower()}s", body)
             assert code == 201, told
             assert warnings == [
@@ -518,7 +518,7 @@ async def test_a_debugging_container_is_checked_and_cannot_bring_a_pod_level_of_
 async def test_kubectl_shows_the_warning_and_the_refusal(tmp_path: Path) -> None:
     async with serving() as api:
         await api.namespace("a", enforce="baseline")
-        _, body = templated("Deployment")
+        _, body = make_templated("Deployment")
         assert "Warning: would violate PodSecurity" in await _kubectl(api, tmp_path, body)
         told = await _kubectl(api, tmp_path, PRIVILEGED)
         assert 'pods "p" is forbidden: violates PodSecurity "baseline:latest": privileged' in told

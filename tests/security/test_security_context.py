@@ -1,4 +1,4 @@
-"""Security contexts: what is accepted, what a container gets, what a node refuses, what the kernel does."""
+"""Security contexts: validation, what a container gets, what a node refuses, and what the kernel enforces."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_what_upstream_accepts_is_accepted() -> None:
 # --- what a container gets
 
 
-def asked(
+def resolve(
     context: dict[str, Any] | None = None, *, seccomp_default: bool = False, **spec: Any
 ) -> ContainerSecurity:
     made = pod(context, **spec)
@@ -195,14 +195,14 @@ def asked(
 
 
 def capabilities(**asked_for: list[str]) -> set[str]:
-    return set(asked({"capabilities": asked_for}).effective_capabilities)
+    return set(resolve({"capabilities": asked_for}).effective_capabilities)
 
 
 USUAL = set(DEFAULT_CAPABILITIES)
 
 
 def test_capabilities_are_added_to_and_dropped_from_the_usual_set() -> None:
-    assert asked().capabilities is None
+    assert resolve().capabilities is None
     assert capabilities(add=["NET_ADMIN"]) == USUAL | {"CAP_NET_ADMIN"}
     assert capabilities(add=["cap_sys_time"]) == USUAL | {"CAP_SYS_TIME"}
     assert capabilities(drop=["CHOWN", "CAP_KILL"]) == USUAL - {"CAP_CHOWN", "CAP_KILL"}
@@ -210,7 +210,7 @@ def test_capabilities_are_added_to_and_dropped_from_the_usual_set() -> None:
     assert capabilities(add=["NET_BIND_SERVICE"], drop=["all"]) == {"CAP_NET_BIND_SERVICE"}
     assert capabilities(add=["ALL"]) == set(CAPABILITIES)
     assert capabilities(add=["ALL"], drop=["SYS_ADMIN"]) == set(CAPABILITIES) - {"CAP_SYS_ADMIN"}
-    assert set(asked({"privileged": True}).effective_capabilities) == set(CAPABILITIES)
+    assert set(resolve({"privileged": True}).effective_capabilities) == set(CAPABILITIES)
 
 
 def test_an_unknown_capability_is_refused() -> None:
@@ -223,21 +223,21 @@ def test_an_unknown_capability_is_refused() -> None:
 def test_a_container_counts_more_than_its_pod() -> None:
     shared = {"seccompProfile": {"type": "RuntimeDefault"}, "runAsUser": 1, "runAsGroup": 2}
     own = {"seccompProfile": {"type": "Unconfined"}, "runAsUser": 0}
-    got = asked(own, securityContext=shared)
+    got = resolve(own, securityContext=shared)
     assert (got.seccomp, got.user, got.group) == ("Unconfined", 0, 2)
-    assert asked(securityContext=shared).seccomp == "RuntimeDefault"
+    assert resolve(securityContext=shared).seccomp == "RuntimeDefault"
 
 
 def test_seccomp_is_off_unless_the_node_says_otherwise() -> None:
-    assert asked().seccomp == "Unconfined"
-    assert asked(seccomp_default=True).seccomp == "RuntimeDefault"
-    assert asked({"seccompProfile": {"type": "Unconfined"}}, seccomp_default=True).seccomp == "Unconfined"
+    assert resolve().seccomp == "Unconfined"
+    assert resolve(seccomp_default=True).seccomp == "RuntimeDefault"
+    assert resolve({"seccompProfile": {"type": "Unconfined"}}, seccomp_default=True).seccomp == "Unconfined"
     privileged = {"privileged": True, "seccompProfile": {"type": "RuntimeDefault"}}
-    assert asked(privileged, seccomp_default=True).seccomp == "Unconfined"
+    assert resolve(privileged, seccomp_default=True).seccomp == "Unconfined"
 
 
 def test_the_other_fields_arrive_as_they_are() -> None:
-    got = asked(
+    got = resolve(
         {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "procMount": "Unmasked"},
         securityContext={
             **sysctl("net/ipv4/tcp_syncookies"),
@@ -248,10 +248,10 @@ def test_the_other_fields_arrive_as_they_are() -> None:
     )
     assert (got.no_new_privs, got.readonly_root, got.proc_mount) == (True, True, "Unmasked")
     assert got.sysctls == {"net.ipv4.tcp_syncookies": "1"}
-    dotted = asked(securityContext=sysctl("net.ipv4.conf.eth0/1.forwarding"))
+    dotted = resolve(securityContext=sysctl("net.ipv4.conf.eth0/1.forwarding"))
     assert dotted.sysctls == {"net/ipv4/conf/eth0.1/forwarding": "1"}
     assert got.groups == (5, 6, 7)
-    usual = asked()
+    usual = resolve()
     assert (usual.no_new_privs, usual.readonly_root, usual.proc_mount) == (False, False, "Default")
 
 
@@ -264,23 +264,23 @@ def test_who_must_not_be_root_needs_a_user() -> None:
 # --- what a node refuses
 
 
-def refused(made: Pod, *patterns: str) -> tuple[str, str] | None:
+def check_refusal(made: Pod, *patterns: str) -> tuple[str, str] | None:
     refusal = check_pod(made, sysctls.allow(patterns))
     return refusal and (refusal.reason, refusal.message)
 
 
 def test_sysctls_that_are_not_safe_are_refused_unless_the_node_allows_them() -> None:
     for name in sysctls.SAFE:
-        assert refused(pod(securityContext=sysctl(name))) is None
+        assert check_refusal(pod(securityContext=sysctl(name))) is None
     unsafe = pod(securityContext=sysctl("kernel.msgmax"))
     told = ("SysctlForbidden", 'forbidden sysctl: "kernel.msgmax" not allowlisted')
-    assert refused(unsafe) == told
-    assert refused(unsafe, "kernel.shm*") == told
-    assert refused(unsafe, "kernel.msg*") is None
-    assert refused(unsafe, "kernel.msgmax") is None
-    assert refused(pod(securityContext=sysctl("net/core/somaxconn")), "net.*") is None
+    assert check_refusal(unsafe) == told
+    assert check_refusal(unsafe, "kernel.shm*") == told
+    assert check_refusal(unsafe, "kernel.msg*") is None
+    assert check_refusal(unsafe, "kernel.msgmax") is None
+    assert check_refusal(pod(securityContext=sysctl("net/core/somaxconn")), "net.*") is None
     shared = pod(securityContext=sysctl("kernel.shm_rmid_forced"), hostIPC=True)
-    assert refused(shared) == (
+    assert check_refusal(shared) == (
         "SysctlForbidden",
         'forbidden sysctl: "kernel.shm_rmid_forced" not allowed with host ipc enabled',
     )
@@ -295,24 +295,24 @@ def test_a_node_cannot_allow_sysctls_of_the_whole_machine() -> None:
 
 def test_app_armor_profiles_are_refused_where_they_cannot_be_enforced() -> None:
     told = ("AppArmor", f"Cannot enforce AppArmor: {NO_APP_ARMOR}")
-    assert refused(pod({"appArmorProfile": {"type": "RuntimeDefault"}})) == told
-    assert refused(pod(securityContext={"appArmorProfile": {"type": "RuntimeDefault"}})) == told
+    assert check_refusal(pod({"appArmorProfile": {"type": "RuntimeDefault"}})) == told
+    assert check_refusal(pod(securityContext={"appArmorProfile": {"type": "RuntimeDefault"}})) == told
     annotation = {"container.apparmor.security.beta.kubernetes.io/c": "localhost/x"}
-    assert refused(pod(meta={"annotations": annotation})) == told
-    assert refused(pod({"appArmorProfile": {"type": "Unconfined"}})) is None
+    assert check_refusal(pod(meta={"annotations": annotation})) == told
+    assert check_refusal(pod({"appArmorProfile": {"type": "Unconfined"}})) is None
     overridden = pod(
         {"appArmorProfile": {"type": "Unconfined"}},
         securityContext={"appArmorProfile": {"type": "RuntimeDefault"}},
     )
-    assert refused(overridden) is None
+    assert check_refusal(overridden) is None
 
 
 def test_pods_for_another_system_and_user_namespaces_are_refused() -> None:
-    assert refused(pod(os={"name": "windows"})) == (
+    assert check_refusal(pod(os={"name": "windows"})) == (
         "PodOSNotSupported",
         "Failed to admit pod as the OS field doesn't match node OS",
     )
-    assert refused(pod(os={"name": "linux"})) is None
+    assert check_refusal(pod(os={"name": "linux"})) is None
     assert "no user namespaces" in find_sandbox_problem(pod(hostUsers=False))
     assert find_sandbox_problem(pod(hostUsers=True)) == find_sandbox_problem(pod()) == ""
 
@@ -466,7 +466,7 @@ async def test_built_in_images_run_whatever_limits_their_manifests_ask_for() -> 
         await here.wait_until_ready()
 
 
-# --- what the kernel says of a running container
+# --- what the kernel reports of a running container
 
 STATUS = "grep -E '^(Uid|Groups|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status"
 
@@ -476,10 +476,10 @@ async def run(here: NodeEnv, script: str, context: dict[str, Any], **spec: Any) 
     main = {"image": "busybox", "command": ["/bin/sh", "-c", script], "securityContext": context}
     made = await here.pod(container=main, restartPolicy="Never", **spec)
 
-    async def ended() -> bool:
+    async def has_ended() -> bool:
         return await here.phase() in ("Succeeded", "Failed")
 
-    await until(ended, here.timeout)
+    await until(has_ended, here.timeout)
     path = here.paths.real(here.paths.log_file("default", "app", made.uid, "main", 0))
     lines = [line.split(" ", 3)[3] for line in read(path).splitlines()]
     await here.delete(grace=0)
@@ -487,7 +487,7 @@ async def run(here: NodeEnv, script: str, context: dict[str, Any], **spec: Any) 
     return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
-def held(mask: str) -> set[str]:
+def capability_names(mask: str) -> set[str]:
     return {name for number, name in enumerate(CAPABILITIES) if int(mask, 16) >> number & 1}
 
 
@@ -496,14 +496,14 @@ async def test_a_container_has_the_capabilities_that_are_left() -> None:
     async with node_env() as here:
         await here.start()
         told = await run(here, STATUS, {})
-        assert held(told["CapEff"]) == held(told["CapBnd"]) == USUAL
+        assert capability_names(told["CapEff"]) == capability_names(told["CapBnd"]) == USUAL
         assert (told["NoNewPrivs"], told["Seccomp"]) == ("0", "0")
         told = await run(here, STATUS, {"capabilities": {"add": ["NET_ADMIN"], "drop": ["CHOWN"]}})
-        assert held(told["CapBnd"]) == USUAL - {"CAP_CHOWN"} | {"CAP_NET_ADMIN"}
+        assert capability_names(told["CapBnd"]) == USUAL - {"CAP_CHOWN"} | {"CAP_NET_ADMIN"}
         told = await run(here, STATUS, {"capabilities": {"drop": ["ALL"]}})
-        assert held(told["CapEff"]) == held(told["CapBnd"]) == set()
+        assert capability_names(told["CapEff"]) == capability_names(told["CapBnd"]) == set()
         told = await run(here, STATUS, {"runAsUser": 1000, "capabilities": {"add": ["NET_ADMIN"]}})
-        assert held(told["CapEff"]) == set()
+        assert capability_names(told["CapEff"]) == set()
 
 
 @pytest.mark.root
@@ -604,11 +604,11 @@ async def test_an_ephemeral_container_is_confined_as_any_other() -> None:
         patch = {"spec": {"ephemeralContainers": [debugger]}}
         await here.client.patch(Pod, "app", "default", merge=patch, subresource="ephemeralcontainers")
 
-        async def ended() -> bool:
+        async def has_ended() -> bool:
             statuses = (await _status(here)).ephemeral_container_statuses
             return bool(statuses and statuses[0].state.terminated)
 
-        await until(ended, here.timeout)
+        await until(has_ended, here.timeout)
         path = here.paths.real(here.paths.log_file("default", "app", made.uid, "debug", 0))
         log = read(path)
         assert "CapBnd:\t0000000000000000" in log
@@ -744,8 +744,8 @@ def test_a_profile_that_cannot_be_understood_is_refused(case: str, tmp_path: Pat
 
 
 def test_compiled_filters_are_whole_instructions_that_the_kernel_takes() -> None:
-    for held in ((), DEFAULT_CAPABILITIES, CAPABILITIES):
-        program = base64.b64decode(seccomp.compile_default(held))
+    for capability_names in ((), DEFAULT_CAPABILITIES, CAPABILITIES):
+        program = base64.b64decode(seccomp.compile_default(capability_names))
         assert program
         assert len(program) % 8 == 0
         assert len(program) // 8 <= seccomp.MOST_INSTRUCTIONS

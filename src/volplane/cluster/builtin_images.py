@@ -20,7 +20,7 @@ from volplane.base.settings import BadFlag, parse
 from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.csi.call_interceptor import CallInterceptor
-from volplane.csi.client import socket_path
+from volplane.csi.client import CsiChannel, SocketOpener, socket_path
 from volplane.drivers import ebs, efs
 from volplane.host import Host
 from volplane.loops.controller import Unsupported
@@ -148,16 +148,18 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
         component: str, kind: type[C], run: Callable[..., Awaitable[None]], *, placed: bool = False
     ) -> TaskImage:
         async def image(context: TaskContext) -> None:
-            settings = _resolve_socket(context, _settings(kind, context.args))
+            settings, open_socket = _resolve_socket(context, _settings(kind, context.args))
             identity, namespace = _as_sidecar(context)
             where = {"node": context.env.get("NODE_NAME", "")} if placed else {}
             registry = kit.wait_registry
-            async with kit.client(component, context) as client:
+            channel = CsiChannel(settings.csi_address, component=component, open_socket=open_socket)
+            async with kit.client(component, context) as client, channel:
 
                 def running(told: C) -> Awaitable[None]:
                     return run(
                         client,
                         told,
+                        caller=channel,
                         identity=identity,
                         namespace=namespace,
                         wait_registry=registry,
@@ -171,17 +173,25 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
         return image
 
     async def node_driver_registrar(context: TaskContext) -> None:
-        settings = _resolve_socket(context, _settings(registrar.RegistrarOptions, context.args))
+        settings, open_socket = _resolve_socket(context, _settings(registrar.RegistrarOptions, context.args))
         # A socket that is made in the kubelet's registry makes its driver one of the node's.
         with context.open_directory(settings.plugin_registration_path) as directory:
             settings = structs.replace(settings, plugin_registration_path=directory)
             quiet = structs.replace(settings, http_endpoint="", health_port=0)
-            run = partial(registrar.run, interceptor=kit.interceptor)
-            await _until_stopped(context, _run_with_port_fallback(context, run, settings, quiet))
+            channel = CsiChannel(
+                settings.csi_address,
+                component=registrar.COMPONENT,
+                open_socket=open_socket,
+                interceptor=kit.interceptor,
+            )
+            async with channel:
+                run = partial(registrar.run, caller=channel)
+                await _until_stopped(context, _run_with_port_fallback(context, run, settings, quiet))
 
     async def livenessprobe(context: TaskContext) -> None:
-        settings = _resolve_socket(context, _settings(liveness.LivenessOptions, context.args))
-        await _until_stopped(context, _run_liveness_on_free_port(context, settings, kit.interceptor))
+        settings, open_socket = _resolve_socket(context, _settings(liveness.LivenessOptions, context.args))
+        run = partial(liveness.run, open_socket=open_socket, interceptor=kit.interceptor)
+        await _until_stopped(context, _run_liveness_on_free_port(context, run, settings))
 
     async def node_fencer(context: TaskContext) -> None:
         ec2 = await ebs.connect_ec2(kit.account, kit.host)
@@ -241,7 +251,7 @@ async def _run_with_port_fallback(
 
 
 async def _run_liveness_on_free_port(
-    context: TaskContext, settings: liveness.LivenessOptions, interceptor: CallInterceptor | None
+    context: TaskContext, run: Callable[..., Awaitable[None]], settings: liveness.LivenessOptions
 ) -> None:
     """Nodes of one machine share its ports: whoever comes second answers elsewhere, and its node knows where.
 
@@ -250,14 +260,12 @@ async def _run_liveness_on_free_port(
     """
     if context.spec.host_network:
         try:
-            return await liveness.run(settings, interceptor=interceptor)
+            return await run(settings)
         except PortInUse as error:
             log.warning("%s: this node asks at another one", error.strerror)
     asked = int(settings.endpoint.rpartition(":")[2])
     elsewhere = structs.replace(settings, http_endpoint="", metrics_address="", health_port=0)
-    await liveness.run(
-        elsewhere, started=lambda port: context.ports.update({asked: port}), interceptor=interceptor
-    )
+    await run(elsewhere, started=lambda port: context.ports.update({asked: port}))
 
 
 def _settings(kind: type[T], arguments: tuple[str, ...] | list[str]) -> T:
@@ -278,10 +286,14 @@ S = TypeVar(
 )
 
 
-def _resolve_socket(context: TaskContext, settings: S) -> S:
-    """The settings with the driver's socket where it really is."""
+def _resolve_socket(context: TaskContext, settings: S) -> tuple[S, SocketOpener]:
+    """The settings with the driver's socket where it really is, and how to open it.
+
+    The pod can replace the socket by a link at any time, so each connection opens it anew inside the volume.
+    """
     address = socket_path(settings.csi_address) or settings.csi_address
-    return structs.replace(settings, csi_address=context.path(address))
+    opened = structs.replace(settings, csi_address=context.path(address))
+    return opened, partial(context.open_socket, address)
 
 
 def _as_sidecar(context: TaskContext) -> tuple[str, str]:

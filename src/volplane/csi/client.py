@@ -11,7 +11,8 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import grpc
@@ -44,6 +45,9 @@ _OPTIONS = (
 )
 
 
+# Opens the driver's socket: yields a path that leads to it for as long as the context lasts. Raises OSError.
+SocketOpener = Callable[[], AbstractContextManager[str]]
+
 _TOO_LARGE = ("Received message larger than max", "Decompressed message larger than max")
 
 
@@ -62,11 +66,11 @@ class Caller(Protocol):
 class _Link:
     """One gRPC channel and the number of calls in progress on it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, open_socket: SocketOpener | None) -> None:
         self._stack = ExitStack()
-        path = socket_path(address)
-        # The descriptor of the directory must stay open as long as gRPC may reconnect.
-        target = address if path is None else "unix:" + self._stack.enter_context(short_path(path))
+        # What the opener has opened must live as long as gRPC may reconnect.
+        target = address if open_socket is None else "unix:" + self._stack.enter_context(open_socket())
+        self.has_connected = False
         self.channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
         self._stubs: dict[str, Callable[..., Any]] = {}
         self._calls = 0
@@ -160,13 +164,25 @@ class CallerBase(ABC):
 
 
 class CsiChannel(CallerBase):
-    """`address` is the path of a socket, `unix://…`, or any other address of gRPC."""
+    """`address` is the path of a socket, `unix://…`, or any other address of gRPC.
+
+    `open_socket` opens the socket for each new connection, where a path alone cannot be trusted.
+    """
 
     def __init__(
-        self, address: str, *, component: str = "csi", interceptor: CallInterceptor | None = None
+        self,
+        address: str,
+        *,
+        component: str = "csi",
+        open_socket: SocketOpener | None = None,
+        interceptor: CallInterceptor | None = None,
     ) -> None:
         super().__init__(component, interceptor)
         self.address = self.where = address
+        path = socket_path(address)
+        if open_socket is None and path is not None:
+            open_socket = partial(short_path, path)
+        self._open_socket = open_socket
         self._link: _Link | None = None
         self._retiring: dict[asyncio.Task[None], _Link] = {}
 
@@ -196,20 +212,25 @@ class CsiChannel(CallerBase):
                 raise _to_call_error(error) from None
             except TimeoutError:
                 raise CallError(Code.DEADLINE_EXCEEDED, "the call did not end at its deadline") from None
+        link.has_connected = True
         return replies.decode(method, data)
 
     def _connect(self) -> _Link:
+        if self._link is not None and self._link.has_connected and not self._link.is_connected:
+            self._retire(self._link)  # the driver may be back on another socket of the same name
         if self._link is None:
             try:
-                self._link = _Link(self.address)
-            except OSError as error:  # the directory of a long path does not exist yet
-                raise CallError(Code.UNAVAILABLE, f"{self.address}: {error.strerror}") from None
+                self._link = _Link(self.address, self._open_socket)
+            except OSError as error:  # nothing is there yet, or not what may be opened
+                raise CallError(Code.UNAVAILABLE, f"{self.address}: {error.strerror or error}") from None
         return self._link
 
     def _replace(self, link: _Link) -> None:
         # The driver itself may return UNAVAILABLE over a working connection.
-        if self._link is not link or not link.is_broken:
-            return
+        if self._link is link and link.is_broken:
+            self._retire(link)
+
+    def _retire(self, link: _Link) -> None:
         self._link = None
         task = asyncio.ensure_future(link.retire())
         self._retiring[task] = link
@@ -219,13 +240,12 @@ class CsiChannel(CallerBase):
         """Wait until the driver accepts connections. Raises TimeoutError."""
         if self._link is not None and self._link.is_connected:
             return
-        path = socket_path(self.address)
         async with asyncio.timeout(timeout):
-            if path is None:
+            if self._open_socket is None:
                 await self._connect().channel.channel_ready()
                 return
             delay = 0.005
-            while not await _accepts(path):
+            while not await _accepts(self._open_socket):
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 1.0)
 
@@ -268,10 +288,10 @@ def _to_call_error(error: grpc.aio.AioRpcError) -> CallError:
     return CallError(code, details)
 
 
-async def _accepts(path: str) -> bool:
+async def _accepts(open_socket: SocketOpener) -> bool:
     try:
-        with short_path(path) as short:
-            _, writer = await asyncio.open_unix_connection(short)
+        with open_socket() as path:
+            _, writer = await asyncio.open_unix_connection(path)
     except OSError:
         return False
     writer.close()

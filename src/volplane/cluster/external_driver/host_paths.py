@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from volplane.cluster.external_driver.model import Command
 from volplane.host.mounts import MountTable, read_table
-from volplane.node.containers.launcher.root import SECRETS, SYSTEM
+from volplane.node.containers.launcher.rootfs import SECRETS, SYSTEM
 from volplane.node.containers.launcher_client import interpreter_paths
 
 EMPTY = ("/tmp", "/var/tmp", "/run")

@@ -1,4 +1,4 @@
-"""Connections handed on: from a socket that listens in one network to a server that is in another."""
+"""Relay TCP connections from a listening socket in one network to a server in another."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ log = logging.getLogger(__name__)
 
 DIAL_TIMEOUT = 10.0
 CHUNK = 1 << 16
-DESCRIPTOR_SHARE = 16  # links get this part of the descriptors, twice
+DESCRIPTOR_SHARE = 16  # at most 1/16 of the descriptors is the number of links, with two descriptors each
 MIN_LINKS = 16
 
-_all_links: set[asyncio.Task[None]] = set()  # of all relays: the limit is the process's
+_all_links: set[asyncio.Task[None]] = set()  # of all relays: the limit is for the process
 
 StreamPair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Dial = Callable[[], Awaitable[StreamPair]]
 
 
 def most_links() -> int:
-    """Connections that all relays of this process may hand on at a time; each takes two descriptors."""
+    """Maximum number of connections of all relays of this process; each takes two descriptors."""
     return max(MIN_LINKS, descriptors.limit() // DESCRIPTOR_SHARE)
 
 
@@ -41,7 +41,7 @@ class Relay:
         self._server = await asyncio.start_server(self._handle_connection, sock=self._listening)
 
     async def _handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(_all_links) >= most_links():  # whoever connects here need not be known to anybody
+        if len(_all_links) >= most_links():  # clients here are not authenticated
             _refused.labels("relay").inc()
             writer.close()
             return
@@ -54,7 +54,7 @@ class Relay:
         except (OSError, TimeoutError) as error:
             log.debug("a relayed connection ended: %s", error)
         except asyncio.CancelledError:
-            pass  # we are being closed; nobody else ends this task
+            pass  # cancelled by `close` only
         finally:
             self._links.discard(link)
             _all_links.discard(link)
@@ -68,7 +68,7 @@ class Relay:
                 both.create_task(_copy(reader, back))
                 both.create_task(_copy(there, writer))
         except* OSError:
-            pass  # one of the two is gone, which ends it for the other
+            pass  # one side has closed the connection
         finally:
             back.close()
 

@@ -1,7 +1,7 @@
-"""All pods of this node: a worker for each that the API knows, and a clean-up for what nobody knows any more.
+"""The pods of this node: a worker for each pod in the API, and a clean-up of pods that no longer exist.
 
-After a restart the order matters: first the disk is read, then the pods are listed and every one of them says
-that it lives, and only then may anything be taken down.
+After a restart the order matters: first the disk is read, then the pods are listed and each worker claims its
+volumes, and only then may anything be unmounted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from volplane.rules.waits import Wait
 
 log = logging.getLogger(__name__)
 
-RESTART_DELAY = 5.0  # seconds before a worker that broke is started anew
+RESTART_DELAY = 5.0  # seconds before a worker that failed is replaced
 
 
 class PodManager:
@@ -35,7 +35,7 @@ class PodManager:
         self._stopping = False
 
     async def start(self) -> None:
-        """Workers for all pods that are known, then permission to clean up what belongs to none."""
+        """Start workers for all known pods, then allow the clean-up of what belongs to none."""
         site = self.deps.volumes.context
         self.deps.interrupted = await site.host.call(read_markers, site.paths.real(site.paths.pods))
         await self.cache.wait_synced()
@@ -69,7 +69,7 @@ class PodManager:
     def _handle_worker_end(self, pod: Pod) -> None:
         self._tasks.pop(pod.uid, None)
         known = self.cache.get(pod.name, pod.namespace)
-        # While a finalizer holds the pod, its worker stays: it knows that nothing is left to do.
+        # While a finalizer keeps the pod, its worker stays: it records that nothing is left to do.
         if known is None or known.uid != pod.uid:
             self.workers.pop(pod.uid, None)
 
@@ -77,24 +77,24 @@ class PodManager:
         while not worker.done:
             try:
                 return await worker.run()
-            except Exception:  # a mistake of ours must not leave the pod without anybody
+            except Exception:  # an unexpected error must not leave the pod without a worker
                 log.exception("pod %s", worker.pod.key)
             await asyncio.sleep(RESTART_DELAY)
             worker = self.workers[worker.uid] = worker.create_replacement()
 
     def _handle_removal(self, pod: Pod) -> None:
-        """The API has no such pod any more: whatever is left of it here goes."""
+        """The pod is gone from the API: remove what is left of it here."""
         worker = self.workers.get(pod.uid)
         if worker is not None:
             worker.force_delete()
             if pod.uid not in self._tasks:
                 del self.workers[pod.uid]
 
-    # --- what nobody knows
+    # --- orphans
 
     async def _find_orphans(self) -> None:
         runtimes, site = self.deps.containers.runtimes, self.deps.volumes.context
-        ids = [*(state.id for state in await runtimes.states()), *await runtimes.starts()]
+        ids = [*(state.id for state in await runtimes.states()), *await runtimes.unfinished_starts()]
         running = {parse_container_id(id)[0] for id in ids}
         directories = await pod_directories(site.host, site.paths)
         logs = await log_directories(site.host, site.paths)
@@ -106,7 +106,7 @@ class PodManager:
             task.add_done_callback(self._orphans.discard)
 
     async def _clean_up(self, uid: str, logs: str) -> None:
-        log.info("pod %s is no longer known and is cleaned up", uid)
+        log.info("pod %s no longer exists: cleaning up", uid)
         runtimes, volumes = self.deps.containers.runtimes, self.deps.volumes
         await runtimes.cancel_starts(uid)
         for state in await runtimes.states_of_pod(uid):
@@ -123,10 +123,10 @@ class PodManager:
         if logs:
             await volumes.context.host.call(shutil.rmtree, logs, ignore_errors=True)
 
-    # --- the end
+    # --- stopping
 
     async def suspend(self, pods: Iterable[PodWorker]) -> None:
-        """Stop these pods' containers and take their volumes down, without a word to the API."""
+        """Stop these pods' containers and unmount their volumes, without changing the API objects."""
         self._stopping = True
         chosen = list(pods)
         for worker in chosen:
@@ -136,7 +136,7 @@ class PodManager:
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
-        """Let go of everything as it is; containers of their own go on running."""
+        """End all workers; process containers go on running."""
         self._stopping = True
         tasks = [*self._tasks.values(), *self._orphans]
         for task in tasks:

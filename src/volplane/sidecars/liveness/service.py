@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from volplane.csi import v1
 from volplane.csi.call_interceptor import CallInterceptor
-from volplane.csi.client import CsiChannel
+from volplane.csi.client import CsiChannel, SocketOpener
 from volplane.csi.outcome import CallError
 from volplane.sidecars import health
 from volplane.sidecars.liveness.settings import LivenessOptions
@@ -25,16 +26,24 @@ async def run(
     settings: LivenessOptions,
     *,
     started: Callable[[int], None] | None = None,
+    open_socket: SocketOpener | None = None,
     interceptor: CallInterceptor | None = None,
 ) -> None:
     """Run until cancelled. `started` is called with the port, which may have been chosen by the system."""
-    async with CsiChannel(settings.csi_address, component=COMPONENT, interceptor=interceptor) as channel:
+    connect = partial(
+        CsiChannel,
+        settings.csi_address,
+        component=COMPONENT,
+        open_socket=open_socket,
+        interceptor=interceptor,
+    )
+    async with connect() as channel:
         await channel.ready()
         info = await channel.call("GetPluginInfo", v1.GetPluginInfoRequest(), timeout=settings.probe_timeout)
     log.info("CSI driver name", extra={"driver": info.name})
 
     async def check() -> tuple[int, str]:
-        return await probe_driver(settings, interceptor)
+        return await probe_driver(settings, connect)
 
     async with health(settings.endpoint, {"/healthz": check}, settings.metrics_path) as port:
         log.info("ServeMux listening", extra={"address": settings.endpoint, "port": port})
@@ -43,11 +52,9 @@ async def run(
         await asyncio.get_running_loop().create_future()
 
 
-async def probe_driver(
-    settings: LivenessOptions, interceptor: CallInterceptor | None = None
-) -> tuple[int, str]:
+async def probe_driver(settings: LivenessOptions, connect: Callable[[], CsiChannel]) -> tuple[int, str]:
     try:
-        async with CsiChannel(settings.csi_address, component=COMPONENT, interceptor=interceptor) as channel:
+        async with connect() as channel:
             answer = await channel.call("Probe", v1.ProbeRequest(), timeout=settings.probe_timeout)
     except CallError as error:
         log.error("health check failed: %s", error)

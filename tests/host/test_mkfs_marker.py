@@ -1,4 +1,4 @@
-"""A mkfs that does not come to its end: its pieces are nobody's data, everything else stays somebody's."""
+"""An interrupted mkfs: what it left may be overwritten, all other data may not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.root
 
 Disk = Callable[..., str]
 
-# A mkfs that begins like one, and dies by a signal in the middle of it.
+# A mkfs that starts to write and is then killed by a signal.
 HALF = """#!/bin/sh
 for last; do :; done
 head -c 100000 /dev/urandom | dd of="$last" bs=4096 seek=1 conv=notrunc,fsync 2>/dev/null
@@ -32,7 +32,7 @@ def is_marked(device: str) -> bool:
 
 
 def mark(device: str) -> None:
-    """As a mkfs that has begun to write, and dies, leaves it."""
+    """Write what an interrupted mkfs leaves."""
     with (
         pytest.raises(ZeroDivisionError),
         mkfs_marker.marker_during_mkfs(device, lambda descriptor, size: False),
@@ -55,7 +55,7 @@ def write(device: str, place: int, data: bytes) -> None:
 
 @pytest.fixture
 def dying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], None]:
-    """`mkfs.ext4` is one that dies; called, it is the real one again."""
+    """Replace `mkfs.ext4` by one that dies; call the result to restore the real one."""
     program = tmp_path / "bin" / "mkfs.ext4"
     program.parent.mkdir()
     program.write_text(HALF)
@@ -104,7 +104,7 @@ async def test_the_mark_of_another_disk_marks_nothing(host: Host, disk: Disk) ->
 @pytest.mark.parametrize("gibibytes", [0.5, 1, 8, 20, 100, 1000])
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs"])
 def test_no_mkfs_writes_where_the_mark_is(disk: Disk, kind: str, gibibytes: float) -> None:
-    """Else a death after that would leave pieces without a mark."""
+    """Otherwise an interruption after that would leave data without a marker."""
     if shutil.which(f"mkfs.{kind}") is None:
         pytest.skip(f"mkfs.{kind} is not installed")
     device = disk(int(gibibytes * (1 << 30)))
@@ -119,7 +119,7 @@ def test_no_mkfs_writes_where_the_mark_is(disk: Disk, kind: str, gibibytes: floa
 async def test_a_file_system_is_whole_when_its_mark_is_off(
     host: Host, disk: Disk, kind: str, mebibytes: int
 ) -> None:
-    """Where ext2 and ext3 of some sizes have a bitmap, the mark is overwritten, and must not be again."""
+    """ext2 and ext3 of some sizes have a bitmap there: it overwrites the marker, and must not be cleared."""
     device = disk(mebibytes << 20)
     await host.mkfs(device, kind)
     assert not is_marked(device)

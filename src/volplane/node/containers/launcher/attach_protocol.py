@@ -1,6 +1,6 @@
-"""What is said between a container's shim and those who are attached to it; see `visitors`.
+"""Messages between a container's shim and attached clients; see `attach_server`.
 
-One packet a message: its first byte says what it is, as the channels of kubectl do.
+One packet a message. The first byte is the channel, with kubectl's numbers where kubectl has one.
 """
 
 STDIN, STDOUT, STDERR, ATTACHED, RESIZE, END_INPUT = 0, 1, 2, 3, 4, 255

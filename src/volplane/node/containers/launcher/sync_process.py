@@ -1,8 +1,8 @@
-"""Writing files through to the disk, in a process of its own: nobody who starts or ends a container waits.
+"""A process that writes containers' files to the disk (fsync), so that no start or exit waits for it.
 
-One for all containers of a launcher. It ends when the launcher and the last of its shims have. What it is
-told it does a moment later: by then many a container is gone again, and of others there are two files to
-write.
+One for all containers of a launcher; it ends when the launcher and the last of its shims have ended. It
+waits a moment before it syncs: by then short-lived containers are gone, and of others two files are synced
+at once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from . import kernel
 
 _LONGEST = 4096
 _BATCH_DELAY = 0.5  # seconds
-_MAX_BATCH = 256  # directories; with more of them it does not wait
+_MAX_BATCH = 256  # directories; with more it does not wait
 _FILES = ("container.json", "exit.json", "")  # and the directory itself
 
 
 class SyncProcess:
-    """The way to that process; shims inherit it."""
+    """The connection to that process; shims inherit it."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -35,7 +35,7 @@ class SyncProcess:
         theirs.close()
 
     def sync_later(self, directory: str) -> None:
-        """A container's files: in a moment; at once if that process is gone or has too much to do."""
+        """Sync a container's files soon; at once, here, if that process is gone or its queue is full."""
         try:
             self._socket.send(os.fsencode(directory), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except OSError:
@@ -58,7 +58,7 @@ def _serve(orders: socket.socket) -> None:
 
 
 def fsync_container_files(directory: str) -> None:
-    """Write a container's files and their names to the disk; what is not there by now is left out."""
+    """Write a container's files and their names to the disk; skip files that no longer exist."""
     for name in _FILES:
         with suppress(OSError):
             descriptor = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
-"""Whoever is attached to a container: hears what it says, and may speak to it.
+"""Attach, in the shim: clients receive a container's output and may write to its input.
 
-The door is a socket in the container's directory, so that every life of the node finds it. The subtle thing
-is who waits for whom: a visitor that does not listen holds the container up for a while and is then shown
-out, and a command that does not read its input holds up those who speak to it, never its own output.
+Clients connect to a socket in the container's directory, which a restarted node finds again. Backpressure: a
+client that does not read blocks the container for up to `_SEND_TIMEOUT` and is then disconnected. A command
+that does not read its input blocks the clients that write to it, never its own output.
 """
 
 from __future__ import annotations
@@ -15,83 +15,93 @@ import struct
 import termios
 from contextlib import suppress
 
-from .packets import ATTACHED, END_INPUT, MAX_PACKET, RESIZE, SIZE_FORMAT, SOCKET_NAME, STDERR, STDIN, STDOUT
+from .attach_protocol import (
+    ATTACHED,
+    END_INPUT,
+    MAX_PACKET,
+    RESIZE,
+    SIZE_FORMAT,
+    SOCKET_NAME,
+    STDERR,
+    STDIN,
+    STDOUT,
+)
 from .spec import Spec
 from .streams import ContainerStreams
 
-_BACKLOG_LIMIT = 64 << 10  # bytes of what is said before the one who is expected comes
-_SEND_TIMEOUT = 10.0  # seconds for a visitor to take what it is told
+_BACKLOG_LIMIT = 64 << 10  # bytes of output kept for the first client of a container with stdinOnce
+_SEND_TIMEOUT = 10.0  # seconds for a client to read a packet
 _CHANNELS = {"stdout": STDOUT, "stderr": STDERR}
 
 
 class AttachServer:
-    def __init__(self, door: socket.socket, spec: Spec, ends: ContainerStreams) -> None:
+    def __init__(self, listener: socket.socket, spec: Spec, ends: ContainerStreams) -> None:
         self.poll = select.poll()
-        self._listener = door
+        self._listener = listener
         self._stdin, self._terminal = ends.stdin, ends.terminal
-        # A terminal is never closed: where its input goes is also where the output comes from.
+        # A terminal is never closed: its input and its output are one descriptor.
         self._once = spec["stdin_once"] and not spec["tty"]
         self._clients: dict[int, socket.socket] = {}
         self._writers: set[int] = set()
-        self._pending = b""  # said to the command, and not taken yet
+        self._pending = b""  # input that the command has not read yet
         self._ending = False
         self._backlog: list[bytes] | None = [] if spec["stdin_once"] else None
         if self._stdin >= 0:
             os.set_blocking(self._stdin, False)
-        self.poll.register(door, select.POLLIN)
+        self.poll.register(listener, select.POLLIN)
 
     def handle(self, descriptor: int) -> None:
         if descriptor == self._listener.fileno():
             self._accept()
         elif descriptor == self._stdin:
             self._write_input()
-        elif descriptor in self._clients:  # or has just been shown out
+        elif descriptor in self._clients:  # it may have been disconnected in this round
             self._receive(self._clients[descriptor])
 
     def _accept(self) -> None:
-        guest, _ = self._listener.accept()
-        guest.settimeout(_SEND_TIMEOUT)
-        self._clients[guest.fileno()] = guest
+        client, _ = self._listener.accept()
+        client.settimeout(_SEND_TIMEOUT)
+        self._clients[client.fileno()] = client
         if not self._pending:
-            self.poll.register(guest, select.POLLIN)
-        # An input that is for one client only has one who is meant to hear everything.
+            self.poll.register(client, select.POLLIN)
+        # With stdinOnce the first client is meant to see all of the output.
         unheard, self._backlog = self._backlog or [], None
         for packet in (bytes([ATTACHED]), *unheard):
-            self._send(guest, packet)
+            self._send(client, packet)
 
     def broadcast(self, stream: str, data: bytes) -> None:
         packet = bytes([_CHANNELS[stream]]) + data
-        for guest in list(self._clients.values()):
-            self._send(guest, packet)
+        for client in list(self._clients.values()):
+            self._send(client, packet)
         if self._backlog is not None:
             self._backlog.append(packet)
             while sum(map(len, self._backlog)) > _BACKLOG_LIMIT:
                 del self._backlog[0]
 
-    def _send(self, guest: socket.socket, packet: bytes) -> None:
+    def _send(self, client: socket.socket, packet: bytes) -> None:
         try:
-            guest.sendall(packet)
-        except OSError:  # gone, or deaf
-            if guest.fileno() in self._clients:
-                self._disconnect(guest)
+            client.sendall(packet)
+        except OSError:  # disconnected, or it does not read
+            if client.fileno() in self._clients:
+                self._disconnect(client)
 
     def close(self) -> None:
-        """Whoever stands at the door still hears how it ended."""
+        """Accept the clients that wait, so that they get the last output, and stop listening."""
         self._listener.setblocking(False)
         with suppress(BlockingIOError):
             while True:
                 self._accept()
         self._listener.close()
 
-    def _receive(self, guest: socket.socket) -> None:
+    def _receive(self, client: socket.socket) -> None:
         try:
-            message = guest.recv(MAX_PACKET + 1)
+            message = client.recv(MAX_PACKET + 1)
         except OSError:
             message = b""
         if not message:
-            self._disconnect(guest)
+            self._disconnect(client)
         elif message[0] == STDIN:
-            self._writers.add(guest.fileno())
+            self._writers.add(client.fileno())
             self._pending += message[1:]
             self._write_input()
         elif message[0] == END_INPUT:
@@ -101,18 +111,18 @@ class AttachServer:
             with suppress(OSError):
                 fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("4H", height, width, 0, 0))
 
-    def _disconnect(self, guest: socket.socket) -> None:
-        number = guest.fileno()
+    def _disconnect(self, client: socket.socket) -> None:
+        number = client.fileno()
         with suppress(KeyError):
             self.poll.unregister(number)
         del self._clients[number]
-        guest.close()
+        client.close()
         if number in self._writers:
             self._writers.discard(number)
             self._end_input()
 
     def _end_input(self) -> None:
-        """Who was to give the input has given it."""
+        """A client has sent its last input; with stdinOnce that ends the container's input."""
         self._ending = self._ending or self._once
         self._write_input()
 
@@ -123,7 +133,7 @@ class AttachServer:
                 self._pending = self._pending[os.write(self._stdin, self._pending) :]
             except BlockingIOError:
                 break
-            except OSError:  # the command has closed its input, and does not care
+            except OSError:  # the command has closed its input
                 self._close_input()
         if self._stdin < 0:
             self._pending = b""
@@ -132,7 +142,7 @@ class AttachServer:
         self._update_polling(before)
 
     def _update_polling(self, was_full: bool) -> None:
-        """While the command has something to read, nobody else is heard."""
+        """While input is pending, poll for space in the command's input instead of for clients' messages."""
         if self._pending:
             self.poll.register(self._stdin, select.POLLOUT)
             for number in self._clients:
@@ -153,11 +163,11 @@ class AttachServer:
 
 
 def open_attach_socket(directory: str) -> socket.socket:
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        door.bind(f"/proc/self/fd/{place}/{SOCKET_NAME}")  # a path of its own may be too long
+        listener.bind(f"/proc/self/fd/{parent}/{SOCKET_NAME}")  # the full path may be too long for a socket
     finally:
-        os.close(place)
-    door.listen(16)
-    return door
+        os.close(parent)
+    listener.listen(16)
+    return listener

@@ -1,8 +1,8 @@
-"""A second wall: from here on this process loads no code, wherever it is and whatever goes wrong.
+"""Block imports in the launcher and its forks, as a second line of defence.
 
-Python imports late: a codec when a text is first decoded by it, a module when an error is shown, source files
-for a traceback. Below the launcher that could happen in a container's root. So everything is used once while
-the files are still the machine's own, and then the ways to load more are closed.
+Python loads code late: a codec when text is first decoded by it, a module when an error is shown, source
+files for a traceback. In a fork of the launcher that could happen in a container's root. So everything is
+used once while the files are the machine's own, and then all ways to load more are closed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 
 class _BlockingFinder:
-    """The only finder that is left."""
+    """The only import finder that is left: it finds nothing."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> NoReturn:
@@ -34,13 +34,13 @@ def block_imports() -> None:
         ways.clear()
     sys.path_importer_cache.clear()
     sys.meta_path.append(_BlockingFinder)
-    # The built-in ones open source files, and guess their encoding, which imports a codec by name.
+    # The built-in hooks open source files and import the codec that a file names.
     sys.excepthook = _ignore
     sys.unraisablehook = _ignore
 
 
 def _warm_up() -> None:
-    """Take every codec and error handler that the forks need, and an error's text from the C library."""
+    """Use every codec, error handler and error text that the forks need."""
     for codec in ("utf-8", "ascii", "latin-1"):
         "".encode(codec).decode(codec)
     b"\xff".decode("utf-8", "surrogateescape").encode("utf-8", "surrogateescape")
@@ -56,16 +56,16 @@ def _ignore(*_: Any) -> None:
 
 
 def log_error(error: BaseException) -> None:
-    """Write an error and where it came from to the launcher's log, without reading a source file.
+    """Write an error and its stack to the launcher's log, without reading a source file.
 
     For forks that are in the machine's own namespaces.
     """
     lines = []
-    place = error.__traceback__
-    while place is not None:
-        code = place.tb_frame.f_code
-        lines.append(f"  {code.co_filename}:{place.tb_lineno} {code.co_name}\n")
-        place = place.tb_next
+    entry = error.__traceback__
+    while entry is not None:
+        code = entry.tb_frame.f_code
+        lines.append(f"  {code.co_filename}:{entry.tb_lineno} {code.co_name}\n")
+        entry = entry.tb_next
     text = f"{type(error).__name__}: {error}\n{''.join(lines)}"
     with suppress(OSError):
         os.write(2, text.encode("utf-8", "backslashreplace"))

@@ -1,13 +1,13 @@
-"""A command inside a running container.
+"""Run a command inside a running container (`kubectl exec`).
 
-Three processes, so that none is ever in the container with more power than the container's own:
+Three processes, so that none is ever in the container with more privileges than the container's own:
 
     helper ── entrant ── the command
 
-The helper stays in the machine's namespaces: it reads files, finds words for errors, and waits. The entrant
-joins the container's namespaces, except for the pid namespace, which counts for its children only: nobody in
-the container can see it, let alone trace it. It becomes the container's user, starts the command and ends.
-The command then is the helper's child.
+The helper stays in the machine's namespaces: it reads files, formats errors, and waits. The entrant joins the
+container's namespaces, except for the pid namespace, which applies to its children only: processes of the
+container can neither see nor trace it. It switches to the container's user, starts the command and exits. The
+command then is the helper's child.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import struct
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from . import command, failures, identity, inside, kernel
+from . import command, failures, identity, kernel, pid1
 from .failures import IDENTITY, SetupProgress
 from .shim import answer, kill_children
 from .spec import Spec, complete
@@ -33,11 +33,11 @@ _NAMESPACES = {  # in the order in which they are joined
     "net": kernel.CLONE_NEWNET,
     "mnt": kernel.CLONE_NEWNS,
 }
-_STARTED = struct.Struct("=q")  # the pid of the command, where a failure would have another length
+_STARTED = struct.Struct("=q")  # the pid of the command; a failure has another length
 
 
 def run(request: dict[str, Any], reply: socket.socket, stdio: list[int]) -> None:
-    """Runs in a fork of the launcher."""
+    """Serve one request, in a fork of the launcher."""
     os.setsid()
     kernel.set_title("volplane-exec")
     kernel.become_subreaper()  # the command, when the entrant has ended
@@ -70,7 +70,7 @@ def _open_namespaces(pid: int, started: int) -> dict[str, int]:
         spaces = {name: os.open(f"/proc/{pid}/ns/{name}", flags) for name in _NAMESPACES}
     except FileNotFoundError:
         raise OSError("the container has ended") from None
-    if kernel.start_time(pid) != started:  # checked after opening: now they cannot be anybody else's
+    if kernel.start_time(pid) != started:  # checked after opening: the pid cannot be reused from here on
         raise OSError("the container has ended")
     return spaces
 
@@ -83,19 +83,19 @@ def _enter(
     reply: socket.socket,
     reporting: int,
 ) -> NoReturn:
-    """Join the container and become it; from the first instruction on, nothing is said but over the pipe."""
+    """Join the container, drop privileges, start the command. Report over the pipe only."""
     progress = SetupProgress()
     try:
-        inside.close_all_but((0, 1, 2, *spaces.values(), *stdio, reply.fileno(), reporting))
+        pid1.close_all_but((0, 1, 2, *spaces.values(), *stdio, reply.fileno(), reporting))
         kernel.make_undumpable()
         os.umask(0o022)
         for name, space in spaces.items():
             kernel.setns(space, _NAMESPACES[name])
             os.close(space)
-        inside.enter_workdir(spec, progress)
+        pid1.enter_workdir(spec, progress)
         progress.reach(IDENTITY)
         user = identity.drop_privileges(spec)
-        child = command.start_command(spec, argv, user, stdio, None if stdio else reply, progress)
+        child = command.prepare(spec, argv, user, stdio, None if stdio else reply, progress).start()
         os.write(reporting, _STARTED.pack(child))
     except BaseException as error:
         with suppress(OSError):
@@ -104,7 +104,7 @@ def _enter(
 
 
 def _await_report(report: int, reply: socket.socket) -> bytes | None:
-    """What the entrant says; None when the caller goes away first."""
+    """The entrant's report; None if the caller hangs up first."""
     poll = select.poll()
     poll.register(report, select.POLLIN)
     poll.register(reply, select.POLLRDHUP)
@@ -116,7 +116,7 @@ def _await_report(report: int, reply: socket.socket) -> bytes | None:
 
 
 def _wait(child: int, reply: socket.socket) -> int:
-    """The exit code. When the caller goes away, so does the command."""
+    """Wait for the command and return its exit code. Kill it if the caller hangs up."""
     end = os.pidfd_open(child)
     poll = select.poll()
     poll.register(end, select.POLLIN)
@@ -126,4 +126,4 @@ def _wait(child: int, reply: socket.socket) -> int:
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    return inside.exit_code(status)
+    return pid1.exit_code(status)

@@ -1,17 +1,17 @@
-"""The file system a container sees: the machine's own root below a layer of its own, and its volumes in it.
+"""The root file system of a container: an overlay over the machine's root, with the container's volumes.
 
-Two rules keep other people's volumes free. The container's mount namespace is a copy of an almost empty one,
-made once when the launcher starts, so it never holds a mount of another container, not even for a moment. And
-the volumes come in as copies taken in the machine's namespace: a copy stays a peer of its source, so that a
-driver's mounts below a `rshared` directory appear on the machine.
+Two rules keep volumes of other pods free. The container's mount namespace is a copy of an almost empty one,
+made once when the launcher starts, so it never holds a mount of another container, not even for a moment.
+And volumes are copies of mounts taken in the machine's namespace: a copy stays in the peer group of its
+source, so that a driver's mounts below a `rshared` directory appear on the machine.
 
-Between the machine's root and the container's own layer lies a third one, made once as well: the cover, which
-hides the data directory, what is temporary, and the machine's secrets.
+Between the machine's root and the container's writable layer is a third layer, also made once: the cover,
+which hides the data directory, temporary files, and the machine's secrets.
 
-There is not always a device cgroup, so it is the mounts that keep a container from the machine's disks: its
-root and its volumes have no devices (`nodev`), and only /dev has, where a container that may make device
-nodes cannot write. Mounts that reach a volume later come as the machine has them, with devices; so one that
-may make device nodes has no volume that follows the machine's mounts.
+Not every machine has a device cgroup, so mount flags keep a container from the machine's disks: its root and
+its volumes are `nodev`. Only /dev has devices, and it is read-only for a container with CAP_MKNOD. Mounts
+that propagate into a volume later have the machine's flags, which allow devices; so a container with
+CAP_MKNOD gets no volume with mount propagation.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 
 from . import kernel, paths
 from .failures import (
@@ -33,16 +34,17 @@ from .failures import (
 )
 from .spec import Spec, mounts_of
 
-# Both exist in every root, and nothing is mounted on them in the empty namespace.
+# Directories of the empty namespace to mount on: both exist in every root, and nothing is mounted on them
+# there.
 WORK, COVER = "/proc", "/sys"
-# Parts of the system that some machines keep on file systems of their own. Only these: any other mount may be
-# a volume of somebody's, and holding it here would keep its disk busy.
+# System directories that may be mounts of their own. Only these are taken over: any other mount may be a
+# volume, and holding it here would keep its disk busy.
 SYSTEM = (
     "/bin", "/sbin", "/lib", "/lib64", "/usr", "/usr/local", "/opt", "/etc", "/etc/hosts", "/etc/resolv.conf",
     "/home", "/root", "/var", "/nix", "/nix/store",
 )  # fmt: skip
 _EMPTY_IN_CONTAINER = {"/tmp": 0o1777, "/var/tmp": 0o1777, "/run": 0o755}
-# Keys, passwords and other people's files: of these a container sees an empty file or directory, or nothing.
+# Keys, passwords and users' files: a container sees an empty file or directory instead, or nothing.
 SECRETS = (
     "/root", "/home",
     "/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/security/opasswd",
@@ -67,7 +69,7 @@ _IPC_SYSCTLS = tuple(
     f"kernel/{name}"
     for name in ("msgmax", "msgmnb", "msgmni", "sem", "shmall", "shmmax", "shmmni", "shm_rmid_forced")
 )
-# What containerd hides as well.
+# The same as containerd hides.
 _HIDDEN_PROC = (
     "/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
     "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
@@ -76,16 +78,16 @@ _HIDDEN_SYS = ("/sys/devices/virtual/powercap", "/sys/firmware")
 
 
 class Cover:
-    """A layer between the machine's root and a container's: what it hides, it hides from every container."""
+    """A layer between the machine's root and a container's writable layer; it hides files of the machine."""
 
     def __init__(self, directory: str, layers: list[str], exposed: list[str]) -> None:
         self.directory = directory  # a subdirectory for each layer, by number
-        self.layers = layers  # what of the system gets an overlay of its own: "/", and parts of SYSTEM
-        self.exposed = exposed  # directories inside hidden ones that are seen nevertheless, read-only
+        self.layers = layers  # directories with an overlay of their own: "/", and mounts of SYSTEM
+        self.exposed = exposed  # directories inside hidden ones that containers see nevertheless, read-only
 
 
 class RootLayout:
-    """What `prepare` made: the namespace to copy, and the covers with and without the machine's secrets."""
+    """The namespace to copy, and the covers with and without the machine's secrets."""
 
     def __init__(self, namespace: int, with_secrets: Cover | None, without: Cover | None) -> None:
         self.namespace = namespace
@@ -93,16 +95,16 @@ class RootLayout:
 
     def cover(self, *, secrets: bool) -> Cover:
         cover = self._with_secrets if secrets else self._without
-        assert cover is not None  # who could not prepare a layout starts no container
+        assert cover is not None  # without a layout, no container is started
         return cover
 
 
 def prepare_layout(hidden: Sequence[str], exposed: Sequence[str]) -> RootLayout:
-    """Make the almost empty namespace, and come back to the machine's.
+    """Make the almost empty namespace, and return to the machine's.
 
-    `hidden` is seen by no container; `exposed` is seen although it may lie where the machine's secrets do.
+    No container sees `hidden`; all see `exposed`, even inside a directory that is covered.
     """
-    me = os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)  # /proc is out of reach in between
+    me = os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)  # /proc cannot be reached in between
     home = os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me)
     system = [path for path in SYSTEM if os.path.ismount(path)]
     trees = {path: kernel.copy_tree(path, recursive=False) for path in ["/", *system]}
@@ -149,7 +151,7 @@ def _make_cover(
 
 
 def _outermost(paths: dict[str, int | None]) -> list[str]:
-    """Without those that lie inside another one."""
+    """The paths that are not inside another one."""
     chosen: list[str] = []
     for path in sorted(paths):
         if not _is_inside(path, chosen):
@@ -162,19 +164,19 @@ def _is_inside(path: str, others: Sequence[str]) -> bool:
 
 
 def _path_in_cover(cover: Cover, path: str) -> str:
-    """Where in the cover the path lies."""
+    """Where the path is in the cover."""
     layer = max((p for p in cover.layers if p == "/" or path.startswith(p + "/")), key=len)
     return f"{cover.directory}/{cover.layers.index(layer)}{path.removeprefix(layer.rstrip('/'))}"
 
 
 def _make_parents(cover: Cover, path: str) -> None:
-    """The directories around it, as the machine has them."""
+    """Create the parent directories in the cover, with the machine's modes."""
     outer = os.path.dirname(path)
-    place = _path_in_cover(cover, outer) if outer not in cover.layers else ""
-    if place and not os.path.isdir(place):
+    target = _path_in_cover(cover, outer) if outer not in cover.layers else ""
+    if target and not os.path.isdir(target):
         _make_parents(cover, outer)
-        os.mkdir(place)
-        _copy_mode(outer, place)
+        os.mkdir(target)
+        _copy_mode(outer, target)
 
 
 def _copy_mode(source: str, target: str) -> None:
@@ -184,31 +186,31 @@ def _copy_mode(source: str, target: str) -> None:
 
 
 def _hide(cover: Cover, path: str, mode: int | None) -> None:
-    """Let something empty take the place of the machine's; what is not there yet stays away if it comes."""
+    """Cover a path by something empty; a path that does not exist yet stays hidden when it is created."""
     if os.path.realpath(path) != path:
         return  # only a link to somewhere else
     while not os.path.isdir(os.path.dirname(path)):
-        path = os.path.dirname(path)  # if that comes, all of it stays away
+        path = os.path.dirname(path)  # if the parent is created later, all of it stays hidden
     _make_parents(cover, path)
-    place = _path_in_cover(cover, path)
-    if os.path.lexists(place):
+    target = _path_in_cover(cover, path)
+    if os.path.lexists(target):
         return
     if os.path.isdir(path):
-        os.mkdir(place)
-        _copy_mode(path, place)
-        os.setxattr(place, "trusted.overlay.opaque", b"y")
+        os.mkdir(target)
+        _copy_mode(path, target)
+        os.setxattr(target, "trusted.overlay.opaque", b"y")
     elif os.path.exists(path):
-        os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        _copy_mode(path, place)
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        _copy_mode(path, target)
     else:
-        os.mknod(place, stat.S_IFCHR, 0)  # what overlays take for "not there"
+        os.mknod(target, stat.S_IFCHR, 0)  # a whiteout: in an overlay the file does not exist
         return
     if mode is not None:
-        os.chmod(place, mode)
+        os.chmod(target, mode)
 
 
 def copy_sources(spec: Spec) -> list[int]:
-    """Copies of all that will be mounted, in the order of `mounts_of`; taken in the machine's namespace."""
+    """Copies of all mount sources, in the order of `mounts_of`. Call it in the machine's namespace."""
     return [_copy_source(mount) for mount in mounts_of(spec)]
 
 
@@ -221,9 +223,9 @@ def _copy_source(mount: Spec) -> int:
 
 
 def build_root(cover: Cover, *, nodev: bool) -> list[int]:
-    """Go from the empty namespace's copy into a root of our own: nothing of the old one remains.
+    """Build the container's root in the copy of the empty namespace and pivot into it.
 
-    Answers descriptors of its mounts, by which they can be changed whatever is mounted over them.
+    Return descriptors of its mounts: by them they can be changed whatever is mounted over them.
     """
     kernel.mount("tmpfs", WORK, "tmpfs", data="mode=755")
     root = f"{WORK}/root"
@@ -255,58 +257,59 @@ def _expose(path: str, target: str) -> None:
 
 def _pivot_into(root: str) -> None:
     os.chdir(root)
-    kernel.pivot_root(".", ".")  # the old root now lies on top of the new one
+    kernel.pivot_root(".", ".")  # now the old root is mounted on top of the new one
     kernel.umount(".")
     os.chdir("/")
 
 
 class MountHandles:
-    """Descriptors of mounts that every container has, taken before a volume can cover them."""
+    """Descriptors of mounts that every container has, opened before a volume can cover them."""
 
     def __init__(self, layers: list[int]) -> None:
         self.layers, self.proc, self.dev = layers, -1, -1
+        self.empty = -1  # a read-only, empty tmpfs, mounted over directories that are hidden
 
     def close(self) -> None:
-        for descriptor in (*self.layers, self.proc, self.dev):
+        for descriptor in (*self.layers, self.proc, self.dev, self.empty):
             if descriptor >= 0:
                 os.close(descriptor)
 
 
-def mount_kernel_filesystems(handles: MountHandles, *, privileged: bool, masked: bool = True) -> None:
-    """What every container has. The caller is inside the container's pid namespace."""
+def mount_proc_and_dev(handles: MountHandles, *, privileged: bool, masked: bool = True) -> None:
+    """Mount /proc and /dev. The caller is in the container's pid namespace."""
     kernel.mount("proc", "/proc", "proc", _SAFE_MOUNT_FLAGS)
     handles.proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    kernel.mount("sysfs", "/sys", "sysfs", _SAFE_MOUNT_FLAGS | (0 if privileged else kernel.MS_RDONLY))
-    if not privileged:  # those get the machine's /dev as a volume
+    if not privileged:  # privileged containers get the machine's /dev as a volume
         _make_dev()
         handles.dev = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        _guard_proc(masked=masked)
-        if masked:
-            _mask(_HIDDEN_SYS)
+        _guard_proc(handles, masked=masked)
+
+
+def mount_sys(handles: MountHandles, *, privileged: bool, masked: bool = True) -> None:
+    """Mount /sys. The caller is in the container's network namespace, whose interfaces /sys shows."""
+    kernel.mount("sysfs", "/sys", "sysfs", _SAFE_MOUNT_FLAGS | (0 if privileged else kernel.MS_RDONLY))
+    if masked and not privileged:
+        _mask(_HIDDEN_SYS, handles)
 
 
 def make_readonly(handles: MountHandles) -> None:
-    """The root, but not the volumes in it."""
+    """Make the root read-only, but not the volumes in it."""
     for layer in handles.layers:
         kernel.change_mount("", tree=layer, readonly=True)
 
 
 def make_dev_readonly(handles: MountHandles) -> None:
-    """No device node can be made where one could be used; those that are there can be used as before."""
+    """Keep the container from creating device nodes in /dev, where they would work.
+
+    Existing nodes still do.
+    """
     kernel.change_mount("", tree=handles.dev, readonly=True)
 
 
-def remount_sys() -> None:
-    """It shows the interfaces of the network in which it was mounted."""
-    kernel.umount("/sys")
-    kernel.mount("sysfs", "/sys", "sysfs", _SAFE_MOUNT_FLAGS | kernel.MS_RDONLY)
-    _mask(_HIDDEN_SYS)
-
-
 def set_sysctls(spec: Spec, progress: SetupProgress) -> None:
-    """Only those of the container's own namespaces: any other one would change the machine.
+    """Set sysctls of the container's own namespaces; any other one would change the machine and is refused.
 
-    /proc/sys may be read-only by now, but not when it is mounted once more.
+    /proc/sys is read-only in the container, so a second, detached proc is used.
     """
     if not spec["sysctls"]:
         return
@@ -315,11 +318,11 @@ def set_sysctls(spec: Spec, progress: SetupProgress) -> None:
     try:
         for index, (name, value) in enumerate(spec["sysctls"].items()):
             progress.reach(SYSCTL, index)
-            place = name if "/" in name else name.replace(".", "/")
-            if not _is_namespaced(spec, place):
+            path = name if "/" in name else name.replace(".", "/")
+            if not _is_namespaced(spec, path):
                 raise SetupFailure(NOT_NAMESPACED)
             resolve = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS
-            file = kernel.open_at(own, f"sys/{place}", os.O_WRONLY | os.O_NONBLOCK, resolve)
+            file = kernel.open_at(own, f"sys/{path}", os.O_WRONLY | os.O_NONBLOCK, resolve)
             try:
                 os.write(file, value.encode())
             finally:
@@ -328,21 +331,27 @@ def set_sysctls(spec: Spec, progress: SetupProgress) -> None:
         os.close(own)
 
 
-def _is_namespaced(spec: Spec, place: str) -> bool:
-    if not set(place.split("/")).isdisjoint(("", ".", "..")):
+def _is_namespaced(spec: Spec, path: str) -> bool:
+    if not set(path.split("/")).isdisjoint(("", ".", "..")):
         return False
-    if place.startswith("net/"):
+    if path.startswith("net/"):
         return bool(spec["network"])
-    return not spec["host_ipc"] and (place in _IPC_SYSCTLS or place.startswith("fs/mqueue/"))
+    return not spec["host_ipc"] and (path in _IPC_SYSCTLS or path.startswith("fs/mqueue/"))
 
 
 def mount_volumes(
     spec: Spec, trees: list[int], handles: MountHandles, progress: SetupProgress, *, private: bool = False
 ) -> None:
-    """Mount them. `private`: none of them may follow the machine's mounts."""
-    for index, (mount, tree) in enumerate(zip(mounts_of(spec), trees, strict=True)):
+    """Mount all volumes. `private`: refuse volumes that follow the machine's mounts."""
+    mounts = mounts_of(spec)
+    numbers = []
+    for index, (mount, tree) in enumerate(zip(mounts, trees, strict=True)):
         progress.reach(MOUNT, index)
-        _mount_volume(mount, tree, handles.proc, nodev=not spec["privileged"], private=private)
+        numbers.append(_mount_volume(mount, tree, nodev=not spec["privileged"]))
+    table = _read_mount_table(handles.proc, set(numbers)) if mounts else _MountTable(set(), set())
+    for index, (mount, tree, number) in enumerate(zip(mounts, trees, numbers, strict=True)):
+        progress.reach(MOUNT, index)
+        _set_propagation(mount, tree, number, table, private=private)
         os.close(tree)
 
 
@@ -350,7 +359,7 @@ def _make_dev() -> None:
     kernel.mount("tmpfs", "/dev", "tmpfs", kernel.MS_NOSUID | kernel.MS_NOEXEC, "mode=755,size=64k")
     for name, (major, minor) in _NODES.items():
         os.mknod(f"/dev/{name}", stat.S_IFCHR, os.makedev(major, minor))
-        os.chmod(f"/dev/{name}", 0o666)  # for every user of the container, whatever our umask
+        os.chmod(f"/dev/{name}", 0o666)  # mknod applies our umask
     for name, target in _LINKS.items():
         os.symlink(target, f"/dev/{name}")
     os.mkdir("/dev/pts")
@@ -360,24 +369,30 @@ def _make_dev() -> None:
     kernel.mount("shm", "/dev/shm", "tmpfs", _SAFE_MOUNT_FLAGS, "mode=1777,size=64m")
 
 
-def _guard_proc(*, masked: bool) -> None:
-    """Settings of the whole machine are not a container's to change.
+def _guard_proc(handles: MountHandles, *, masked: bool) -> None:
+    """Make the machine's settings in /proc read-only, and hide some files.
 
-    Not even one's whose /proc is not masked: without a user namespace its root is the machine's, and could
-    name the program that the kernel runs for a crash.
+    They are read-only even with procMount Unmasked: without a user namespace the container's root is the
+    machine's, and could set the program that the kernel runs for a crash (core_pattern).
     """
     for path in _READONLY_PROC:
         _bind(path, path, readonly=True)
     if masked:
-        _mask(_HIDDEN_PROC)
+        _mask(_HIDDEN_PROC, handles)
 
 
-def _mask(paths: Sequence[str]) -> None:
+def _mask(paths: Sequence[str], handles: MountHandles) -> None:
+    """Hide files and directories. All directories of a container share one tmpfs."""
     for path in paths:
-        if os.path.isdir(path):
-            kernel.mount("tmpfs", path, "tmpfs", _SAFE_MOUNT_FLAGS | kernel.MS_RDONLY, "size=0")
-        else:
+        if not os.path.isdir(path):
             _bind("/dev/null", path)
+        elif handles.empty < 0:
+            kernel.mount("tmpfs", path, "tmpfs", _SAFE_MOUNT_FLAGS | kernel.MS_RDONLY, "size=0")
+            handles.empty = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        else:
+            tree = kernel.copy_mount(handles.empty)
+            kernel.attach_tree(tree, path)
+            os.close(tree)
 
 
 def _bind(source: str, target: str, *, readonly: bool = False) -> None:
@@ -390,47 +405,70 @@ def _bind(source: str, target: str, *, readonly: bool = False) -> None:
     os.close(tree)
 
 
-def _mount_volume(mount: Spec, tree: int, proc: int, *, nodev: bool, private: bool) -> None:
-    propagation = mount.get("propagation", "private")
+def _mount_volume(mount: Spec, tree: int, *, nodev: bool) -> int:
+    """Mount one volume, for now as a slave of the machine's mount, and return the mount's id."""
     if mount.get("readonly"):
         kernel.change_mount("", tree=tree, readonly=True, recursive=bool(mount.get("recursive")))
     kernel.change_mount(
         "",
         tree=tree,
         nodev=nodev and "device" not in mount,
-        propagation=0 if propagation == "rshared" else kernel.MS_SLAVE,
+        propagation=0 if mount.get("propagation") == "rshared" else kernel.MS_SLAVE,
         recursive=True,
     )
-    target = paths.open_or_create(mount["target"], directory=stat.S_ISDIR(os.fstat(tree).st_mode))
+    mode, number = kernel.inspect(tree)
+    target = paths.open_or_create(mount["target"], directory=stat.S_ISDIR(mode))
     try:
         if kernel.filesystem_magic(target) == kernel.PROC_MAGIC:
             raise SetupFailure(ON_PROC)
         kernel.attach_tree_at(tree, target)
     finally:
         os.close(target)
-    shared, alone = _inspect_mount(tree, proc)
-    if propagation == "rshared" and not shared:
+    return number
+
+
+def rehearse_mount(handles: MountHandles) -> None:
+    """Run the code of `mount_volumes` without mounting anything."""
+    target = paths.open_or_create("/", directory=True)
+    kernel.inspect(target)
+    kernel.filesystem_magic(target)
+    os.close(target)
+    table = _read_mount_table(handles.proc, set())
+    with suppress(OSError):
+        _set_propagation({}, -1, -1, table, private=False)
+    with suppress(OSError):
+        kernel.attach_tree_at(-1, -1)
+
+
+class _MountTable:
+    """Which volumes are shared, and which mounts have others below them, by mount id."""
+
+    def __init__(self, shared: set[int], parents: set[int]) -> None:
+        self.shared = shared
+        self.parents = parents  # mounts below which others are that are not volumes of the container
+
+
+def _read_mount_table(proc: int, volumes: set[int]) -> _MountTable:
+    table = _MountTable(set(), set())
+    for line in _read(proc, "self/mountinfo").splitlines():
+        mount, parent, rest = line.split(b" ", 2)
+        if int(mount) not in volumes:
+            table.parents.add(int(parent))
+        elif b" shared:" in rest.partition(b" - ")[0]:
+            table.shared.add(int(mount))
+    return table
+
+
+def _set_propagation(mount: Spec, tree: int, number: int, table: _MountTable, *, private: bool) -> None:
+    propagation = mount.get("propagation", "private")
+    if propagation == "rshared" and number not in table.shared:
         raise SetupFailure(NOT_SHARED)
-    # A tree that brought other mounts along stays a follower of the machine's: were it private, it would keep
-    # a volume mounted, and its disk busy, after the machine has unmounted it.
-    if propagation == "private" and alone:
+    # A volume that contains other mounts stays a slave of the machine's: if it were private, it would keep
+    # them mounted, and their disks busy, after the machine has unmounted them.
+    if propagation == "private" and number not in table.parents:
         kernel.change_mount("", tree=tree, propagation=kernel.MS_PRIVATE)
     elif private:
         raise SetupFailure(NOT_PRIVATE)
-
-
-def _inspect_mount(tree: int, proc: int) -> tuple[bool, bool]:
-    """Whether a mount is shared, and whether nothing is mounted below it; as our own mount table has it."""
-    facts = dict(line.split(b":", 1) for line in _read(proc, f"self/fdinfo/{tree}").splitlines())
-    number = facts[b"mnt_id"].strip()
-    shared, alone = False, True
-    for line in _read(proc, "self/mountinfo").splitlines():
-        mount, parent = line.split(b" ", 2)[:2]
-        if mount == number:
-            shared = b" shared:" in line.partition(b" - ")[0]
-        elif parent == number:
-            alone = False
-    return shared, alone
 
 
 def _read(directory: int, path: str) -> bytes:

@@ -162,6 +162,12 @@ def test_the_mark_of_a_call_goes_when_the_snapshot_is_ready(kind: SnapshotKind) 
 
 
 @KINDS
+def test_a_ready_content_is_deleted_when_the_snapshot_controller_requests_it(kind: SnapshotKind) -> None:
+    going = content(kind, status=with_handle(kind, readyToUse=True), deleting=True)
+    assert run(going) == [Wait(WaitReason.SNAPSHOT_DELETION_REQUEST)]
+
+
+@KINDS
 def test_a_deleted_content_takes_its_snapshot_along(kind: SnapshotKind) -> None:
     members = ("m1",) if kind is GROUP_SNAPSHOT else ()
     infos = {"volumeSnapshotInfoList": [{"snapshotHandle": "m1"}]} if members else {}

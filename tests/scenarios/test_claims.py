@@ -198,8 +198,8 @@ spec:
   resources: {requests: {storage: 1Gi}}
 """)
     code, told = up.explain("pvc/asked")
-    assert (code, told.partition(", and")[0]) == (3, "pvc/default/asked waits: no pod uses it yet")
-    assert "Could not be asked" not in told
+    assert (code, told.partition(", and")[0]) == (3, "pvc/default/asked waits: no pod uses the claim yet")
+    assert "Not known" not in told
     up.apply(pod("asks", "asked", zone="nowhere"))
     up.describe("pod", "asks", "FailedScheduling")
     for what in ("pvc/asked", "pod/asks"):
@@ -229,7 +229,7 @@ def _explained_to_others(up: Up) -> None:
     code, told = up.explain("pvc/asked", "--kubeconfig", config)
     assert code == 3
     assert "waiting for pod asks to be scheduled" in told
-    assert "Could not be asked - persistentvolumes: " in told
+    assert "Not known - persistentvolumes: " in told
     assert "timers, backoff and mounts" in told
     code, told = up.explain("pod/asks", "--kubeconfig", config)
     assert code == 3

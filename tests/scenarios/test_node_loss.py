@@ -202,10 +202,11 @@ def test_the_common_stuck_scenario_and_its_fix(
     code, told = up.explain(f"pod/{pod}")
     assert code == 3
     assert (
-        f"pod/default/{pod} waits: not free for {chosen}: attached to {lost}. {lost} has not answered" in told
+        f"pod/default/{pod} waits: cannot attach the volume to {chosen}: it is attached to {lost}. "
+        f"{lost} has been unreachable" in told
     )
-    assert "counts as running there until somebody vouches that it does not" in told
-    assert "no proof that it is off" in told
+    assert f"counts as running there until {lost} is ready again, is deleted, or is tainted" in told
+    assert "not fenced: " in told
     assert f"kubectl delete node {lost}" in told
     # Fix: kubectl delete node node-a
     up.kubectl("delete", "node", lost)
@@ -269,9 +270,9 @@ def _explained(up: Up, pod: str, volume: str, lost: str) -> None:
     for what in (f"pod/{pod}", f"volumeattachment/{name}", f"node/{lost}"):
         code, told = up.explain(what)
         assert code == 3
-        assert f"{lost} is not ready and may still mount it" in told, told
-        assert re.search(r"detached by force in (\dm )?\d+s", told), told
-        assert "its instance i-" in told, told  # which is not known to be off
+        assert f"{lost} is not ready and may still have the volume mounted" in told, told
+        assert re.search(r"forced detach in (\dm )?\d+s", told), told
+        assert "instance i-" in told, told  # which is not known to be stopped
         assert f"kubectl taint node {lost} node.kubernetes.io/out-of-service" in told, told
 
 
@@ -297,7 +298,7 @@ def test_a_node_whose_instance_is_off_is_fenced_without_anybodys_word(
         _tell(record_property, "from the crash until all run elsewhere, by itself", began)
         assert fenced(up, lost)
         code, told = up.explain(f"node/{lost}")
-        assert (code, "says the fencer: its cloud says that the machine is off" in told) == (3, True), told
+        assert (code, "by the fencer, because its instance is stopped" in told) == (3, True), told
         for pod, node in before.items():
             assert len(lives(up, pod)) == count[pod] + (node == lost)
     finally:

@@ -9,7 +9,8 @@ PLAN_TESTS ?= tests/rules tests/properties tests/controllers tests/scheduler tes
 	tests/cloud/test_rules.py tests/cloud/test_snapshots.py $(wildcard tests/node/test_*plan*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages peers demo test coverage lint bench bench-compare proto reference deploy changelog lock clean
+.PHONY: help setup packages peers demo test coverage lint bench bench-compare proto reference published-schema \
+	deploy changelog lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +58,9 @@ proto: setup ## generate the Python of all *.proto files
 
 reference: setup ## write docs/reference.md from the code
 	$(BIN)/python tools/reference.py
+
+published-schema: setup ## renew the facts in api/published_schema.json from the published schema
+	$(BIN)/python tools/published_schema.py
 
 deploy: setup ## write deploy/kubernetes from the chart
 	$(BIN)/python tools/deploy.py

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from volplane.apiserver.served import SERVED
+from volplane.api import kinds
 from volplane.cli import VERBS, volplane
 from volplane.cli.options import FlagOption
 
@@ -71,7 +71,7 @@ def _kinds() -> Iterator[str]:
     yield ""
     yield "| kind | group and version | name | short | namespaced | below it |"
     yield "|---|---|---|---|---|---|"
-    for kind in SERVED:
+    for kind in kinds.ALL:
         below = ", ".join(s.name for s in kind.subresources)
         short = ", ".join(kind.short_names)
         scope = "yes" if kind.namespaced else "no"

@@ -136,11 +136,11 @@ def looks(candidate: Candidate, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     asked: list[float] = []
     find = candidate.client.find
 
-    async def watched(*arguments: Any, **more: Any) -> Any:
+    async def count_looks(*arguments: Any, **more: Any) -> Any:
         asked.append(clock.now())
         return await find(*arguments, **more)
 
-    monkeypatch.setattr(candidate.client, "find", watched)
+    monkeypatch.setattr(candidate.client, "find", count_looks)
     return asked
 
 

@@ -11,7 +11,7 @@ from volplane.node.pods import plan
 from volplane.node.pods.plan import ContainerFinished, CrashLoopBackoff, StartAttempt, WatchAttempt
 from volplane.node.pods.records import ContainerAttempt, ContainerRecord, ContainerWaiting
 from volplane.node.pods.status import PodStatusInputs, make_pod_status, qos_class
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait, WaitReason
 
 NOW = "2026-01-02T03:04:05Z"
 
@@ -25,6 +25,12 @@ def ran(exit_code: int = 0, number: int = 0) -> ContainerAttempt:
 RUNNING = ContainerAttempt(0, "process://u_c_0", running=True, started_at=NOW)
 UP = ContainerRecord(current=RUNNING, ready=True)
 
+
+def restart(seconds: float, delay: str) -> Wait:
+    message = f"back-off {delay} restarting failed container"
+    return Wait(WaitReason.CONTAINER_RESTART, seconds=seconds, message=message)
+
+
 STEPS = {
     "a container that never ran starts": ("Always", None, 0.0, 0.0, StartAttempt(0)),
     "a running one is watched": ("Always", RUNNING, 0.0, 0.0, WatchAttempt()),
@@ -33,14 +39,14 @@ STEPS = {
     "OnFailure restarts a failure": ("OnFailure", ran(1), 0.0, 0.0, StartAttempt(1)),
     "Never leaves a failure": ("Never", ran(1), 0.0, 0.0, ContainerFinished(False)),
     "the second crash waits": (
-        "Always", ran(1, 1), 10.0, 4.0, Wait(6.0, "back-off 10s restarting failed container"),
+        "Always", ran(1, 1), 10.0, 4.0, restart(6.0, "10s"),
     ),
     "the wait ends": ("Always", ran(1, 1), 10.0, 10.0, StartAttempt(2)),
     "one that the node interrupted starts again": (
         "Never", structs.replace(ran(), interrupted=True), 0.0, 0.0, StartAttempt(1),
     ),
     "long waits are spelled as minutes": (
-        "Always", ran(1, 5), 160.0, 0.0, Wait(160.0, "back-off 2m40s restarting failed container"),
+        "Always", ran(1, 5), 160.0, 0.0, restart(160.0, "2m40s"),
     ),
 }  # fmt: skip
 

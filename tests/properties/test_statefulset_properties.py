@@ -30,7 +30,7 @@ class StatefulSetPlane:
         self.uids = 0
         self.left: set[str] = (
             set()
-        )  # claims of pods that were away when the set gave them up: nobody's, they stay
+        )  # claims of pods that were away when the set gave them up: without an owner, they stay
 
     def steps(self) -> list[Any]:
         view = plan.StatefulSetView(
@@ -148,13 +148,13 @@ retention = st.sampled_from(("Retain", "Delete"))
     policy=st.sampled_from(("OrderedReady", "Parallel")),
     scaled=retention,
     deleted=retention,
-    story=st.lists(st.tuples(changes, st.integers(0, 6)), max_size=5),
+    script=st.lists(st.tuples(changes, st.integers(0, 6)), max_size=5),
 )
 def test_whatever_changes_and_wherever_it_is_interrupted_the_set_comes_to_what_was_asked(
-    policy: str, scaled: str, deleted: str, story: list[tuple[dict[str, Any], int]]
+    policy: str, scaled: str, deleted: str, script: list[tuple[dict[str, Any], int]]
 ) -> None:
     plane = StatefulSetPlane(stateful(3, policy, scaled, deleted))
-    for change, crash in story:
+    for change, crash in script:
         plane.change(**change)
         plane.round(until=crash)  # the process dies after so many steps of its plan
         plane.round(until=1)

@@ -137,3 +137,12 @@ def test_default_classes_of_groups() -> None:
     )
     assert snapshots.defaults([default], "d") == [default]
     assert snapshots.defaults([default], "other") == []
+
+
+def test_a_content_carries_its_secret_in_annotations() -> None:
+    kind = snapshots.SNAPSHOT
+    assert snapshots.secret_annotations(kind, None) == {}
+    reference = SecretReference(name="key", namespace="apps")
+    annotations = snapshots.secret_annotations(kind, reference)
+    assert snapshots.annotated_secret(content(metadata={"annotations": annotations})) == reference
+    assert snapshots.annotated_secret(content()) is None

@@ -200,8 +200,8 @@ spec:
   resources: {requests: {storage: 1Gi}}
 """)
     code, reported = up.explain("pvc/asked")
-    assert (code, reported.partition(", and")[0]) == (3, "pvc/default/asked waits: no pod uses it yet")
-    assert "Could not be asked" not in reported
+    assert (code, reported.partition(", and")[0]) == (3, "pvc/default/asked waits: no pod uses the claim yet")
+    assert "Not known" not in reported
     up.apply(pod("asks", "asked", zone="nowhere"))
     up.describe("pod", "asks", "FailedScheduling")
     for what in ("pvc/asked", "pod/asks"):
@@ -231,7 +231,7 @@ def _explained_to_others(up: Up) -> None:
     code, reported = up.explain("pvc/asked", "--kubeconfig", config)
     assert code == 3
     assert "waiting for pod asks to be scheduled" in reported
-    assert "Could not be asked - persistentvolumes: " in reported
+    assert "Not known - persistentvolumes: " in reported
     assert "timers, backoff and mounts" in reported
     code, reported = up.explain("pod/asks", "--kubeconfig", config)
     assert code == 3

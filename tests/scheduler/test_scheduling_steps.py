@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.scheduler.test_scheduler_plan import claim, node, pod, world
+from tests.scheduler.test_scheduler_plan import claim, make_snapshot, node, pod
 from volplane.rules.binding import SELECTED_NODE
-from volplane.rules.steps import Requeue, Wait
+from volplane.rules.steps import Requeue
+from volplane.rules.waits import Wait
 from volplane.scheduler import prebind
 from volplane.scheduler.plan import (
     AbortReservation,
@@ -40,7 +41,7 @@ def view(pairs: Sequence[prebind.ClaimBinding] = (), **more: Any) -> SchedulingV
     return SchedulingView(
         key="default/p",
         pod=more.pop("pod", pod()),
-        snapshot=world(*nodes.values()),
+        snapshot=make_snapshot(*nodes.values()),
         node=nodes.get,
         claim_bindings=lambda bindings: pairs,
         **more,
@@ -97,13 +98,13 @@ def test_the_steps_of_a_pod(of: SchedulingView, steps: list[type]) -> None:
 
 
 def test_a_pod_goes_to_the_node_that_was_cleared_for_it() -> None:
-    snapshot = world(node("a"), node("b", cpu="1"))
+    snapshot = make_snapshot(node("a"), node("b", cpu="1"))
     waiting = pod(cpu="1")
     snapshot.node_cache.nominate(waiting, "b")
     assert decide(waiting, snapshot) == Placement("b", Bindings(), 0)
 
 
 def test_a_pod_does_not_take_the_place_of_a_nominated_one() -> None:
-    snapshot = world(node("a", cpu="1"))
+    snapshot = make_snapshot(node("a", cpu="1"))
     snapshot.node_cache.nominate(pod("first", cpu="1"), "a")
     assert isinstance(decide(pod("second", cpu="1"), snapshot), Unschedulable)

@@ -163,7 +163,7 @@ INVALID = {
 @pytest.mark.parametrize("case", INVALID)
 def test_what_upstream_refuses_is_refused(case: str) -> None:
     obj, field, reported = INVALID[case]
-    causes = RULES.validate_create(CALL, obj)
+    causes = list(RULES.validate_create(CALL, obj))
     found = next((cause for cause in causes if cause.field == field), None)
     assert found is not None, causes
     assert reported in found.message
@@ -182,7 +182,7 @@ def test_what_upstream_accepts_is_accepted() -> None:
         securityContext={**sysctl("net/ipv4/tcp_rmem"), "supplementalGroupsPolicy": "Strict"},
         hostAliases=[{"ip": "010.0.0.1", "hostnames": ["a.b"]}, {"ip": "2001:db8::1", "hostnames": ["c"]}],
     )
-    assert RULES.validate_create(CALL, good) == []
+    assert list(RULES.validate_create(CALL, good)) == []
 
 
 # --- what a container gets

@@ -10,7 +10,8 @@ from tests.controllers.objects import claim, volume
 from volplane.api import codec
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.rules import binding, resizing
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait, WaitReason
 from volplane.sidecars.resizer.expand import plan as plans
 from volplane.sidecars.resizer.expand.plan import (
     ControllerExpand,
@@ -169,7 +170,7 @@ def test_a_claim_waits_for_its_volume() -> None:
 
 def test_nothing_is_called_while_the_node_expands_the_file_system() -> None:
     pending = claim_requesting(5, "NodeResizePending", 5)
-    assert list(plan(pending, volume_of_size(5), OURS, LastExpansion())) == []
+    assert list(plan(pending, volume_of_size(5), OURS, LastExpansion())) == [Wait(WaitReason.NODE_RESIZE)]
 
 
 def test_after_a_refusal_for_a_volume_in_use_the_pods_are_looked_at_first() -> None:

@@ -1,4 +1,4 @@
-"""Waits until a custom kind is served: its definition may be created long after this process started."""
+"""Wait until a custom kind is served: its definition may be created long after this process started."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RETRY_PAUSE = 5.0  # seconds before a broken watch is started again
 
 
 async def wait_until_established(client: Client, name: str) -> None:
-    """Return when the kind of that definition is served. Raises Forbidden where it may not be read."""
+    """Return when the kind of that definition is served. Raises Forbidden."""
     while True:
         try:
             async for change in client.watch(CustomResourceDefinition, fields=f"metadata.name={name}"):

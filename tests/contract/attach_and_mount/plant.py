@@ -190,10 +190,10 @@ class Plant:
     def calls(self, method: str) -> int:
         return len(self.driver.requests_of(method))
 
-    def why(self, volume: str = "data") -> str:
+    def wait_reasons(self, volume: str = "data") -> set[str]:
         """What the controller waits for."""
         assert self.controller is not None
-        return next((w.why for w in self.controller.waits if w.key == unique(volume)), "")
+        return {w.wait.reason for w in self.controller.waits if w.key == unique(volume)}
 
     def pause(self, volume: str = "data") -> float:
         """Seconds until the controller looks at the volume again by itself; 0 if it has no plan to."""

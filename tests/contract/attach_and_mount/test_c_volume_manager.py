@@ -95,7 +95,7 @@ async def test_volume_in_use_but_not_attached_no_nodestage_before_it_is() -> Non
         waits = {w.key: w.why for w in here.role.wait_reports()}
         assert waits == {
             unique_name(): "not attached yet: node.status.volumesAttached does not list it",
-            "pod/default/app": "its volumes are being mounted",
+            "pod/default/app": "mounting the pod's volumes",
         }
         await here.attach()
         await here.wait_until_ready()

@@ -40,7 +40,8 @@ from volplane.controllers.snapshot.steps import (
 )
 from volplane.rules import snapshots
 from volplane.rules.snapshots import GROUP_SNAPSHOT, SNAPSHOT, AnySnapshot, SnapshotKind
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait
 
 NOW, TIME, UID = "2026-01-01T00:00:00Z", 1_767_225_600_000_000_000, "u1"
 KINDS = pytest.mark.parametrize("kind", [SNAPSHOT, GROUP_SNAPSHOT], ids=lambda kind: kind.noun)

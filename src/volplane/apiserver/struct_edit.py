@@ -1,9 +1,10 @@
-"""Small edits of frozen objects; what needs no change comes back as the same object."""
+"""Edits of frozen objects; if nothing changes, the same object is returned."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from operator import is_
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,27 +23,19 @@ def _field_defaults(of: type[msgspec.Struct]) -> Mapping[str, Any]:
 
 
 def set_defaults(obj: S, **values: Any) -> S:
-    """With these values where the writer gave none. A pointer that is set, even to zero, was given."""
+    """Set these values where the object has none; a pointer that is set to zero has one."""
     empties = _field_defaults(type(obj))
     missing = {name: value for name, value in values.items() if getattr(obj, name) == empties[name]}
     return structs.replace(obj, **missing) if missing else obj
 
 
 def replace_fields(obj: S, **values: Any) -> S:
-    """With these values."""
+    """Replace these fields."""
     new = {name: value for name, value in values.items() if getattr(obj, name) is not value}
     return structs.replace(obj, **new) if new else obj
 
 
 def map_items(items: tuple[T, ...], edit: Callable[[T], T]) -> tuple[T, ...]:
-    """Every item edited."""
+    """Edit every item."""
     made = tuple([edit(item) for item in items])
-    return items if all(map(_is_same, items, made)) else made
-
-
-def map_optional(obj: T | None, edit: Callable[[T], T]) -> T | None:
-    return None if obj is None else edit(obj)
-
-
-def _is_same(one: object, other: object) -> bool:
-    return one is other
+    return items if all(map(is_, items, made)) else made

@@ -236,7 +236,9 @@ class ContainerSpecBuilder(Struct, frozen=True):
             mounts.append(Mount(paths.real(paths.hosts_file(pod.uid)), HOSTS))
         message_path = container.termination_message_path
         if message_path and message_path not in taken:
-            mounts.append(Mount(self.termination_message_file(pod.uid, container.name, attempt), message_path))
+            mounts.append(
+                Mount(self.termination_message_file(pod.uid, container.name, attempt), message_path)
+            )
         return mounts
 
     def termination_message_file(self, pod: str, container: str, attempt: int) -> str:

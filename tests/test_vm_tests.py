@@ -1,4 +1,4 @@
-"""What this machine withholds is done in a guest kernel: it changes nothing here, and its word is checked."""
+"""Tests that need a capability which this machine lacks run in a VM, which changes nothing here."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from tests.support import machine
 from tests.support.up import wait_until
 from tests.support.vm_tests import CAP_SYS_RESOURCE
 
-def guest_runs():
-    return [p for p in Path(tempfile.gettempdir()).glob("guest-*") if machine.processes(p)]
+def vm_runs():
+    return [p for p in Path(tempfile.gettempdir()).glob("vm-*") if machine.processes(p)]
 
 def break_off():
-    wait_until("the guest runs", guest_runs)
+    wait_until("the VM runs", vm_runs)
     os.kill(os.getpid(), signal.SIGINT)
 
 def test_before():
@@ -60,7 +60,7 @@ def _runnable_kernel() -> None:
     vm.require()
 
 
-def test_the_guest_has_the_machines_files_and_cannot_write_them(tmp_path: Path) -> None:
+def test_the_vm_has_the_machines_files_and_cannot_write_them(tmp_path: Path) -> None:
     there = f"test -e {__file__} && ! test -e {tempfile.gettempdir()}/other"
     closed = f"! touch {tmp_path}/made && ! touch {sys.prefix}/made"
     own = "touch /tmp/made && grep -q 000001ffffffffff /proc/self/status"
@@ -75,27 +75,27 @@ def test_the_guest_has_the_machines_files_and_cannot_write_them(tmp_path: Path) 
     assert not Path("/tmp/made").exists()
 
 
-def test_a_guest_that_does_not_end_is_ended(tmp_path: Path) -> None:
-    with vm.VmCommand(["sleep", "1000"], directory=tmp_path, env=ENV, seconds=1) as guest:
+def test_a_vm_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    with vm.VmCommand(["sleep", "1000"], directory=tmp_path, env=ENV, seconds=1) as running:
         with pytest.raises(vm.VmDied, match="not done after 1s"):
-            guest.wait()
-        assert machine.processes(guest.exchange)
-    wait_until("all its processes are gone", lambda: not machine.processes(guest.exchange))
-    assert not guest.exchange.exists()
+            running.wait()
+        assert machine.processes(running.exchange)
+    wait_until("all its processes are gone", lambda: not machine.processes(running.exchange))
+    assert not running.exchange.exists()
 
 
-def test_a_test_that_the_guest_skips_has_not_passed(tmp_path: Path) -> None:
+def test_a_test_that_the_vm_skips_has_not_passed(tmp_path: Path) -> None:
     done = run_without_the_capability(SKIPPED_IN_THERE, tmp_path)
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
-    assert "in the guest kernel:" in done.stdout
+    assert "in the VM:" in done.stdout
     assert "capable: True" in done.stdout
 
 
-def test_a_run_that_is_broken_off_ends_its_guest(tmp_path: Path) -> None:
+def test_a_run_that_is_broken_off_ends_its_vm(tmp_path: Path) -> None:
     done = run_without_the_capability(BROKEN_OFF, tmp_path)
     assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout
     wait_until("all its processes are gone", lambda: not machine.processes(tmp_path))
-    assert not list(tmp_path.glob("guest-*"))
+    assert not list(tmp_path.glob("vm-*"))
 
 
 def run_without_the_capability(tests: str, place: Path) -> subprocess.CompletedProcess[str]:

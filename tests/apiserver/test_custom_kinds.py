@@ -7,7 +7,15 @@ from typing import Any
 from volplane.api.kinds import STATUS, Kind
 
 SNAPSHOT = Kind(
-    None, "snapshot.example.com", "v1", "Snapshot", "snapshots", namespaced=True, subresources=(STATUS,)
+    None,
+    "snapshot.example.com",
+    "v1",
+    "Snapshot",
+    "snapshots",
+    subresources=(STATUS,),
+    unconditional_update=False,
+    status_metadata=False,
+    generation="counted",
 )
 PATH = "/apis/snapshot.example.com/v1/namespaces/default/snapshots"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from tests.apiserver.conftest import client_of
 
@@ -14,7 +15,7 @@ def _claim(name: str) -> dict[str, object]:
     return {"metadata": {"name": name}, "spec": spec}
 
 
-async def test_the_trace_shows_the_steps_of_one_object_since_a_time(served) -> None:
+async def test_the_trace_shows_the_steps_of_one_object_since_a_time(served: Any) -> None:
     async with served() as api:
         assert (await api.post(CLAIMS, _claim("before"))).status == 201
         moment = time.monotonic_ns()
@@ -29,7 +30,7 @@ async def test_the_trace_shows_the_steps_of_one_object_since_a_time(served) -> N
         assert moment <= span["start"] <= span["end"] <= time.monotonic_ns()
 
 
-async def test_only_the_administrator_may_read_the_trace(served) -> None:
+async def test_only_the_administrator_may_read_the_trace(served: Any) -> None:
     async with served() as api:
         pair = api.server.authority.client("client-somebody", "somebody", ())
         http = client_of(api.server, pair=pair)

@@ -38,7 +38,12 @@ async def test_objects_in_a_client_cache_are_never_decoded_again(
             await cache.wait_for(last.revision)
         loaded: list[Any] = []
         load = watch_cache.access.load
-        monkeypatch.setattr(watch_cache.access, "load", lambda *a: loaded.append(a) or load(*a))
+
+        def count_load(*args: Any) -> Any:
+            loaded.append(args)
+            return load(*args)
+
+        monkeypatch.setattr(watch_cache.access, "load", count_load)
         assert await w.client.get(ConfigMap, "a", "default") is cache.get("a", "default")
         assert loaded == []
         patched = await w.client.patch(ConfigMap, "a", "default", merge={"data": {"x": "2"}})
@@ -60,7 +65,12 @@ async def test_watchers_share_the_writers_object_without_decoding(
             watch_cache = core.backend.registry.of(ConfigMap).watch_cache
             decoded: list[Any] = []
             load = watch_cache.access.load
-            monkeypatch.setattr(watch_cache.access, "load", lambda *a: decoded.append(a) or load(*a))
+
+            def count_load(*args: Any) -> Any:
+                decoded.append(args)
+                return load(*args)
+
+            monkeypatch.setattr(watch_cache.access, "load", count_load)
             made = await client.create(config(x="1"))
             await cache.wait_for(made.revision)
             assert cache.get("a", "default") is made

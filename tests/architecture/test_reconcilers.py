@@ -22,6 +22,7 @@ import volplane.node.volume_manager
 import volplane.scheduler
 import volplane.sidecars
 from volplane.api.core import ConfigMap
+from volplane.base.backoff import Backoff
 from volplane.loops.controller import Controller
 
 AnyController = type[Controller[Any, Any, Any]]
@@ -122,13 +123,13 @@ def changes(function: ast.AST) -> Iterator[tuple[str, ...]]:
         match node:
             case ast.Assign(given) | ast.Delete(given):
                 targets = list(given)
-            case ast.AugAssign(target) | ast.AnnAssign(target):
-                targets = [target]
+            case ast.AugAssign(single) | ast.AnnAssign(single):
+                targets = [single]
             case ast.Call(ast.Attribute(receiver, name)) if name in MUTATORS:
                 targets = [receiver]
         for target in targets:
-            for each in target.elts if isinstance(target, ast.Tuple | ast.List) else (target,):
-                path = _path(each)
+            parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+            for path in map(_path, parts):
                 if len(path) > 1 and path[0] == "self":
                     yield path
 
@@ -235,7 +236,7 @@ class Careless(Controller[str, ConfigMap, str]):
     """Breaks every rule once; never run."""
 
     def __init__(self, client: Any) -> None:
-        self.backoff = Any
+        self.backoff = Backoff()
         super().__init__(client)
         self.seen: dict[str, int] = {}
 

@@ -41,7 +41,8 @@ class Flaky:
 
 @pytest.mark.virtual
 async def test_a_call_is_repeated_with_a_backoff_until_it_succeeds() -> None:
-    flaky, reported = Flaky(OSError("one"), OSError("two"), OSError("three")), []
+    flaky = Flaky(OSError("one"), OSError("two"), OSError("three"))
+    reported: list[Exception] = []
     result = await retry(flaky, on=OSError, backoff=Backoff(1.0, 2.0), report=reported.append)
     assert (result, flaky.calls) == ("done", [0.0, 1.0, 3.0, 5.0])
     assert [str(error) for error in reported] == ["one", "two", "three"]

@@ -88,7 +88,7 @@ async def test_callers_of_one_key_share_a_task() -> None:
     async def ask() -> int:
         return await asyncio.shield(tasks.get_or_start("pod", work))
 
-    assert await asyncio.gather(ask(), ask()) == [7, 7]
+    assert list(await asyncio.gather(ask(), ask())) == [7, 7]
     assert calls == ["called"]
     assert tasks.get("pod") is None
     assert await ask() == 7
@@ -135,7 +135,8 @@ async def test_background_work_ends_with_its_block() -> None:
 
 @pytest.mark.parametrize("is_stopped", [True, False])
 async def test_work_runs_until_it_ends_or_is_stopped(is_stopped: bool) -> None:
-    stop, ended = asyncio.Event(), [] if is_stopped else None
+    stop = asyncio.Event()
+    ended: list[str] | None = [] if is_stopped else None
     loop = asyncio.get_running_loop()
     if is_stopped:
         loop.call_later(0.01, stop.set)

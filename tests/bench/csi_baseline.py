@@ -1,6 +1,6 @@
-"""(g) The floor: the same CSI calls, back to back, by a bare gRPC client on the same driver.
+"""(g) The baseline: the same CSI calls, one after the other, by a minimal gRPC client with the same driver.
 
-What lies between this and (a) is ours: API writes, controllers, scheduling, the container's start.
+The difference from (a) is our overhead: API writes, controllers, scheduling, the container's start.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def measure(running: ClusterProcess, times: int) -> list[Figure]:
     nodes = await running.client.list(Node)
     node = next(n for n in nodes if n.name == "worker-1")
     place = (node.metadata.labels["topology.kubernetes.io/zone"], node.spec.provider_id.rsplit("/", 1)[1])
-    # Blocking calls from a thread of their own: the barest client there is.
+    # Blocking calls from a separate thread: a minimal client.
     rounds = await asyncio.to_thread(_measure, running.directory, place, times)
     return [
         Figure(
@@ -177,7 +177,7 @@ def _round(
 
 
 def _remove_empty(path: str, levels: int) -> None:
-    """What a kubelet would have removed after the driver."""
+    """Remove the directories that a kubelet would remove."""
     for _ in range(levels):
         if os.path.isdir(path):
             os.rmdir(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_apply_takes_a_folder_and_prunes_what_is_no_longer_in_it(kubectl: Kubect
         labelled = json.loads(config_map(f"folder-{name}", a="1"))
         labelled["metadata"]["labels"] = {"from": "folder"}
         (tmp_path / f"{name}.json").write_text(json.dumps(labelled))
-    prune = ("--prune", "-l", "from=folder")
+    prune: tuple[str, ...] = ("--prune", "-l", "from=folder")
     if kubectl.minor > 26:
         prune += ("--prune-allowlist=core/v1/ConfigMap",)
     else:
@@ -382,18 +383,21 @@ def test_cascades(kubectl: Kubectl) -> None:
     def list_owned(owner: str) -> list[str]:
         return kubectl("get", "rs", "-l", f"app={owner}", "-o", "name").split()
 
+    def is_empty(owner: str) -> bool:
+        return not list_owned(owner)
+
     for owner in ("orphan", "foreground", "background"):
         kubectl("create", "deployment", owner, "--image=busybox", "--replicas=0")
-        wait_until("its replica set", lambda owner=owner: list_owned(owner))
+        wait_until("its replica set", partial(list_owned, owner))
         kubectl("delete", "deployment", owner, f"--cascade={owner}")
         assert "not found" in kubectl.fails("get", "deployment", owner)
         if owner == "foreground":
             assert list_owned(owner) == []
         elif owner == "background":
-            wait_until("the replica set goes", lambda owner=owner: not list_owned(owner))
-    (list_left,) = list_owned("orphan")
-    assert kubectl.value(".metadata.ownerReferences", list_left) == ""
-    kubectl("delete", list_left)
+            wait_until("the replica set goes", partial(is_empty, owner))
+    (left,) = list_owned("orphan")
+    assert kubectl.value(".metadata.ownerReferences", left) == ""
+    kubectl("delete", left)
 
 
 def test_cascades_of_custom_objects(kubectl: Kubectl) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from volplane.cloud import filters, limits
@@ -105,7 +107,7 @@ S = SnapshotState
     ],
 )
 def test_every_half_done_snapshot_has_an_end(
-    state: SnapshotState, fields: dict[str, bool], has_file: bool, steps: list[Step]
+    state: SnapshotState, fields: dict[str, Any], has_file: bool, steps: list[Step]
 ) -> None:
     snapshot = CloudSnapshot("snap-1", "vol-1", 1, state, "2026-01-01T00:00:00Z", **fields)
     assert list(plan_snapshot(snapshot, has_file=has_file)) == steps

@@ -7,13 +7,15 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from volplane.cloud import CloudInstance, CloudOptions, DiskService, open_service
+from volplane.cloud.create_volume import CloudVolumeRequest
 from volplane.cloud.errors import Ec2ErrorResponse, RecordsLostError
 from volplane.cloud.model import AttachmentState, CloudAttachment, CloudVolume, VolumeShape, VolumeState
-from volplane.cloud.service import CloudVolumeRequest, double_attaches
+from volplane.cloud.service import double_attaches
 from volplane.host import Host
 from volplane.store.memory import MemoryStore
 
@@ -23,7 +25,7 @@ ZONE = "us-east-1a"
 REQUEST = CloudVolumeRequest(zone=ZONE, shape=VolumeShape(1, "gp3"), token="claim-1")
 
 
-def settings(directory: Path, **more: float) -> CloudOptions:
+def settings(directory: Path, **more: Any) -> CloudOptions:
     nodes = tuple(
         CloudInstance(f"i-{n}", zone, str(directory / f"n{n}"))
         for n, zone in [(1, ZONE), (2, ZONE), (3, "us-east-1b")]

@@ -165,11 +165,11 @@ class Checker:
             case "delete":
                 return volume is None
             case "attach" | "detach":
-                return bool(volume.attachment) == (unsure["op"] == "attach")
+                return bool(bool(volume.attachment) == (unsure["op"] == "attach"))
             case "grow":
                 return bool(volume.shape.size == unsure["size"])
             case "write":
-                return stamp_on(f"{self.directory}/disks/{volume.id}.img") == unsure["stamp"]
+                return bool(stamp_on(f"{self.directory}/disks/{volume.id}.img") == unsure["stamp"])
         return False
 
 
@@ -209,16 +209,16 @@ class Worker:
             await self.do({"op": op, "volume": token}, self.service.detach(self.id(token)))
         elif op == "write" and facts["where"]:
             link = f"{self.directory}/i-{self.number}/{os.path.basename(facts['where'])}"
-            call = asyncio.to_thread(put_stamp, link, fresh)
-            await self.do({"op": op, "volume": token, "stamp": fresh}, call)
+            write = asyncio.to_thread(put_stamp, link, fresh)
+            await self.do({"op": op, "volume": token, "stamp": fresh}, write)
         elif op == "grow" and facts["size"] < 5:
             size = facts["size"] + 1
             await self.do(
                 {"op": op, "volume": token, "size": size}, self.service.modify(self.id(token), {"size": size})
             )
         elif op == "snapshot":
-            call = self.service.snapshots.create(self.id(token), tags={"name": fresh})
-            await self.do({"op": op, "volume": token, "name": fresh}, call)
+            creation = self.service.snapshots.create(self.id(token), tags={"name": fresh})
+            await self.do({"op": op, "volume": token, "name": fresh}, creation)
         elif op == "forget":
             name = self.random.choice(names)
             (snapshot,) = (s for s in self.service.snapshots.all() if s.tags["name"] == name)

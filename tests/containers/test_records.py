@@ -79,7 +79,7 @@ async def test_a_start_whose_first_process_outlives_its_supervisor_is_not_over(
 ) -> None:
     monkeypatch.setattr(records, "START_TIMEOUT", 0.0)
     me = os.getpid()
-    begun = records.StartRecord(me, start_time(me), 1, 0, records.boot_id())
+    begun = records.StartRecord(me, start_time(me), 1, 0, boot_id())
     (tmp_path / "c1").mkdir()
     (tmp_path / "c1" / "start.json").write_bytes(msgspec.json.encode(begun))
     found = await asyncio.to_thread(records.load_with_starts, str(tmp_path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ class Counting(sdk.Driver):
         return v1.DeleteVolumeResponse()
 
 
-def create_request(name: str = "one", **more: object) -> v1.CreateVolumeRequest:
+def create_request(name: str = "one", **more: Any) -> v1.CreateVolumeRequest:
     mode = v1.VolumeCapability.AccessMode(mode=v1.VolumeCapability.AccessMode.SINGLE_NODE_WRITER)
     capability = v1.VolumeCapability(mount={}, access_mode=mode)
     return v1.CreateVolumeRequest(name=name, volume_capabilities=[capability], **more)

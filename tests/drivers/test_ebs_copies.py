@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,7 +118,7 @@ async def test_snapshots_are_listed_in_pages_and_found(tmp_path: Path) -> None:
         one, two = await w.create("one"), await w.create("two")
         taken = [await snapshot(w, one, f"s{n}") for n in range(3)] + [await snapshot(w, two, "s3")]
 
-        async def list_snapshots(**wanted: object) -> tuple[list[str], str]:
+        async def list_snapshots(**wanted: Any) -> tuple[list[str], str]:
             reply = await w.controller.call("ListSnapshots", v1.ListSnapshotsRequest(**wanted))
             return [e.snapshot.snapshot_id for e in reply.entries], reply.next_token
 

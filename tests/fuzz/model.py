@@ -59,7 +59,7 @@ class Model:
                 self._forget_custom_objects(request.path)
 
     async def _exchange(self, request: FuzzRequest) -> tuple[int, bytes]:
-        asked = {"headers": request.headers, "body": request.body, "timeout": PATIENCE}
+        asked: dict[str, Any] = {"headers": request.headers, "body": request.body, "timeout": PATIENCE}
         if any(name in ("watch", "follow") for name, _ in request.query) and request.method == "GET":
             async with self.http.stream(request.method, request.target, **asked) as (answer, pieces):
                 if answer.status == 200:

@@ -178,7 +178,7 @@ async def test_volumes_in_use_that_somebody_else_has_written_are_corrected() -> 
     """A request that timed out may be served late, after the one that followed it."""
     async with node_env() as here:
         await with_a_volume(here)
-        status = {"status": {"volumesInUse": []}}
+        status: dict[str, Any] = {"status": {"volumesInUse": []}}
         await here.client.patch(Node, NODE, merge=status, subresource="status")
 
         async def corrected() -> bool:

@@ -209,7 +209,7 @@ async def test_containers_of_a_pod_share_its_network() -> None:
 async def test_http_and_tcp_probes_go_to_the_pods_own_address() -> None:
     async with node_env() as here:
         await here.start()
-        probes = {
+        probes: dict[str, Any] = {
             "startupProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1, "failureThreshold": 60},
             "readinessProbe": {"httpGet": {"path": "/", "port": "web"}, "periodSeconds": 1},
             "ports": [{"name": "web", "containerPort": 8080}],

@@ -23,16 +23,13 @@ from volplane.node.volume_manager.plan import (
     after_unmount,
     plan,
 )
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 ABSENT, MOUNTED, UNCERTAIN = MountState.ABSENT, MountState.MOUNTED, MountState.UNCERTAIN
 DISK = {"name": "disk", "has_device": True, "attachable": True}
 READY = {**DISK, "reported_in_use": True, "attached": True}
-NOT_REPORTED = "volumesInUse is being written to the node's status"
-OTHER_LABEL = (
-    'waiting for unmount of volume "disk", because it is already mounted to a different pod '
-    "with a different SELinux label"
-)
+NOT_REPORTED = Wait(WaitReason.VOLUMES_IN_USE)
+OTHER_LABEL = Wait(WaitReason.SELINUX_RELABEL, WaitData(volume="disk"))
 
 
 def volume(**fields: object) -> NodeVolumeView:
@@ -43,7 +40,7 @@ CASES = {
     "a wanted disk is reported in use first": (volume(**DISK, desired_pods=("a",)), [NOT_REPORTED]),
     "a reported disk waits until it is attached": (
         volume(**DISK, desired_pods=("a",), reported_in_use=True),
-        ["not attached yet: node.status.volumesAttached does not list it"],
+        [Wait(WaitReason.NOT_ATTACHED)],
     ),
     "an attached disk that is not reported is not staged": (
         volume(**DISK, desired_pods=("a",), attached=True),
@@ -108,7 +105,7 @@ CASES = {
     "nothing left is forgotten": (volume(**READY), [ForgetNodeVolume()]),
     "nothing is unmounted before the pods are known": (
         volume(**READY, device=UNCERTAIN, mounts={"a": UNCERTAIN}, ready_to_unmount=False),
-        ["the pods of this node are not all known yet, so nothing is unmounted"],
+        [Wait(WaitReason.PODS_NOT_KNOWN)],
     ),
     "nothing is unstaged or forgotten before the pods are known": (
         volume(**READY, device=UNCERTAIN, ready_to_unmount=False),
@@ -122,7 +119,7 @@ CASES = {
     ),
     "a living pod keeps what it has mounted though it has not said what it wants": (
         volume(**READY, device=UNCERTAIN, mounts={"a": UNCERTAIN}, running_pods=frozenset("a")),
-        ["a pod that has it mounted still runs"],
+        [Wait(WaitReason.CONTAINERS_RUNNING)],
     ),
     "a volume without a device is only published": (
         volume(name="x", desired_pods=("a",)),
@@ -222,8 +219,10 @@ CASES = {
 
 
 @pytest.mark.parametrize(("seen", "steps"), CASES.values(), ids=CASES)
-def test_plan(seen: NodeVolumeView, steps: list[VolumeStep | str]) -> None:
-    assert [s.why if isinstance(s, Wait) else s for s in plan(seen)] == steps
+def test_plan(seen: NodeVolumeView, steps: list[VolumeStep | Wait | str]) -> None:
+    """A text stands for the wait after an operation that failed with it."""
+    found = [s.message if isinstance(s, Wait) and s.reason is WaitReason.RETRY else s for s in plan(seen)]
+    assert found == steps
 
 
 MOUNTS = [
@@ -265,4 +264,5 @@ def test_only_success_ends_an_unmount(outcome: MountOutcome, then: MountState) -
 def test_a_wait_for_backoff_tells_the_error_and_when_it_ends() -> None:
     backoffs = (OperationBackoff(Operation.MOUNT, "", 1.5, "no"),)
     (wait,) = plan(volume(**READY, desired_pods=("a",), backoffs=backoffs))
-    assert wait == Wait(1.5, "no")
+    data = WaitData(names=("volume_mount",))
+    assert wait == Wait(WaitReason.RETRY, data, 1.5, message="no")

@@ -44,7 +44,7 @@ from volplane.node.volume_manager.reducer import (
     reduce,
 )
 from volplane.node.volume_manager.state import NodeVolumeState, VolumeOperation, find_failure, view_volume
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 from volplane.volumes.base import PodVolumeRef, PodVolumeSpec, StagedVolumeRef
 
 MAX = 122.0

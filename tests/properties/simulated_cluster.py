@@ -46,7 +46,11 @@ class SimulatedRole:
 
     def watch(self, kind: type[Any], work: Callable[[str], Awaitable[None]]) -> Any:
         cache = self.client.cache(kind)
-        cache.subscribe(lambda old, new: self.wake((new or old).key, work))
+
+        def wake(old: Any, new: Any) -> None:
+            self.wake((new or old).key, work)
+
+        cache.subscribe(wake)
         return cache
 
     def wake(self, key: str, work: Callable[[str], Awaitable[None]]) -> None:
@@ -213,8 +217,9 @@ class Kubelet(SimulatedRole):
         status = (await self.client.get(Node, self.name)).status
         listed = {v.name for v in status.volumes_attached}
         used = set(status.volumes_in_use)
-        for name, volume in wanted.items():
-            unique = names.csi_volume_name(DRIVER, volume.spec.csi.volume_handle)  # type: ignore[union-attr]
+        for name, needed in wanted.items():
+            assert needed.spec.csi is not None
+            unique = names.csi_volume_name(DRIVER, needed.spec.csi.volume_handle)
             if unique in listed and unique in used:
                 assert self.cloud.attached.get(name) == self.name, (
                     f"{name} is mounted where it is not attached"

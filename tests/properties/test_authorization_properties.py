@@ -110,7 +110,7 @@ def _rules_of(held: dict[tuple[type[Any], str], Any], user: RequestUser, space: 
         if not any(_holds(subject, place, user) for subject in obj.subjects):
             continue
         reference = obj.role_ref
-        where = (ClusterRole, reference.name)
+        where: tuple[type, str] = (ClusterRole, reference.name)
         if reference.kind == "Role":
             where = (Role, f"{place}/{reference.name}")
         if where in held:

@@ -1,4 +1,4 @@
-"""Whatever users do to claims, volumes and classes, whatever the driver answers and whoever dies:
+"""Whatever users do to claims, volumes and classes, whatever the driver answers and whichever role crashes:
 
 no volume has two claims, no bound claim loses its volume, no disk is without an object that will delete it,
 and everything comes to rest. The control plane is in memory, in virtual time; the roles are the real ones.
@@ -234,7 +234,7 @@ class ClaimsPlane:
         handles = {v.spec.csi.volume_handle for v in volumes.values() if v.spec.csi is not None}
         for name, disk in self.driver.volumes.items():
             known = name in ordered or disk.volume_id in handles or disk.volume_id in self.kept
-            assert known, f"disk {disk.volume_id} has nobody who will delete it"
+            assert known, f"disk {disk.volume_id} will never be deleted"
 
     # --- and in the end
 

@@ -171,8 +171,8 @@ def calls(up: Up, pod: str) -> Counter[Call]:
     """What a replica's driver was called for, as it has written it down itself."""
     found: Counter[Call] = Counter()
     for file in up.directory.glob(f"n/*/**/kube-system_{pod}_*/ebs-plugin/*.log"):
-        for method, told in re.findall(r"(\w+): called args=(\{.*\})", file.read_text()):
-            request = json.loads(told)
+        for method, reported in re.findall(r"(\w+): called args=(\{.*\})", file.read_text()):
+            request = json.loads(reported)
             found[method, request.get("name") or request.get("volume_id", "")] += 1
     return found
 

@@ -21,7 +21,7 @@ ZONE = "topology.kubernetes.io/zone"
 NODE = codec.convert(Node, {"metadata": {"name": "n1", "labels": {ZONE: "a"}}})
 HERE = {SELECTED_NODE: "n1"}
 DONE = {BIND_COMPLETED: "yes"}
-WAITS = BindingInProgress("waiting for the volume of claim c before going to n1")
+WAITS = BindingInProgress("c")
 
 
 def claim(notes: dict[str, str], volume: str = "") -> PersistentVolumeClaim:

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,14 @@ def events(up: Up, name: str) -> list[tuple[str, str]]:
     return [(e["reason"], e["message"]) for e in found]
 
 
+def event(up: Up, name: str, reason: str) -> str:
+    return dict(events(up, name)).get(reason, "")
+
+
+def is_ready(up: Up, name: str) -> bool:
+    return bool(statuses(up, name)[0]["ready"])
+
+
 def sockets(up: Up, name: str) -> list[Path]:
     uid = up.get("pod", name, "-n", TENANT)["metadata"]["uid"]
     return list((up.directory / "n/1/pods" / uid / "volumes/kubernetes.io~empty-dir").glob("*/*"))
@@ -154,12 +163,12 @@ def test_a_tenant_does_not_get_a_driver_by_naming_its_image(up: Up) -> None:
     apply(up, *(pod(name, image, args) for name, (image, args, _) in ATTEMPTS.items()))
     for name, (_, _, known) in ATTEMPTS.items():
         if not known:  # whatever runs in its place is an ordinary container
-            up.wait(f"{name} is tried", lambda name=name: "ImageNotAvailable" in dict(events(up, name)))
+            up.wait(f"{name} is tried", partial(event, up, name, "ImageNotAvailable"))
         else:
-            up.wait(f"{name} is refused", lambda name=name: is_refused(up, name))
-            told = up.wait("it is told why", lambda name=name: dict(events(up, name)).get("Failed"))
-            assert f'service account "tenant/default" may not use the built-in image "{known}"' in told
-            assert 'verb "use" on resource "builtinimages" in API group "volplane.dev"' in told
+            up.wait(f"{name} is refused", partial(is_refused, up, name))
+            reported = up.wait("an event has the reason", partial(event, up, name, "Failed"))
+            assert f'service account "tenant/default" may not use the built-in image "{known}"' in reported
+            assert 'verb "use" on resource "builtinimages" in API group "volplane.dev"' in reported
         assert sockets(up, name) == [], name
     up.kubectl("delete", "pods", "--all", "-n", TENANT)
 
@@ -179,7 +188,7 @@ def test_neither_as_an_init_container_nor_as_an_ephemeral_one(up: Up) -> None:
     up.wait("it runs", lambda: statuses(up, "later")[0]["ready"])
     up.kubectl("patch", "pod", "later", "-n", TENANT, "--subresource=ephemeralcontainers", "-p", patch)
     for name in ("first", "forever", "later"):
-        up.wait(f"{name} is refused", lambda name=name: is_refused(up, name, "plugin"))
+        up.wait(f"{name} is refused", partial(is_refused, up, name, "plugin"))
         assert sockets(up, name) == [], name
     up.kubectl("delete", "pods", "--all", "-n", TENANT)
 
@@ -196,10 +205,10 @@ def test_an_account_that_may_use_the_image_runs_it_and_only_privileged_on_the_ho
     up.wait("it is refused", lambda: is_refused(up, "waiting"))
     apply(up, *role("tenant-ebs", "ebs-plugin"), weak, strong)
     for name in ("waiting", "strong"):
-        up.wait(f"{name} runs", lambda name=name: statuses(up, name)[0]["ready"])
+        up.wait(f"{name} runs", partial(is_ready, up, name))
     up.wait("it is refused", lambda: is_refused(up, "weak"))
-    told = up.wait("it is told why", lambda: dict(events(up, "weak")).get("Failed"))
-    assert 'container "c" is not privileged' in told
+    reported = up.wait("an event has the reason", partial(event, up, "weak", "Failed"))
+    assert 'container "c" is not privileged' in reported
     assert sockets(up, "weak") == []
     up.kubectl("delete", "clusterrole/tenant-ebs", "clusterrolebinding/tenant-ebs")
     up.kubectl("delete", "pods", "--all", "-n", TENANT)

@@ -20,7 +20,8 @@ import pytest
 from tests.support.up import VOLPLANE, wait_until
 from volplane.loops.health import health
 from volplane.web import BadAddress, HttpServer, Request, Response, ServerLimits, serve
-from volplane.web import server as server_module
+from volplane.web.limits import MAX_LARGE_BODIES
+from volplane.web.server import SWEEP
 
 MOST = 40  # connections of the servers here
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -159,7 +160,7 @@ async def test_a_user_who_holds_all_connections_makes_room_for_others() -> None:
 async def test_who_sends_a_byte_at_a_time_is_cut_off(first: bytes, drop: bytes) -> None:
     async with serving(Handler(), ServerLimits()) as server, wires(server, 1) as ((reader, writer),):
         writer.write(first)
-        longest = server.limits.body_start + 3 * server_module.SWEEP
+        longest = server.limits.body_start + 3 * SWEEP
         for _ in range(int(longest)):
             writer.write(drop)
             await asyncio.sleep(1)
@@ -181,7 +182,7 @@ async def test_a_large_body_that_makes_progress_is_waited_for() -> None:
 
 
 async def test_only_some_large_bodies_of_nobody_are_gathered_at_a_time() -> None:
-    most = server_module.MAX_LARGE_BODIES
+    most = MAX_LARGE_BODIES
     async with (
         serving(Handler(), ServerLimits(connections=500)) as server,
         wires(server, most + 8) as sending,

@@ -511,10 +511,8 @@ PROGRAMS = {
 async def test_a_program_that_is_none_is_not_waited_for(trapped: Trapped, make: Any) -> None:
     trapped.place("/programs", lambda path: make(path / "x"))
     async with trapped.room.temporary_runtime() as runtime, asyncio.timeout(30):
-        for number, more in enumerate(
-            ({"command": "/programs/x"}, {"command": "x", "env": {"PATH": "/programs"}})
-        ):
-            spec = trapped.spec(more["command"], id=f"c{number}", env=more.get("env", {}))
+        for number, (command, env) in enumerate((("/programs/x", {}), ("x", {"PATH": "/programs"}))):
+            spec = trapped.spec(command, id=f"c{number}", env=env)
             state = await runtime.start(spec)
             assert (state.running, state.exit_code, state.reason) == (False, 126, "StartError")
         await runtime.start(trapped.spec("sleep", "1000"))

@@ -189,7 +189,7 @@ async def test_a_container_that_makes_device_nodes_gets_no_mounts_that_come_late
     if propagation == "private":
         mounts.mount("tmpfs", str(volume / "inner"), "tmpfs", [])
     given = (Mount(str(volume), "/data", propagation=propagation),)
-    more = {"capabilities": (*DEFAULT_CAPABILITIES, "CAP_MKNOD"), "mounts": given}
+    more: dict[str, Any] = {"capabilities": (*DEFAULT_CAPABILITIES, "CAP_MKNOD"), "mounts": given}
     async with room.temporary_runtime() as runtime:
         with pytest.raises(StartFailed, match=r"cannot mount .*/volume at /data: .*MKNOD"):
             await runtime.start(room.spec("true", **more))

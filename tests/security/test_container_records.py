@@ -309,7 +309,7 @@ async def test_a_copy_beside_a_container_does_not_replace_it_and_is_left_alone(r
     async with room.runtime() as runtime:
         pid = (await runtime.start(room.spec("sleep", "1000"))).pid
     copy = room.containers / "one.bak"
-    await asyncio.to_thread(subprocess.run, ["cp", "-a", room.containers / "one", copy], check=True)
+    await asyncio.to_thread(subprocess.run, ["cp", "-a", str(room.containers / "one"), str(copy)], check=True)
     async with room.temporary_runtime() as runtime:
         (state,) = await runtime.states()
         assert (state.id, state.running, state.pid) == ("one", True, pid)

@@ -19,6 +19,7 @@ from tests.support.up import VOLPLANE, Up, wait_until
 from volplane.base import directory_identity
 from volplane.host import devices
 from volplane.node.containers import records
+from volplane.node.containers.launcher.kernel import start_time
 from volplane.node.copied_directory import ASIDE, discard_original_state
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -248,7 +249,7 @@ def test_a_record_counts_only_while_its_own_directory_is_locked(tmp_path: Path) 
     try:
         original = tmp_path / "c1"
         original.mkdir()
-        start = records.start_time(sleeper.pid)
+        start = start_time(sleeper.pid)
         spec = {"id": "c1", "pod_uid": "u", "pod_name": "p", "namespace": "n", "name": "c", "image": "i"}
         made = {
             "spec": spec,

@@ -51,7 +51,7 @@ UNDECODABLE = {
 }
 
 
-class Raw(grpc.GenericRpcHandler):  # type: ignore[misc]
+class Raw(grpc.GenericRpcHandler):
     """A driver that answers every call with the bytes it is given."""
 
     def __init__(self) -> None:
@@ -311,10 +311,10 @@ async def test_a_capability_that_is_newer_than_we_are_does_not_stop_a_sidecar(tm
         "Probe": v1.ProbeResponse(),
         "GetPluginInfo": GOOD["GetPluginInfo"],
         "GetPluginCapabilities": v1.GetPluginCapabilitiesResponse(
-            capabilities=[{"service": {"type": t}} for t in (1, 99)]  # type: ignore[list-item]
+            capabilities=[{"service": {"type": t}} for t in (1, 99)]
         ),
         "ControllerGetCapabilities": v1.ControllerGetCapabilitiesResponse(
-            capabilities=[{"rpc": {"type": t}} for t in (1, 12345)]  # type: ignore[list-item]
+            capabilities=[{"rpc": {"type": t}} for t in (1, 12345)]
         ),
     }
     async with raw_driver(tmp_path) as (raw, path), CsiChannel(path) as channel:

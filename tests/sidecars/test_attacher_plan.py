@@ -22,6 +22,7 @@ from volplane.api.storage import (
     VolumeAttachmentStatus,
     VolumeError,
 )
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.attacher.plan import (
     NODE_ID,
     AddAttacherFinalizer,
@@ -89,9 +90,16 @@ def node(driver: str = DRIVER.name) -> CSINode:
 PUBLISH = ControllerPublish("vol-1", "i-1", ("ReadWriteOnce",), mount_options=("noatime",))
 SECRET = SecretReference(name="s", namespace="ns")
 INLINE = VolumeAttachmentSource(inline_volume_spec=volume().spec)
-NOTHING: list[Step] = []
+NOTHING: list[Step | Wait] = []
 
-CASES: dict[str, tuple[list[Step], list[Step]]] = {
+
+def refuse(message: str, reason: WaitReason) -> list[Step | Wait]:
+    """The error is reported, and the attachment is retried after the backoff."""
+    data = WaitData(node="worker-1", driver=DRIVER.name)
+    return [ReportAttachError(message, reason), Wait(reason, data, message=message, backoff=True)]
+
+
+CASES: dict[str, tuple[list[Step | Wait], list[Step | Wait]]] = {
     "a new attachment holds the volume, then is published": (
         list(plan(attachment(), volume(), node(), DRIVER)),
         [structs.replace(PUBLISH, hold="pv1")],
@@ -130,23 +138,25 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
     ),
     "a volume that is to go is not attached": (
         list(plan(attachment(), volume(deleting=True), node(), DRIVER)),
-        [ReportAttachError('PersistentVolume "pv1" is marked for deletion')],
+        refuse('PersistentVolume "pv1" is marked for deletion', WaitReason.ATTACHMENT_INVALID),
     ),
     "a volume that is not there": (
         list(plan(attachment(), None, node(), DRIVER)),
-        [ReportAttachError('persistentvolume "pv1" not found')],
+        refuse('persistentvolume "pv1" not found', WaitReason.VOLUME_NOT_FOUND),
     ),
     "a node where the driver is not registered": (
         list(plan(attachment(), volume(held=True), node("other.example.com"), DRIVER)),
-        [ReportAttachError("CSINode worker-1 does not contain driver hostpath.csi.k8s.io")],
+        refuse(
+            "CSINode worker-1 does not contain driver hostpath.csi.k8s.io", WaitReason.DRIVER_NOT_REGISTERED
+        ),
     ),
     "a node without a CSINode": (
         list(plan(attachment(), volume(held=True), None, DRIVER)),
-        [ReportAttachError('csinode.storage.k8s.io "worker-1" not found')],
+        refuse('csinode.storage.k8s.io "worker-1" not found', WaitReason.DRIVER_NOT_REGISTERED),
     ),
     "the annotation alone does not attach": (
         list(plan(attachment(node_id="i-1"), volume(held=True), None, DRIVER)),
-        [ReportAttachError('csinode.storage.k8s.io "worker-1" not found')],
+        refuse('csinode.storage.k8s.io "worker-1" not found', WaitReason.DRIVER_NOT_REGISTERED),
     ),
     "read-only needs PUBLISH_READONLY": (
         list(plan(attachment(), volume(held=True, read_only=True), node(), DRIVER)),
@@ -185,7 +195,10 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
     ),
     "no source at all": (
         list(plan(attachment(source=VolumeAttachmentSource()), None, node(), DRIVER)),
-        [ReportAttachError("neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source")],
+        refuse(
+            "neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source",
+            WaitReason.ATTACHMENT_INVALID,
+        ),
     ),
     "two sources": (
         list(
@@ -196,7 +209,10 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
                 DRIVER,
             )
         ),
-        [ReportAttachError("both InlineCSIVolumeSource and PersistentVolumeName specified in VA source")],
+        refuse(
+            "both InlineCSIVolumeSource and PersistentVolumeName specified in VA source",
+            WaitReason.ATTACHMENT_INVALID,
+        ),
     ),
     "deleting: unpublished": (
         list(
@@ -210,7 +226,7 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
     ),
     "deleting, nothing knows the node": (
         list(plan(attachment(deleting=True, finalizer=True), volume(), None, DRIVER)),
-        [ReportAttachError('csinode.storage.k8s.io "worker-1" not found')],
+        refuse('csinode.storage.k8s.io "worker-1" not found', WaitReason.DRIVER_NOT_REGISTERED),
     ),
     "deleting without our finalizer: nothing was ever attached": (
         list(plan(attachment(deleting=True), volume(), node(), DRIVER)),
@@ -218,7 +234,7 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
     ),
     "deleting without a volume": (
         list(plan(attachment(deleting=True, finalizer=True), None, node(), DRIVER)),
-        [ReportAttachError('persistentvolume "pv1" not found')],
+        refuse('persistentvolume "pv1" not found', WaitReason.VOLUME_NOT_FOUND),
     ),
     "a driver that does not attach: trusted": (
         list(plan(attachment(), None, None, AttacherDriverInfo(DRIVER.name, attaches=False))),
@@ -262,6 +278,15 @@ def test_a_volume_is_released_when_it_is_to_go_and_nothing_attaches_it() -> None
     assert not may_release(volume(deleting=True), [], FINALIZER)
 
 
+def test_a_volume_keeps_the_finalizer_while_it_is_attached() -> None:
+    going = volume(held=True, deleting=True)
+    data = WaitData(volume="pv1", nodes=("worker-1",))
+    attached = AttachedVolumeView(going, [attachment()], FINALIZER)
+    assert list(plan_release(attached)) == [Wait(WaitReason.VOLUME_STILL_ATTACHED, data)]
+    assert list(plan_release(AttachedVolumeView(going, [], FINALIZER))) == [RemoveAttacherFinalizer()]
+    assert list(plan_release(AttachedVolumeView(volume(held=True), [attachment()], FINALIZER))) == []
+
+
 def test_a_status_is_disputed_when_the_drivers_list_says_otherwise() -> None:
     listed = {"vol-1": frozenset({"i-1"})}
     assert is_disputed(attachment(attached=True, node_id="i-1"), "vol-1", {})
@@ -271,13 +296,6 @@ def test_a_status_is_disputed_when_the_drivers_list_says_otherwise() -> None:
 
 
 def test_a_volume_gets_its_finalizer_while_its_node_is_not_registered() -> None:
-    refused = ReportAttachError('csinode.storage.k8s.io "worker-1" not found')
-    assert list(plan(attachment(), volume(), None, DRIVER)) == [AddAttacherFinalizer("pv1"), refused]
-    assert list(plan(attachment(), volume(held=True), None, DRIVER)) == [refused]
-
-
-def test_the_finalizer_of_a_deleted_volume_goes_after_its_last_attachment() -> None:
-    deleted = volume(held=True, deleting=True)
-    view = AttachedVolumeView(deleted, (), FINALIZER)
-    assert list(plan_release(view)) == [RemoveAttacherFinalizer()]
-    assert list(plan_release(structs.replace(view, attachments=(attachment(),)))) == []
+    refused = refuse('csinode.storage.k8s.io "worker-1" not found', WaitReason.DRIVER_NOT_REGISTERED)
+    assert list(plan(attachment(), volume(), None, DRIVER)) == [AddAttacherFinalizer("pv1"), *refused]
+    assert list(plan(attachment(), volume(held=True), None, DRIVER)) == refused

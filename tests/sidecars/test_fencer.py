@@ -12,7 +12,7 @@ from tests.loops.inprocess import running, until, world
 from volplane.api import codec
 from volplane.api.core import Node, Taint
 from volplane.api.storage import CSINode
-from volplane.rules.steps import UNTIL_CHANGED, Wait
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.fencer.controller import Fencer
 from volplane.sidecars.fencer.plan import (
     CHECK_INTERVAL,
@@ -33,8 +33,8 @@ def node_with_taints(ready: bool, *taints: Taint) -> Node:
     return structs.replace(made, spec=structs.replace(made.spec, taints=taints))
 
 
-RUNNING = Wait(CHECK_INTERVAL, "a does not answer, but its instance i-1 is not known to be off")
-UNKNOWN = Wait(UNTIL_CHANGED, "a does not answer, and nobody knows which instance it is")
+RUNNING = Wait(WaitReason.INSTANCE_NOT_STOPPED, WaitData(node="a", names=("i-1",)), CHECK_INTERVAL)
+UNKNOWN = Wait(WaitReason.INSTANCE_UNKNOWN, WaitData(node="a"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from volplane.api import codec
 from volplane.api.core import PersistentVolumeClaim, SecretReference
 from volplane.api.meta import ObjectMeta
 from volplane.api.storage import VolumeAttributesClass
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait
 from volplane.sidecars.resizer.modify import plan as plans
 from volplane.sidecars.resizer.modify.plan import (
     MODIFYING,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -28,7 +29,8 @@ from volplane.api.storage import (
     VolumeAttributesClass,
 )
 from volplane.rules import binding
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.provisioner import provision_request as orders
 from volplane.sidecars.provisioner.plan import (
     AddReclaimFinalizer,
@@ -137,7 +139,7 @@ CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, ProvisionRequest 
         [ReportProvisionError('storageclass.storage.k8s.io "fast" not found', quiet=True)],
     ),
     "its class is another's": (claim(), ProvisionInputs(storage_class=storage_class("other")), None, []),
-    "waits for its first consumer": (claim(), DELAYED, None, []),
+    "waits for its first consumer": (claim(), DELAYED, None, [Wait(WaitReason.SELECTED_NODE)]),
     "its consumer's node is known": (
         claim(annotations={**ASKED, binding.SELECTED_NODE: "worker-1"}),
         DELAYED,
@@ -203,7 +205,7 @@ CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, ProvisionRequest 
         claim(),
         ProvisionInputs(storage_class=storage_class(), infeasible=("class-1", 120.0)),
         None,
-        [Wait(120.0, "the driver says that this class can never make the volume")],
+        [Wait(WaitReason.PROVISIONING_INFEASIBLE, WaitData(driver=NAME, class_name="fast"), 120.0)],
     ),
     "and the class was made anew since": (
         claim(),
@@ -240,10 +242,18 @@ CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, ProvisionRequest 
 }
 
 
+def with_waits(steps: Iterable[object]) -> Iterator[object]:
+    """What is reported is retried after the backoff."""
+    for step in steps:
+        yield step
+        if isinstance(step, ReportProvisionError):
+            yield Wait(WaitReason.PROVISIONING_IMPOSSIBLE, message=step.message, backoff=True)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_claims(case: str) -> None:
     made, world, order, expected = CASES[case]
-    assert list(plan(made, world, order, DRIVER)) == expected
+    assert list(plan(made, world, order, DRIVER)) == list(with_waits(expected))
 
 
 @pytest.mark.parametrize(("node", "goes_on"), [("worker-1", True), ("worker-2", False)])
@@ -265,9 +275,10 @@ def test_beside_a_driver_on_every_node_an_order_is_that_nodes_own(node: str, goe
     ],
 )
 def test_a_driver_without_the_calls_is_refused(driver: ProvisionerDriverInfo, missing: str) -> None:
-    (step,) = plan(claim(), FAST, None, driver)
+    step, wait = plan(claim(), FAST, None, driver)
     assert isinstance(step, ReportProvisionError)
-    assert missing in step.why
+    assert isinstance(wait, Wait)
+    assert missing in step.message
 
 
 def build(
@@ -317,7 +328,7 @@ def test_a_volumes_attributes_come_from_their_class() -> None:
     assert build(modifying, world, volume_attributes_class_name="gold").mutable_parameters == {"iops": "9"}
     for attributes in (None, structs.replace(gold, driver_name="other")):
         world = structs.replace(FAST, attributes=attributes)
-        (step,) = plan(claim(volume_attributes_class_name="gold"), world, None, modifying)
+        step, _ = plan(claim(volume_attributes_class_name="gold"), world, None, modifying)
         assert isinstance(step, ReportProvisionError)
 
 
@@ -460,7 +471,10 @@ VOLUMES: dict[str, tuple[PersistentVolume, list[VolumeAttachment], list[object]]
     "still attached": (
         pv(),
         [ATTACHED],
-        [RefuseDeletion("persistentvolume pv1 is still attached to node worker-1")],
+        [
+            RefuseDeletion("persistentvolume pv1 is still attached to node worker-1"),
+            Wait(WaitReason.VOLUME_STILL_ATTACHED, WaitData(volume="pv1", nodes=("worker-1",)), backoff=True),
+        ],
     ),
     "being deleted, claim still there": (pv("Bound", deleting=True), [], []),
     "being deleted, bound, without our finalizer": (pv("Bound", held=False, deleting=True), [], []),
@@ -532,29 +546,32 @@ def test_without_any_registered_node_it_waits_for_nodes() -> None:
     placed = structs.replace(
         DRIVER, plugin=frozenset({"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"})
     )
-    (step,) = plan(claim(), FAST, None, placed)
+    step, _ = plan(claim(), FAST, None, placed)
     assert isinstance(step, ReportProvisionError)
     assert step.needs_nodes
 
 
 def test_a_source_of_another_namespace_is_refused() -> None:
     other = TypedObjectReference(kind="PersistentVolumeClaim", name="s", namespace="elsewhere")
-    (step,) = plan(claim(data_source_ref=other), FAST, None, DRIVER)
+    step, _ = plan(claim(data_source_ref=other), FAST, None, DRIVER)
     assert isinstance(step, ReportProvisionError)
-    assert "elsewhere/s" in step.why
+    assert "elsewhere/s" in step.message
 
 
 def test_a_restore_names_the_handle_of_its_snapshot() -> None:
     able = structs.replace(DRIVER, controller=DRIVER.controller | {"CREATE_DELETE_SNAPSHOT"})
-    (step,) = plan(claim(data_source=SNAPSHOT), FAST, None, able)
+    step, _ = plan(claim(data_source=SNAPSHOT), FAST, None, able)
     assert isinstance(step, ReportProvisionError)
-    assert 'volumesnapshot "default/s" not found' in step.why
+    assert 'volumesnapshot "default/s" not found' in step.message
 
 
 def test_a_volume_without_a_csi_source_is_not_deleted() -> None:
     volume = pv()
     in_tree = structs.replace(volume, spec=structs.replace(volume.spec, csi=None))
-    assert list(plan_reclaim(in_tree, [], ATTACHER)) == [RefuseDeletion("invalid CSI PV")]
+    assert list(plan_reclaim(in_tree, [], ATTACHER)) == [
+        RefuseDeletion("invalid CSI PV"),
+        Wait(WaitReason.RECLAIM_FAILED, message="invalid CSI PV", backoff=True),
+    ]
 
 
 def test_fields_of_a_volume_that_wake_it() -> None:

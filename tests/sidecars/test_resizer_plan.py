@@ -9,8 +9,9 @@ import pytest
 from tests.controllers.objects import claim, volume
 from volplane.api import codec
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
-from volplane.rules import binding
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules import binding, resizing
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait, WaitReason
 from volplane.sidecars.resizer.expand import plan as plans
 from volplane.sidecars.resizer.expand.plan import (
     ControllerExpand,
@@ -169,7 +170,7 @@ def test_a_claim_waits_for_its_volume() -> None:
 
 def test_nothing_is_called_while_the_node_expands_the_file_system() -> None:
     pending = claim_requesting(5, "NodeResizePending", 5)
-    assert list(plan(pending, volume_of_size(5), OURS, LastExpansion())) == []
+    assert list(plan(pending, volume_of_size(5), OURS, LastExpansion())) == [Wait(WaitReason.NODE_RESIZE)]
 
 
 def test_after_a_refusal_for_a_volume_in_use_the_pods_are_looked_at_first() -> None:
@@ -196,7 +197,7 @@ def test_the_size_before_an_expansion_is_removed_when_the_node_has_finished() ->
 def test_a_driver_expands_the_in_tree_volumes_that_it_stands_in_for() -> None:
     in_tree = volume_of_size(1, csi=None)
     resized = codec.to_dict(claim_requesting(5))
-    resized["metadata"]["annotations"] = {plans.resizing.RESIZER: DRIVER}
+    resized["metadata"]["annotations"] = {resizing.RESIZER: DRIVER}
     assert plans.is_ours(codec.convert(PersistentVolumeClaim, resized), in_tree, DRIVER)
     assert not plans.is_ours(claim_requesting(5), in_tree, DRIVER)
 

@@ -17,6 +17,7 @@ from volplane.api.snapshot import (
 )
 from volplane.rules import snapshots
 from volplane.rules.snapshots import GROUP_SNAPSHOT, SNAPSHOT, AnyContent, SnapshotKind
+from volplane.rules.waits import Wait, WaitReason
 from volplane.sidecars.snapshotter import plan as plans
 from volplane.sidecars.snapshotter.plan import (
     DeleteDriverSnapshot,
@@ -70,7 +71,9 @@ def content(
         },
         "status": status,
     }
-    return codec.convert(VolumeGroupSnapshotContent if grouped else VolumeSnapshotContent, made)
+    if grouped:
+        return codec.convert(VolumeGroupSnapshotContent, made)
+    return codec.convert(VolumeSnapshotContent, made)
 
 
 def snapshot_class(kind: SnapshotKind, **parameters: str) -> Any:
@@ -82,7 +85,7 @@ def with_handle(kind: SnapshotKind, **status: Any) -> dict[str, Any]:
     return {"volumeGroupSnapshotHandle" if kind is GROUP_SNAPSHOT else "snapshotHandle": "h", **status}
 
 
-def run(made: AnyContent, cls: Any = None, driver: SnapshotterDriverInfo = DRIVER) -> list[plans.Step]:
+def run(made: AnyContent, cls: Any = None, driver: SnapshotterDriverInfo = DRIVER) -> list[Any]:
     return list(plan(made, cls, driver))
 
 
@@ -108,7 +111,7 @@ def test_names_are_sent_with_the_call_if_asked_for(kind: SnapshotKind) -> None:
 
 @KINDS
 def test_the_secret_is_the_one_that_the_content_was_created_with(kind: SnapshotKind) -> None:
-    notes = {kind.secret_name: "s", kind.secret_namespace: "ns"}
+    notes: dict[str, Any] = {kind.secret_name: "s", kind.secret_namespace: "ns"}
     (step,) = run(content(kind, **notes), snapshot_class(kind))
     assert isinstance(step, TakeSnapshot)
     assert step.secret == SECRET
@@ -116,16 +119,17 @@ def test_the_secret_is_the_one_that_the_content_was_created_with(kind: SnapshotK
 
 @KINDS
 def test_without_its_class_nothing_is_taken(kind: SnapshotKind) -> None:
-    (step,) = run(content(kind))
+    step, wait = run(content(kind))
     assert isinstance(step, ReportSnapshotError)
-    assert step.why.endswith(f': "{kind.class_resource} "c" not found"')
-    (step,) = run(content(kind, cls=None))
+    assert wait == Wait(WaitReason.SNAPSHOT_IMPOSSIBLE, message=step.message, backoff=True)
+    assert step.message.endswith(f': "{kind.class_resource} "c" not found"')
+    step, _ = run(content(kind, cls=None))
     assert isinstance(step, ReportSnapshotError)
-    assert f"failed to take {kind.noun} content without a {kind.noun} class" in step.why
+    assert f"failed to take {kind.noun} content without a {kind.noun} class" in step.message
     unknown = snapshot_class(kind, **{"csi.storage.k8s.io/wrong": "x"})
-    (step,) = run(content(kind), unknown)
+    step, _ = run(content(kind), unknown)
     assert isinstance(step, ReportSnapshotError)
-    assert "failed to remove CSI Parameters of prefixed keys" in step.why
+    assert "failed to remove CSI Parameters of prefixed keys" in step.message
 
 
 @KINDS
@@ -135,20 +139,20 @@ def test_a_snapshot_that_exists_is_polled(kind: SnapshotKind) -> None:
     keys = kind.poll_secret
     named = snapshot_class(kind, **{keys.name: "s", keys.namespace: "ns"})
     assert run(content(kind, given=True), named) == [PollSnapshotStatus("h", SECRET, members)]
-    (step,) = run(content(kind, given=True))
+    step, _ = run(content(kind, given=True))
     assert step == ReportSnapshotError(
         f"failed to get {kind.noun} class c for {kind.noun} content content: "
         f'{kind.class_resource} "c" not found',
         False,
     )
-    (step,) = run(content(kind, given=True), snapshot_class(kind, **{keys.name: "s"}))
+    step, _ = run(content(kind, given=True), snapshot_class(kind, **{keys.name: "s"}))
     assert isinstance(step, ReportSnapshotError)
-    assert "failed to get secret reference" in step.why
+    assert "failed to get secret reference" in step.message
 
 
 def test_a_member_of_a_group_is_polled_and_never_taken_alone() -> None:
-    member = {snapshots.GROUP_HANDLE: "g"}
-    assert run(content(SNAPSHOT, **member), snapshot_class(SNAPSHOT)) == []
+    member: dict[str, Any] = {snapshots.GROUP_HANDLE: "g"}
+    assert run(content(SNAPSHOT, **member), snapshot_class(SNAPSHOT)) == [Wait(WaitReason.GROUP_SNAPSHOT)]
     assert run(content(SNAPSHOT, status={"snapshotHandle": "h"}, **member)) == [PollSnapshotStatus("h", None)]
 
 
@@ -160,10 +164,16 @@ def test_the_mark_of_a_call_goes_when_the_snapshot_is_ready(kind: SnapshotKind) 
 
 
 @KINDS
+def test_a_ready_content_is_deleted_when_the_snapshot_controller_requests_it(kind: SnapshotKind) -> None:
+    going = content(kind, status=with_handle(kind, readyToUse=True), deleting=True)
+    assert run(going) == [Wait(WaitReason.SNAPSHOT_DELETION_REQUEST)]
+
+
+@KINDS
 def test_a_deleted_content_takes_its_snapshot_along(kind: SnapshotKind) -> None:
     members = ("m1",) if kind is GROUP_SNAPSHOT else ()
-    infos = {"volumeSnapshotInfoList": [{"snapshotHandle": "m1"}]} if members else {}
-    going = {"deleting": True, "notes": (kind.being_deleted,)}
+    infos: dict[str, Any] = {"volumeSnapshotInfoList": [{"snapshotHandle": "m1"}]} if members else {}
+    going: dict[str, Any] = {"deleting": True, "notes": (kind.being_deleted,)}
     deleted = DeleteDriverSnapshot("h", None, members)
     status = with_handle(kind, **infos)
     assert run(content(kind, status=status, **going)) == [deleted, RemoveContentFinalizer()]

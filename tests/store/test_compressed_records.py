@@ -6,6 +6,7 @@ import os
 import sys
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -96,7 +97,11 @@ def test_whatever_is_written_and_deleted_reads_as_if_nothing_were_packed(
                     held.put(key, b"%d" % held.revision)
                 else:
                     held.drop(key)
-            now = {"after": "", "limit": 9, "revision": max(packed.revision - 2, packed.horizon)}
+            now: dict[str, Any] = {
+                "after": "",
+                "limit": 9,
+                "revision": max(packed.revision - 2, packed.horizon),
+            }
             assert packed.page(PREFIX, **now) == plain.page(PREFIX, **now)
     assert packed.scan("") == plain.scan("")
     assert [packed.peek(r.key) for r in plain.scan("")] == plain.scan("")

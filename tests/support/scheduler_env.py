@@ -1,4 +1,4 @@
-"""The scheduler on the real API server with the binder beside it; the test plays the provisioner."""
+"""The scheduler and the binder with the real API server; the test acts as the provisioner."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SchedulerEnv:
         return found
 
     async def provision(self, name: str, zone: str = "a") -> None:
-        """What the provisioner does when the node is selected."""
+        """Wait for the selected node, and create the volume."""
         await self.wait_for_selected_node(name)
         mine = await self.claim(name)
         reference = {"namespace": "default", "name": name, "uid": mine.uid}
@@ -81,17 +81,17 @@ class SchedulerEnv:
         )
 
     async def settle(self, seconds: float = 1.0) -> None:
-        await asyncio.sleep(seconds)  # virtual time: whatever can happen has happened
+        await asyncio.sleep(seconds)  # virtual time: everything that can happen has happened
 
     async def create_bound_claim(self, name: str, mode: str = "ReadWriteOnce", **more: Any) -> None:
-        """A claim of class `now` and the volume `pv-<name>` that was made for it."""
+        """Create a claim of class `now` and its volume `pv-<name>`."""
         mine = await self.client.create(claim(name, cls="now", accessModes=[mode]))
         reference = {"namespace": "default", "name": name, "uid": mine.uid}
         made = volume(f"pv-{name}", cls="now", claimRef=reference, accessModes=[mode], **more)
         await self.client.create(made)
 
     async def wait_until_bound(self, name: str) -> PersistentVolumeClaim:
-        """The claim when the binder has nothing more to say about it."""
+        """Wait until the binder has bound the claim."""
         await until(lambda: self._is_bound(name))
         await self.settle()
         return await self.claim(name)
@@ -100,7 +100,7 @@ class SchedulerEnv:
         return (await self.claim(name)).status.phase == "Bound"
 
     async def limit(self, name: str, most: int) -> None:
-        """The driver attaches no more volumes than that to the node."""
+        """Set the attach limit of the node."""
         driver = {"name": DRIVER, "nodeID": name, "topologyKeys": [], "allocatable": {"count": most}}
         await self.client.create(
             codec.convert(CSINode, {"metadata": {"name": name}, "spec": {"drivers": [driver]}})
@@ -111,12 +111,12 @@ class SchedulerEnv:
 
 
 def tail(nodes: int, why: str) -> str:
-    """The end of every message: what preemption would do about it."""
+    """The end of every message, about preemption."""
     return f" no new claims to deallocate, preemption: 0/{nodes} nodes are available: {nodes} {why}."
 
 
 def in_zone(zone: str) -> dict[str, Any]:
-    """Of a volume's spec."""
+    """The node affinity of a volume."""
     term = {"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]}
     return {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}
 

@@ -26,12 +26,12 @@ SETTINGS = CaseSettings(seed=1, timeout=60.0)
 
 
 class Idle:
-    """A world without a driver."""
+    """An environment without a driver."""
 
     def __init__(self, problems: list[str] | None = None) -> None:
         self.capabilities = DriverCapabilities(controller={"CREATE_DELETE_VOLUME"})
         self.tap, self.random = call_interceptor.CallInterceptor(), Random(0)
-        self.problems, self.cleaned, self.revived = problems or [], 0, 0
+        self.problems, self.cleaned, self.recovered = problems or [], 0, 0
         self.repeated, self.waiting = 0, ""
         self.secrets = {"key": "sesame", "pin": "12"}
 
@@ -40,7 +40,7 @@ class Idle:
         return self.problems
 
     async def recover(self) -> None:
-        self.revived += 1
+        self.recovered += 1
 
     async def describe_wait(self) -> str:
         return self.waiting
@@ -81,7 +81,7 @@ async def test_what_is_not_promised_is_not_run() -> None:
 
     result = await judged(never, "create", "snapshot")
     assert result.verdict is CaseVerdict.SKIPPED
-    assert result.reason == "not promised: CREATE_DELETE_SNAPSHOT is not among its controller capabilities"
+    assert result.reason == "not supported: CREATE_DELETE_SNAPSHOT is not among its controller capabilities"
 
 
 @pytest.mark.virtual
@@ -89,7 +89,7 @@ async def test_a_case_may_find_out_that_nothing_was_promised() -> None:
     async def finds(world: Idle) -> None:
         raise NotSupported("its volumes stay where they are")
 
-    assert (await judged(finds)).reason == "not promised: its volumes stay where they are"
+    assert (await judged(finds)).reason == "not supported: its volumes stay where they are"
 
 
 @pytest.mark.virtual
@@ -111,7 +111,7 @@ async def test_a_call_that_fails_is_named_with_its_section() -> None:
         await world.tap.intercept("NodeStageVolume", "me", "here", v1.NodeStageVolumeRequest(), send)
 
     result = await judged(calls)
-    assert result.reason == "NodeStageVolume: INTERNAL (disk on fire), demanded is OK"
+    assert result.reason == "NodeStageVolume: INTERNAL (disk on fire), expected OK"
     assert result.section == "CSI: NodeStageVolume"
     assert [call.method for call in result.calls] == ["NodeStageVolume"]
 
@@ -163,8 +163,8 @@ async def test_a_driver_that_does_not_answer_is_started_again() -> None:
 
     world = Idle()
     result = await judged(hangs, world=world)
-    assert result.reason == "not at its end after 60 s: no answer to CreateVolume"
-    assert world.revived == 1
+    assert result.reason == "not finished after 60 s: no answer to CreateVolume"
+    assert world.recovered == 1
 
 
 @pytest.mark.virtual

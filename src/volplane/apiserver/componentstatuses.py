@@ -28,7 +28,7 @@ async def serve(backend: Backend, entry: ServedResource, call: ApiCall, request:
     format, include = negotiate(request.headers.get("accept")), query_options.include_object(request.query)
     record = await _store_status(backend, entry)
     if not call.name:
-        options = query_options.list_options_of(request.query, entry.facts)
+        options = query_options.list_options_of(request.query, entry.kind)
         found = [record] if options.selection.matches(entry.selector_reader.read(record.value)) else []
         return await responses.list_response(
             entry, ListResult(found, backend.store.revision), format, include

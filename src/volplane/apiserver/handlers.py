@@ -84,7 +84,7 @@ async def on_get(backend: Backend, entry: ServedResource, call: ApiCall, request
 
 async def on_list(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
     format = _negotiate_format(entry, request, lists=True)
-    options = query_options.list_options_of(request.query, entry.facts)
+    options = query_options.list_options_of(request.query, entry.kind)
     found = await list_records(backend, entry, call, options)
     return await responses.list_response(entry, found, format, query_options.include_object(request.query))
 
@@ -94,7 +94,7 @@ async def on_delete(backend: Backend, entry: ServedResource, call: ApiCall, requ
     delete_options = query_options.delete_options_of(request)
     dry = call.dry_run or bool(delete_options.dry_run)
     outcome = await delete(backend, entry, structs.replace(call, dry_run=dry), delete_options)
-    if outcome.gone and not entry.facts.answers_deleted:
+    if outcome.gone and not entry.kind.returns_deleted:
         meta = entry.access.metadata(outcome.obj)
         details = {"name": meta.name, "group": entry.kind.group, "kind": entry.kind.plural, "uid": meta.uid}
         return responses.success_response(200, {k: v for k, v in details.items() if v})
@@ -110,7 +110,7 @@ async def on_delete_collection(
     format = _negotiate_format(entry, request, lists=True)
     delete_options = query_options.delete_options_of(request)
     call = structs.replace(call, dry_run=call.dry_run or bool(delete_options.dry_run))
-    options = query_options.list_options_of(request.query, entry.facts)
+    options = query_options.list_options_of(request.query, entry.kind)
     return await responses.list_response(
         entry, await delete_collection(backend, entry, call, options, delete_options), format
     )
@@ -118,7 +118,7 @@ async def on_delete_collection(
 
 async def on_watch(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
     format = _negotiate_format(entry, request)
-    options = query_options.watch_options_of(request.query, entry.facts)
+    options = query_options.watch_options_of(request.query, entry.kind)
     lines = responses.WatchLines(entry, format, query_options.include_object(request.query))
     pushed = _PushWriter(lines, options.selection)
     stream = _stream(backend, entry, call, options, pushed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from volplane.api import kinds
 from volplane.api.apiextensions import CustomResourceDefinition
 from volplane.api.core import Namespace, PersistentVolume, Pod
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, Role, RoleBinding
@@ -32,7 +33,6 @@ from volplane.apiserver.event_ttl_and_compaction import expire_events_and_compac
 from volplane.apiserver.in_process_transport import InProcessTransport
 from volplane.apiserver.podsecurity import PodSecurity
 from volplane.apiserver.registry import Registry
-from volplane.apiserver.served import SERVED
 from volplane.apiserver.strategies.namespaces import NamespaceStrategy
 from volplane.apiserver.strategy import RequestUser
 from volplane.base import memory
@@ -42,7 +42,7 @@ from volplane.store import Store
 
 class InProcessServer:
     def __init__(self, store: Store, issuer: TokenIssuer | None = None) -> None:
-        self.backend = Backend(store, Registry(SERVED, strategies.of), issuer or TokenIssuer())
+        self.backend = Backend(store, Registry(kinds.ALL, strategies.of), issuer or TokenIssuer())
         self.rbac = Rbac()
         graph = NodeGraph()
         self.authorizer = AuthorizerChain([SystemMasters(), NodeAuthorizer(graph), self.rbac])

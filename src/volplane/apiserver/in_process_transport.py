@@ -71,7 +71,7 @@ class InProcessTransport:
         revision: str = "",
     ) -> ListPage[T]:
         entry, call = self._call("list", type, namespace, fields=fields)
-        asked = ListOptions(select(entry.facts, labels, fields), limit, token, revision)
+        asked = ListOptions(select(entry.kind, labels, fields), limit, token, revision)
         with AS_API_ERRORS:
             listed = await list_records(self._backend, entry, call, asked)
         items = [_to_client_type(type, entry.watch_cache.object(r)) for r in listed.records]
@@ -161,7 +161,7 @@ class InProcessTransport:
     ) -> WatchContext[T]:
         entry, call = self._call("watch", type, namespace, fields=fields)
         asked = watching.WatchOptions(
-            selection=select(entry.facts, labels, fields),
+            selection=select(entry.kind, labels, fields),
             version=str(revision or ""),
             bookmarks=True,
             seconds=seconds,

@@ -72,7 +72,7 @@ def validate(strategy: AnyStrategy, meta: ObjectMeta) -> list[Cause]:
         *_labels(meta),
         *_annotations(meta),
         *_owners(meta.owner_references),
-        *_finalizers(meta.finalizers, qualified=strategy.facts.qualified_finalizers),
+        *_finalizers(meta.finalizers, qualified=strategy.kind.qualified_finalizers),
     ]
 
 
@@ -94,7 +94,7 @@ def validate_change(strategy: AnyStrategy, old: ObjectMeta, new: ObjectMeta) -> 
     if new.owner_references != old.owner_references:
         yield from _owners(new.owner_references)
     if new.finalizers != old.finalizers:
-        yield from _finalizers(new.finalizers, qualified=strategy.facts.qualified_finalizers)
+        yield from _finalizers(new.finalizers, qualified=strategy.kind.qualified_finalizers)
         yield from _late_finalizers(old, new)
 
 

@@ -12,10 +12,10 @@ from volplane.api.errors import (
     required_value,
     too_long,
 )
+from volplane.api.kind import Kind
 from volplane.api.meta import DeleteOptions
 from volplane.apiserver import decode
 from volplane.apiserver.apply.managed import MANAGER_LENGTH
-from volplane.apiserver.facts import Facts
 from volplane.apiserver.selectors import select
 from volplane.apiserver.verbs import list as listing
 from volplane.apiserver.verbs import watch as watching
@@ -99,13 +99,13 @@ def force(query: Query, *, applies: bool) -> bool:
     return given or False
 
 
-def list_options_of(query: Query, facts: Facts) -> listing.ListOptions:
+def list_options_of(query: Query, kind: Kind) -> listing.ListOptions:
     if boolean(query, "sendInitialEvents") is not None:
         cause = forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
         raise Invalid.of("ListOptions", "", [cause], group="meta.k8s.io")
     limit = integer(query, "limit") or 0
     return listing.ListOptions(
-        selection=select(facts, query.get("labelSelector"), query.get("fieldSelector")),
+        selection=select(kind, query.get("labelSelector"), query.get("fieldSelector")),
         limit=max(limit, 0),
         token=query.get("continue"),
         version=query.get("resourceVersion"),
@@ -113,9 +113,9 @@ def list_options_of(query: Query, facts: Facts) -> listing.ListOptions:
     )
 
 
-def watch_options_of(query: Query, facts: Facts) -> watching.WatchOptions:
+def watch_options_of(query: Query, kind: Kind) -> watching.WatchOptions:
     asked = watching.WatchOptions(
-        selection=select(facts, query.get("labelSelector"), query.get("fieldSelector")),
+        selection=select(kind, query.get("labelSelector"), query.get("fieldSelector")),
         version=query.get("resourceVersion"),
         match=query.get("resourceVersionMatch"),
         initial=boolean(query, "sendInitialEvents"),

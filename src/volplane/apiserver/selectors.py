@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from volplane.api.errors import BadRequest
+from volplane.api.kind import Kind, SelectableValue
 from volplane.api.selectors import FieldMatcher, LabelMatcher
-from volplane.apiserver.facts import Facts, SelectableValue
 from volplane.apiserver.object_access import OPENING
 
 OBJECTS_AT_ONCE = 500
@@ -72,7 +72,7 @@ class Selection(Struct, frozen=True):
 EVERYTHING = Selection()
 
 
-def select(facts: Facts, labels: str, fields: str) -> Selection:
+def select(kind: Kind, labels: str, fields: str) -> Selection:
     """Parse both selectors of a request. Raise BadRequest."""
     if not labels and not fields:
         return EVERYTHING
@@ -82,13 +82,13 @@ def select(facts: Facts, labels: str, fields: str) -> Selection:
     except ValueError as error:
         raise BadRequest(str(error)) from error
     for name in (term.field for term in chosen.terms) if chosen else ():
-        if name not in facts.fields:
-            raise BadRequest(_unknown_field_message(facts, name))
+        if name not in kind.selectable:
+            raise BadRequest(_unknown_field_message(kind, name))
     return Selection(wanted, chosen)
 
 
-def _unknown_field_message(facts: Facts, name: str) -> str:
-    if facts.legacy_fields:
+def _unknown_field_message(kind: Kind, name: str) -> str:
+    if kind.legacy_field_errors:
         return f"field label not supported: {name}"
     return f'"{name}" is not a known field selector: only "metadata.name", "metadata.namespace"'
 

@@ -1,4 +1,4 @@
-"""Waits until a custom kind is served: its definition may be created long after this process started."""
+"""Wait until a custom kind is served: its definition may be created long after this process started."""
 
 from __future__ import annotations
 

@@ -364,9 +364,9 @@ class Kubelet:
     def wait_reports(self) -> list[WaitReport]:
         """What volumes and pods wait for."""
         role = f"node/{self.name}"
-        volumes = [WaitReport(role, w.key, w.why, w.since, w.next_try) for w in self.volumes.waits]
+        volumes = [WaitReport.of(role, w.key, w.wait, w.since, w.next_try) for w in self.volumes.waits]
         pods = self.pods.list_waits()
-        return volumes + [WaitReport(role, key, why, to_wall_time(since)) for key, why, since in pods]
+        return volumes + [WaitReport.of(role, key, wait, to_wall_time(since)) for key, wait, since in pods]
 
     async def has_leftovers(self) -> bool:
         """Whether there are mounts, pods or containers of an earlier run."""

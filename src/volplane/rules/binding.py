@@ -1,8 +1,7 @@
-"""Claims and volumes: which belongs to which, and the marks that controllers leave on them.
+"""Claims and volumes: which belongs to which, and the annotations that controllers write on them.
 
-The subtle thing: a volume names its claim by uid, and only a uid binds. A claimRef without one is a
-reservation by hand; a claimRef with the uid of a claim that is gone never matches the new claim of the same
-name.
+A volume refers to its claim by uid, and only a uid binds. A claimRef without a uid is a reservation by a
+user; a claimRef with the uid of a deleted claim never matches a new claim of the same name.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ EXTERNAL_FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
 
 
 def claim_class(claim: PersistentVolumeClaim) -> str | None:
-    """The class a claim asks for; None when it leaves the choice to the default, "" when it wants none."""
+    """The class of a claim; None: the default class, "": no class."""
     beta = claim.metadata.annotations.get(BETA_STORAGE_CLASS)
     return beta if beta is not None else claim.spec.storage_class_name
 
@@ -42,7 +41,7 @@ def volume_class(volume: PersistentVolume) -> str:
 
 
 def claim_key(volume: PersistentVolume) -> str:
-    """`namespace/name` of the claim that the volume's claimRef names, or ""."""
+    """`namespace/name` of the claim in the volume's claimRef, or ""."""
     ref = volume.spec.claim_ref
     return f"{ref.namespace}/{ref.name}" if ref is not None else ""
 
@@ -63,12 +62,12 @@ def is_free_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
 
 
 def is_bound(claim: PersistentVolumeClaim) -> bool:
-    """The claim's first binding is finished: it names its volume, and the binder has said so."""
+    """Whether the binding was completed once: the claim names its volume and has bind-completed."""
     return bool(claim.spec.volume_name) and BIND_COMPLETED in claim.metadata.annotations
 
 
 def is_pair(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool:
-    """Bound, and both sides agree: what may be attached and mounted."""
+    """Whether both are bound to each other: only then the volume may be attached and mounted."""
     ref = volume.spec.claim_ref
     return (
         claim.status.phase == "Bound"
@@ -79,7 +78,7 @@ def is_pair(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool:
 
 
 def reference(claim: PersistentVolumeClaim) -> dict[str, str]:
-    """How a volume names its claim."""
+    """The claimRef for a claim."""
     return {
         "kind": "PersistentVolumeClaim",
         "apiVersion": "v1",
@@ -91,7 +90,7 @@ def reference(claim: PersistentVolumeClaim) -> dict[str, str]:
 
 
 def claim_ref_patch(volume: PersistentVolume, claim: PersistentVolumeClaim) -> dict[str, Any]:
-    """The patch that gives a volume to a claim, marked as ours unless the volume was meant for it before."""
+    """The patch that sets the claimRef, annotated as ours unless the volume was reserved for the claim."""
     patch: dict[str, Any] = {"spec": {"claimRef": reference(claim)}}
     if not is_for(volume, claim):
         patch["metadata"] = {"annotations": {BOUND_BY_CONTROLLER: YES}}
@@ -99,6 +98,6 @@ def claim_ref_patch(volume: PersistentVolume, claim: PersistentVolumeClaim) -> d
 
 
 def requested_provisioner(annotations: Mapping[str, str]) -> str:
-    """Who was asked to make the claim's volume; the beta spelling counts only where the other is absent."""
+    """The provisioner in the claim's annotations; the beta annotation counts only without the other."""
     asked = annotations.get(STORAGE_PROVISIONER)
     return asked if asked is not None else annotations.get(BETA_STORAGE_PROVISIONER, "")

@@ -1,4 +1,4 @@
-"""Small truths about objects that the scheduler's loop needs: indexes, what changed, what is written."""
+"""Index functions, relevant fields and patches of the objects that the scheduler watches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def with_selected_node(claim: PersistentVolumeClaim, node: str) -> PersistentVol
 
 
 def relevant_node_fields(node: Node) -> tuple[object, ...]:
-    """What of a node filters look at."""
+    """The fields of a node that filters read."""
     return node.metadata.labels, node.spec.taints, node.spec.unschedulable, node.status.allocatable
 
 

@@ -62,7 +62,7 @@ async def test_controllerpublish_deadline_exceeded_attacherror_finalizer_kept_re
     driver = scripted.driver("attach")
     hold = Hold(then=Lose(Code.DEADLINE_EXCEEDED))
     driver.script("ControllerPublishVolume", *[Lose(Code.DEADLINE_EXCEEDED)] * 2, hold)
-    flags = {} if is_virtual() else {"retry_interval_start": 0.1}
+    flags: dict[str, Any] = {} if is_virtual() else {"retry_interval_start": 0.1}
     async with plant("a", driver=driver, settings=flags) as p:
         await p.volume()
         await p.pod("web", on="a")
@@ -111,7 +111,9 @@ async def test_pauses_between_tries_double_up_to_5_min() -> None:
     driver = scripted.driver("attach")
     driver.always("ControllerPublishVolume", Fail(Code.INTERNAL, "no"))
     first, longest, tries = (1.0, 300.0, 14) if is_virtual() else (0.1, 0.3, 6)
-    flags = {} if is_virtual() else {"retry_interval_start": first, "retry_interval_max": longest}
+    flags: dict[str, Any] = (
+        {} if is_virtual() else {"retry_interval_start": first, "retry_interval_max": longest}
+    )
     async with plant("a", driver=driver, working=("controller",)) as p:
         await p.start_attacher(resync=0.0, **flags)
         await p.volume()
@@ -153,7 +155,7 @@ async def test_driver_unregistered_from_csinode_attach_fails_with_message_detach
         for name in ("a", "b"):
             await p.client.patch(CSINode, name, merge={"spec": {"drivers": []}})
         await p.pod("late", "late", on="b")
-        await p.told(
+        await p.expect_event(
             "FailedAttachVolume",
             f'AttachVolume.Attach failed for volume "pv-late" : CSINode b does not contain driver {NAME}',
         )
@@ -297,7 +299,7 @@ async def test_va_of_another_driver_untouched() -> None:
 
 @both
 async def test_two_replicas_only_the_leader_calls_rpcs() -> None:
-    elected = {"leader_election": True, "leader_election_namespace": "kube-system"}
+    elected: dict[str, Any] = {"leader_election": True, "leader_election_namespace": "kube-system"}
     quick: dict[str, Any] = {
         "leader_election_lease_duration": 1.5,
         "leader_election_renew_deadline": 1.0,
@@ -358,9 +360,9 @@ async def test_failing_with_resource_exhausted_is_told_with_its_code_where_the_g
         await p.volume()
         await p.pod("web", on="a")
 
-        async def told() -> bool:
+        async def reported() -> bool:
             found = await p.attachment("a")
             error = found.status.attach_error if found is not None else None
             return error is not None and error.error_code == 8
 
-        await until(told, LONG)
+        await until(reported, LONG)

@@ -91,8 +91,8 @@ async def test_registered_but_socket_dead_before_the_step_no_directory_created_o
         # The registrar lives on, so that the driver stays registered.
         await here.kill_driver()
         pod = await here.pod(claim="data")
-        told = await here.wait_for_event(f"driver {DRIVER} does not answer")
-        assert {e.reason for e in await here.client.list(Event, "default") if e.message == told} == {
+        reported = await here.wait_for_event(f"driver {DRIVER} does not answer")
+        assert {e.reason for e in await here.client.list(Event, "default") if e.message == reported} == {
             "FailedMount"
         }
         assert here.disks.calls == []

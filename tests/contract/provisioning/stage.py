@@ -129,10 +129,10 @@ class Stage:
         await until(there, PATIENCE)
 
     async def event(self, reason: str, message: str = "", *, about: str = "") -> Event:
-        async def told() -> Event | None:
+        async def reported() -> Event | None:
             return next(iter(await self.events(reason, message, about=about)), None)
 
-        found: Event = await until(told, PATIENCE)
+        found: Event = await until(reported, PATIENCE)
         return found
 
     async def events(self, reason: str, message: str = "", *, about: str = "") -> list[Event]:

@@ -114,8 +114,8 @@ async def test_a_claim_for_a_volume_that_is_too_small_is_told_and_bound_if_both_
     async with stage(roles=BINDER) as s:
         await available(s, "v", "1Gi")
         await s.claim(size="5Gi", cls="", volumeName="v")
-        told = await s.event("VolumeMismatch")
-        assert (told.type, told.message) == (
+        reported = await s.event("VolumeMismatch")
+        assert (reported.type, reported.message) == (
             "Warning",
             'Cannot bind to requested volume "v": requested PV is too small',
         )
@@ -271,7 +271,7 @@ async def test_the_beta_annotation_is_the_class_wherever_it_is_read() -> None:
 
 async def test_in_tree_deletion_and_recycling_fail_in_the_words_users_know() -> None:
     async with stage(roles=GUARDED) as s:
-        nfs = {"csi": None, "nfs": {"server": "s", "path": "/"}}
+        nfs: dict[str, Any] = {"csi": None, "nfs": {"server": "s", "path": "/"}}
         for name, policy, said, source in (
             ("gone", "Delete", 'error getting deleter volume plugin for volume "gone": ', nfs),
             ("washed", "Recycle", "No recycler plugin found for the volume!", {}),
@@ -287,13 +287,14 @@ async def test_in_tree_deletion_and_recycling_fail_in_the_words_users_know() -> 
 
 async def recycled(s: Stage) -> Pod:
     """A claim on a volume with a directory has gone, and a pod scrubs it."""
-    source = {"csi": None, "hostPath": {"path": "/srv/data"}}
+    source: dict[str, Any] = {"csi": None, "hostPath": {"path": "/srv/data"}}
     await s.volume("v", persistentVolumeReclaimPolicy="Recycle", **source)
     await s.claim(cls="")
     await s.bound("data", to="v")
     await s.delete(PersistentVolumeClaim, "data")
     await s.gone(PersistentVolumeClaim, "data")
-    return await s.appears(Pod, "recycler-for-v")
+    recycler: Pod = await s.appears(Pod, "recycler-for-v")
+    return recycler
 
 
 async def test_a_recycled_volume_is_scrubbed_by_a_pod_and_free_again() -> None:
@@ -328,15 +329,15 @@ async def test_a_scrubber_that_fails_is_told_and_tried_again() -> None:
 
 async def test_a_volume_that_pods_still_use_is_not_scrubbed() -> None:
     async with stage(roles=("binder",)) as s:
-        source = {"csi": None, "hostPath": {"path": "/srv/data"}}
+        source: dict[str, Any] = {"csi": None, "hostPath": {"path": "/srv/data"}}
         await s.volume("v", persistentVolumeReclaimPolicy="Recycle", **source)
         await s.claim(cls="")
         await s.bound("data", to="v")
         await s.pod("web", "data", node="n1")
         await s.edit(PersistentVolumeClaim, "data", {"metadata": {"finalizers": None}})
         await s.delete(PersistentVolumeClaim, "data")
-        told = await s.event("VolumeFailedRecycle")
-        assert (told.type, told.message) == ("Normal", "Volume is used by pods: default/web")
+        reported = await s.event("VolumeFailedRecycle")
+        assert (reported.type, reported.message) == ("Normal", "Volume is used by pods: default/web")
         assert await s.find(Pod, "recycler-for-v") is None
         await s.delete(Pod, "web", grace=0)
         await s.appears(Pod, "recycler-for-v")
@@ -349,8 +350,8 @@ async def test_a_waiting_claim_says_of_each_volume_why_it_will_not_do() -> None:
         await available(s, "raw", "5Gi", volumeMode="Block")
         await available(s, "silver", "5Gi", metadata={"labels": {"tier": "silver"}})
         await s.claim(size="3Gi", cls="", selector={"matchLabels": {"tier": "gold"}})
-        told = (await s.event("NoVolumeFits")).message
-        assert "small: too small by 2Gi (1Gi of 3Gi)" in told
-        assert 'classed: storage class is "slow", not ""' in told
-        assert "raw: volumeMode is Block, not Filesystem" in told
-        assert "silver: selector tier=gold is not met" in told
+        reported = (await s.event("NoVolumeFits")).message
+        assert "small: too small by 2Gi (1Gi of 3Gi)" in reported
+        assert 'classed: storage class is "slow", not ""' in reported
+        assert "raw: volumeMode is Block, not Filesystem" in reported
+        assert "silver: selector tier=gold is not met" in reported

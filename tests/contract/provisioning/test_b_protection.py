@@ -141,13 +141,13 @@ async def test_a_foreign_claim_of_that_name_is_left_alone_and_the_pod_told() -> 
     async with stage(roles=("ephemeral",)) as s:
         foreign = await s.claim("web-scratch", cls="")
         await ephemeral(s)
-        told = await s.event("FailedBinding", about="web")
-        assert (told.type, told.message) == (
+        reported = await s.event("FailedBinding", about="web")
+        assert (reported.type, reported.message) == (
             "Warning",
             "ephemeral volume scratch: PVC default/web-scratch was not created for pod default/web "
             "(pod is not owner)",
         )
-        assert told.source.component == "ephemeral_volume"
+        assert reported.source.component == "ephemeral_volume"
         await s.rest(60)
         assert (await s.find(PersistentVolumeClaim, "web-scratch")).uid == foreign.uid
 

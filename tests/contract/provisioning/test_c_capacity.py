@@ -88,7 +88,9 @@ async def test_capacities_follow_the_driver_the_classes_the_nodes_and_hands_that
     driver = scripted.driver("topology", "capacity")
     driver.available = {"a": 10 * GI}
     poll = 60.0 if is_virtual() else 0.5
-    async with stage(driver, **CAPACITY, **({} if is_virtual() else {"capacity_poll_interval": poll})) as s:
+    async with stage(
+        driver, **CAPACITY, **(dict[str, Any]() if is_virtual() else {"capacity_poll_interval": poll})
+    ) as s:
         await s.storage_class("late", mode="WaitForFirstConsumer")
         await s.node("n1", "a")
         (first,) = await published(s, 1)

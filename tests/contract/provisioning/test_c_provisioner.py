@@ -207,11 +207,13 @@ async def test_wrong_arguments_are_not_repeated_within_five_minutes() -> None:
     driver = scripted.driver()
     driver.always("CreateVolume", Fail(Code.INVALID_ARGUMENT, "no such type"))
     pause = 300.0 if is_virtual() else 0.5
-    async with stage(driver, **({} if is_virtual() else {"infeasible_retry_interval": pause})) as s:
+    async with stage(
+        driver, **(dict[str, Any]() if is_virtual() else {"infeasible_retry_interval": pause})
+    ) as s:
         await s.storage_class()
         await s.claim()
-        told = await s.event("ProvisioningFailed")
-        assert told.message == (
+        reported = await s.event("ProvisioningFailed")
+        assert reported.message == (
             "Volume provisioning failed with infeasible error. Retries will be delayed. "
             "rpc error: code = InvalidArgument desc = no such type"
         )
@@ -247,7 +249,7 @@ async def test_a_volume_that_is_too_small_is_deleted_and_ordered_again() -> None
         await s.called("DeleteVolume")
 
         async def given_back() -> bool:
-            return driver.volumes == {}
+            return not driver.volumes
 
         await until(given_back, PATIENCE)
         await s.event("ProvisioningFailed", "created volume capacity 536870912 less than requested")
@@ -317,8 +319,8 @@ async def test_a_released_volume_whose_policy_becomes_retain_is_kept() -> None:
         await s.claim()
         _, held = await s.bound()
         await s.delete(PersistentVolumeClaim, "data")
-        told = await s.event("VolumeFailedDelete", about=held.name)
-        assert (told.type, told.message) == ("Warning", "rpc error: code = Internal desc = busy")
+        reported = await s.event("VolumeFailedDelete", about=held.name)
+        assert (reported.type, reported.message) == ("Warning", "rpc error: code = Internal desc = busy")
         await s.edit(PersistentVolume, held.name, {"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
 
         async def let_go() -> bool:
@@ -376,8 +378,8 @@ async def test_an_unknown_reserved_parameter_is_refused_without_a_call() -> None
     async with stage(driver) as s:
         await s.storage_class(parameters={"csi.storage.k8s.io/foo": "bar"})
         await s.claim()
-        told = await s.event("ProvisioningFailed")
-        assert "csi.storage.k8s.io/foo" in told.message
+        reported = await s.event("ProvisioningFailed")
+        assert "csi.storage.k8s.io/foo" in reported.message
         await s.rest(600)
         assert driver.calls == []
 
@@ -395,8 +397,8 @@ async def test_a_volume_that_is_still_attached_is_not_deleted() -> None:
         spec = {"attacher": scripted.NAME, "nodeName": "n1", "source": {"persistentVolumeName": held.name}}
         await s.client.create(codec.convert(VolumeAttachment, {"metadata": {"name": "a"}, "spec": spec}))
         await s.delete(PersistentVolumeClaim, "data")
-        told = await s.event("VolumeFailedDelete")
-        assert told.message == f"persistentvolume {held.name} is still attached to node n1"
+        reported = await s.event("VolumeFailedDelete")
+        assert reported.message == f"persistentvolume {held.name} is still attached to node n1"
         assert driver.requests_of("DeleteVolume") == []
         await s.client.delete(VolumeAttachment, "a")
         await s.gone(PersistentVolume, held.name)
@@ -444,7 +446,7 @@ async def test_what_operators_count_is_counted_under_the_names_they_know() -> No
         _, held = await s.bound()
         await s.delete(PersistentVolumeClaim, "data")
         await s.gone(PersistentVolume, held.name)
-    told = metrics.render().decode()
+    reported = metrics.render().decode()
     for line in (
         f'controller_persistentvolumeclaim_provision_total{{class="{name}",source=""}} 1.0',
         f'controller_persistentvolumeclaim_provision_failed_total{{class="{name}",source=""}} 1.0',
@@ -453,4 +455,4 @@ async def test_what_operators_count_is_counted_under_the_names_they_know() -> No
         f'controller_persistentvolume_delete_failed_total{{class="{name}"}} 1.0',
         f'controller_persistentvolume_delete_duration_seconds_count{{class="{name}"}} 1.0',
     ):
-        assert line in told
+        assert line in reported

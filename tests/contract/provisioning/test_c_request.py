@@ -273,7 +273,7 @@ async def test_read_only_many_alone_may_be_published_read_only() -> None:
     ids=["immediate", "immediate, free", "immediate, allowed", "selected", "strict", "selected, allowed"],
 )
 async def test_topology(
-    flags: dict[str, bool],
+    flags: dict[str, Any],
     selected: str,
     allowed: list[str] | None,
     requisite: list[str] | None,

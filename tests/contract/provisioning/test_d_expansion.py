@@ -146,8 +146,10 @@ async def test_a_size_out_of_range_is_infeasible_until_the_request_is_lowered() 
         claim = await stage.until_claim(at("ControllerResizeInfeasible"))
         error = "rpc error: code = OutOfRange desc = too big"
         assert conditions(claim)["ControllerResizeError"] == f"failed to expand pvc with {error}"
-        told = f'resize volume "{claim.spec.volume_name}" by resizer "test.csi.example.com" failed: {error}'
-        assert await stage.said("VolumeResizeFailed") == told
+        reported = (
+            f'resize volume "{claim.spec.volume_name}" by resizer "test.csi.example.com" failed: {error}'
+        )
+        assert await stage.said("VolumeResizeFailed") == reported
         await stage.called("ControllerExpandVolume", 2, pause=pauses().retry_interval_max)
         with pytest.raises(Invalid, match=r"field can not be less than status\.capacity"):
             await stage.ask(size="1Gi")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -98,8 +99,8 @@ async def test_a_claim_that_is_going_gives_no_snapshot() -> None:
         await stage.client.patch(PersistentVolumeClaim, "data", "default", strategic=held)
         await stage.client.delete(PersistentVolumeClaim, "data", "default")
         await take(stage)
-        told = await stage.said("SnapshotContentCreationFailed", "snap")
-        assert told.endswith("cannot add finalizer on claim data because it is being deleted")
+        reported = await stage.said("SnapshotContentCreationFailed", "snap")
+        assert reported.endswith("cannot add finalizer on claim data because it is being deleted")
         assert stage.driver.requests_of("CreateSnapshot") == []
 
 
@@ -172,8 +173,8 @@ async def test_a_deletion_that_fails_is_told_and_repeated() -> None:
         await ready(stage)
         stage.driver.script("DeleteSnapshot", Fail(Code.INTERNAL))
         await drop(stage)
-        told = await stage.said("SnapshotDeleteError", snapshots.content_name(made))
-        assert told == "Failed to delete snapshot"
+        reported = await stage.said("SnapshotDeleteError", snapshots.content_name(made))
+        assert reported == "Failed to delete snapshot"
         await gone(stage)
         assert len(stage.driver.requests_of("DeleteSnapshot")) == 2
 
@@ -242,8 +243,8 @@ async def test_a_snapshot_deleted_during_a_restore_waits_for_the_claim_to_be_bou
         await wish(stage)
         await hold.reached_event.wait()
         await drop(stage)
-        told = await stage.said("SnapshotDeletePending", "snap")
-        assert told == "Snapshot is being used to restore a PVC"
+        reported = await stage.said("SnapshotDeletePending", "snap")
+        assert reported == "Snapshot is being used to restore a PVC"
         await stage.rest(5)
         assert stage.driver.requests_of("DeleteSnapshot") == []
         hold.release()
@@ -261,7 +262,7 @@ async def test_a_claim_is_not_held_for_a_snapshot_that_was_taken_away_by_force()
         await hold.reached_event.wait()
         assert snapshots.CLAIM_AS_SOURCE in (await stage.claim()).metadata.finalizers
         await drop(stage)
-        stripped = {"metadata": {"finalizers": []}}
+        stripped: dict[str, Any] = {"metadata": {"finalizers": []}}
         await stage.client.patch(VolumeSnapshot, "snap", "default", merge=stripped)
         await gone(stage)
         await stage.until_claim(lambda c: snapshots.CLAIM_AS_SOURCE not in c.metadata.finalizers)

@@ -118,8 +118,8 @@ async def test_a_member_cannot_be_deleted_alone() -> None:
         (member,) = await stage.client.list(VolumeSnapshot, "default")
         await until_snapshot(stage, snapshots.is_ready, member.name)
         await stage.client.delete(VolumeSnapshot, member.name, "default")
-        told = await stage.said("SnapshotDeletePending", member.name)
-        assert "is not allowed as it belongs to group snapshot default/all" in told
+        reported = await stage.said("SnapshotDeletePending", member.name)
+        assert "is not allowed as it belongs to group snapshot default/all" in reported
         await asyncio.sleep(1200)
         assert len(stage.driver.snapshots) == 1
         await stage.client.delete(VolumeGroupSnapshot, "all", "default")
@@ -171,8 +171,8 @@ async def test_a_group_that_timed_out_is_found_again_before_it_goes() -> None:
 async def test_the_default_class_is_taken_and_a_selector_that_finds_nothing_waits() -> None:
     async with grouping(default=True) as stage:
         await take(stage, cls=None)
-        told = await stage.said("SetDefaultGroupSnapshotClassFailed", "all")
-        assert "not applied to any PVC" in told
+        reported = await stage.said("SetDefaultGroupSnapshotClassFailed", "all")
+        assert "not applied to any PVC" in reported
         await claims(stage, "data")
         group = await ready(stage)
         assert group.spec.volume_group_snapshot_class_name == "groups"

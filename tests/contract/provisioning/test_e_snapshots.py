@@ -85,10 +85,12 @@ async def test_names_and_secrets_go_to_the_driver_but_not_our_own_parameters() -
         await snapshot_class(
             stage,
             speed="slow",
-            **{
-                "csi.storage.k8s.io/snapshotter-secret-name": "${volumesnapshot.name}-key",
-                "csi.storage.k8s.io/snapshotter-secret-namespace": "${volumesnapshot.namespace}",
-            },
+            **dict[str, Any](
+                {
+                    "csi.storage.k8s.io/snapshotter-secret-name": "${volumesnapshot.name}-key",
+                    "csi.storage.k8s.io/snapshotter-secret-namespace": "${volumesnapshot.namespace}",
+                }
+            ),
         )
         made = Secret(metadata=ObjectMeta(name="snap-key", namespace="default"), data={"user": b"me"})
         await stage.client.create(made)
@@ -110,8 +112,8 @@ async def test_names_and_secrets_go_to_the_driver_but_not_our_own_parameters() -
             # Unlike a volume's, a snapshot's deletion waits for its secret.
             await stage.client.delete(Secret, "snap-key", "default")
             await drop(stage)
-            told = await stage.said("SnapshotDeleteError", content.name)
-            assert told == "Failed to get snapshot credentials"
+            reported = await stage.said("SnapshotDeleteError", content.name)
+            assert reported == "Failed to get snapshot credentials"
             assert stage.driver.requests_of("DeleteSnapshot") == []
             await stage.client.create(made)
             await gone(stage)
@@ -121,11 +123,11 @@ async def test_names_and_secrets_go_to_the_driver_but_not_our_own_parameters() -
 @pytest.mark.virtual
 async def test_an_unknown_parameter_of_ours_is_refused() -> None:
     async with virtual("snapshots") as stage, roles(stage):
-        await snapshot_class(stage, **{"csi.storage.k8s.io/mistake": "x"})
+        await snapshot_class(stage, **dict[str, Any]({"csi.storage.k8s.io/mistake": "x"}))
         await stage.bound()
         made = await take(stage)
-        told = await stage.said("SnapshotCreationFailed", snapshots.content_name(made))
-        assert "csi.storage.k8s.io/mistake" in told
+        reported = await stage.said("SnapshotCreationFailed", snapshots.content_name(made))
+        assert "csi.storage.k8s.io/mistake" in reported
         assert stage.driver.requests_of("CreateSnapshot") == []
 
 
@@ -134,16 +136,16 @@ async def test_without_a_class_the_default_of_the_volumes_driver_is_taken() -> N
     async with snapshotting() as stage:
         await stage.bound()
         await take(stage, cls=None)
-        told = "Failed to set default snapshot class with error cannot find default snapshot class"
-        assert await stage.said("SetDefaultSnapshotClassFailed", "snap") == told
-        assert error_of(await get(stage)) == told
+        reported = "Failed to set default snapshot class with error cannot find default snapshot class"
+        assert await stage.said("SetDefaultSnapshotClassFailed", "snap") == reported
+        assert error_of(await get(stage)) == reported
         await snapshot_class(stage, "usual", default=True)
         snapshot = await ready(stage)
         assert snapshot.spec.volume_snapshot_class_name == "usual"
         await snapshot_class(stage, "usual-too", default=True)
         await take(stage, "other", cls=None)
-        told = await stage.said("SetDefaultSnapshotClassFailed", "other")
-        assert told.endswith("2 default snapshot classes were found")
+        reported = await stage.said("SetDefaultSnapshotClassFailed", "other")
+        assert reported.endswith("2 default snapshot classes were found")
 
 
 @pytest.mark.virtual
@@ -151,9 +153,9 @@ async def test_a_class_that_is_missing_is_waited_for() -> None:
     async with snapshotting() as stage:
         await stage.bound()
         await take(stage, cls="later")
-        told = await stage.said("GetSnapshotClassFailed", "snap")
+        reported = await stage.said("GetSnapshotClassFailed", "snap")
         why = 'volumesnapshotclass.snapshot.storage.k8s.io "later" not found'
-        assert told == f"Failed to get snapshot class with error {why}"
+        assert reported == f"Failed to get snapshot class with error {why}"
         await snapshot_class(stage, "later")
         snapshot = await ready(stage)
         assert error_of(snapshot) == ""
@@ -163,8 +165,8 @@ async def test_a_class_that_is_missing_is_waited_for() -> None:
 async def test_a_claim_that_is_not_bound_yet_is_waited_for() -> None:
     async with snapshotting() as stage:
         await take(stage)
-        told = await stage.said("SnapshotContentCreationFailed", "snap")
-        assert 'persistentvolumeclaim "data" not found' in told
+        reported = await stage.said("SnapshotContentCreationFailed", "snap")
+        assert 'persistentvolumeclaim "data" not found' in reported
         await stage.bound()
         await ready(stage)
 
@@ -197,12 +199,12 @@ async def test_an_error_is_told_on_content_and_snapshot_and_cleared_when_it_is_r
         claim = await stage.bound()
         made = await take(stage)
         error = "rpc error: code = Internal desc = no space"
-        told = (
+        reported = (
             f"Failed to create snapshot: failed to take snapshot of the volume vol-{claim.spec.volume_name}: "
             f'"{error}"'
         )
-        assert await stage.said("SnapshotCreationFailed", snapshots.content_name(made)) == told
-        snapshot = await until_snapshot(stage, lambda s: error_of(s) == told)
+        assert await stage.said("SnapshotCreationFailed", snapshots.content_name(made)) == reported
+        snapshot = await until_snapshot(stage, lambda s: error_of(s) == reported)
         content = await content_of(stage, snapshot)
         assert snapshots.BEING_CREATED not in content.metadata.annotations  # a final answer
         await asyncio.sleep(5)

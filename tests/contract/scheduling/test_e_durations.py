@@ -25,7 +25,7 @@ async def test_a_provisioner_that_never_answers_times_out_and_the_node_stays_cho
             mine = await client.get(PersistentVolumeClaim, "data", "default")
             return mine.metadata.annotations.get(SELECTED_NODE, "")
 
-        async def told() -> bool:
+        async def reported() -> bool:
             events = await client.list(Event, "default")
             return any((e.reason, e.message) == ("FailedScheduling", TIMED_OUT) for e in events)
 
@@ -41,7 +41,7 @@ async def test_a_provisioner_that_never_answers_times_out_and_the_node_stays_cho
             begun = time.monotonic()
             await client.create(pod("p", "data"))
             where = await until(chosen, PATIENCE)
-            await until(told, PATIENCE)
+            await until(reported, PATIENCE)
             assert time.monotonic() - begun > 1.0 - GRAIN
             assert not await placed()
             assert await chosen() == where

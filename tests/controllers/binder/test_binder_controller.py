@@ -20,7 +20,7 @@ pytestmark = pytest.mark.virtual
 
 
 class BinderBench:
-    """A server with a binder, and a user who looks at it."""
+    """An API server with a binder, and a client."""
 
     def __init__(self, around: InProcessEnv) -> None:
         self.client = around.client
@@ -33,25 +33,25 @@ class BinderBench:
         return await self.client.get(PersistentVolume, name)
 
     async def is_bound(self, name: str, to: str) -> None:
-        async def bound() -> bool:
+        async def is_bound_now() -> bool:
             mine, theirs = await self.claim(name), await self.client.find(PersistentVolume, to)
             return theirs is not None and is_pair(mine, theirs) and theirs.status.phase == "Bound"
 
-        await until(bound)
+        await until(is_bound_now)
 
     async def is_phase(self, kind: type[Any], name: str, phase: str) -> Any:
-        async def reached() -> Any:
+        async def has_phase() -> Any:
             found = await self.client.find(kind, name, "default" if kind is PersistentVolumeClaim else "")
             return found if found is not None and found.status.phase == phase else None
 
-        return await until(reached)
+        return await until(has_phase)
 
     async def event(self, reason: str, message: str = "") -> Event:
-        async def told() -> Event | None:
+        async def find_event() -> Event | None:
             events = await self.client.list(Event, "default")
             return next((e for e in events if e.reason == reason and message in e.message), None)
 
-        found: Event = await until(told)
+        found: Event = await until(find_event)
         return found
 
     async def patch(self, kind: type[Any], name: str, patch: dict[str, Any], status: bool = False) -> None:
@@ -180,10 +180,10 @@ async def test_a_default_class_that_comes_later_is_filled_in_but_not_for_the_emp
         await b.event("FailedBinding")
         await b.client.create(storage_class("standard", default=True))
 
-        async def filled() -> bool:
+        async def is_filled() -> bool:
             return (await b.claim("open")).spec.storage_class_name == "standard"
 
-        await until(filled)
+        await until(is_filled)
         assert (await b.claim("none")).spec.storage_class_name == ""
 
 
@@ -249,15 +249,15 @@ async def test_a_claim_used_by_a_pod_outlives_its_deletion() -> None:
         await b.client.create(claim("data"))
         await b.client.create(pod("web", "data", on="n1"))
 
-        async def protected() -> bool:
+        async def is_protected() -> bool:
             return binding.CLAIM_PROTECTION in (await b.claim("data")).metadata.finalizers
 
-        await until(protected)
+        await until(is_protected)
         await b.client.delete(PersistentVolumeClaim, "data", "default")
         assert (await b.claim("data")).is_deleting
         await b.client.delete(Pod, "web", "default", grace=0)
 
-        async def gone() -> bool:
+        async def is_gone() -> bool:
             return await b.client.find(PersistentVolumeClaim, "data", "default") is None
 
-        await until(gone)
+        await until(is_gone)

@@ -20,7 +20,8 @@ from volplane.controllers.nodelifecycle.plan import (
     plan,
 )
 from volplane.controllers.nodelifecycle.zones import EvictionPace, EvictionRates, pause
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 READY = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
@@ -85,7 +86,7 @@ LOST = dict.fromkeys(READY, "Unknown")
             99,
             inf,
             ["n/unreachable:NoSchedule"],
-            id="all nodes are lost: nobody is driven off any more",
+            id="all nodes are lost: no more evictions",
         ),
         pytest.param(
             node("n/unreachable:NoExecute", "n/unreachable:NoSchedule", "mine:NoExecute"),

@@ -39,8 +39,9 @@ from volplane.controllers.snapshot.steps import (
     SetFinalizers,
 )
 from volplane.rules import snapshots
-from volplane.rules.snapshots import GROUP_SNAPSHOT, SNAPSHOT, AnyContent, AnySnapshot, SnapshotKind
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.snapshots import GROUP_SNAPSHOT, SNAPSHOT, AnySnapshot, SnapshotKind
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait
 
 NOW, TIME, UID = "2026-01-01T00:00:00Z", 1_767_225_600_000_000_000, "u1"
 KINDS = pytest.mark.parametrize("kind", [SNAPSHOT, GROUP_SNAPSHOT], ids=lambda kind: kind.noun)
@@ -135,7 +136,7 @@ REF = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "data", 
 VOLUME = volume("v", claimRef=REF)
 
 
-def plan(made: AnySnapshot, found: AnyContent | None = None, **inputs: Any) -> list[Any]:
+def plan(made: AnySnapshot, found: Any = None, **inputs: Any) -> list[Any]:
     if isinstance(made, VolumeSnapshot):
         inputs = {"claim": HELD, "volume": VOLUME, **inputs}
         return list(single.plan(made, SnapshotInputs(content=found, **inputs), SnapshotPlanOptions()))

@@ -1,4 +1,4 @@
-"""A CSI driver that does as the test says, on a real socket, in memory, or in a process of its own.
+"""A CSI driver that a test controls, on a real socket, in memory, or in a separate process.
 
     driver = scripted.driver("attach", "snapshots", "expand")
     driver.script("CreateVolume", Fail(Code.INTERNAL), Lose(), Delay(0.5), hold := Hold())
@@ -7,8 +7,8 @@
     assert len(driver.requests_of("CreateVolume")) == 4
 
 `sdk.Local(driver)` calls it in memory, in virtual time. With a `directory` its volumes, snapshots and
-publications outlive it; `scripted.process(directory, …)` is the same driver as a process that can be killed,
-scripted through files in that directory.
+publications persist; `scripted.process(directory, …)` is the same driver as a process that can be killed,
+controlled through files in that directory.
 """
 
 from tests.support.scripted.driver import NAME, ZONE, ScriptedDriver, driver

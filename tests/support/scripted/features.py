@@ -1,4 +1,4 @@
-"""What a driver may be able to do beyond making volumes: one class of calls each."""
+"""Optional capabilities of the scripted driver: one class each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Attach(ScriptedDriver):
 class List(ScriptedDriver):
     async def list_volumes(self, request: v1.ListVolumesRequest) -> v1.ListVolumesResponse:
         def work() -> v1.ListVolumesResponse:
-            """One volume a page."""
+            """One volume per page."""
             known = sorted(self.volumes.values(), key=lambda v: v.volume_id)
             at = int(request.starting_token or 0)
             entries = [
@@ -241,7 +241,7 @@ class Groups(Snapshots):
         return reply
 
 
-# Feature → the calls that it brings, or the claim that it makes.
+# Feature → its calls, or the capability that it declares.
 FEATURES: dict[str, type[ScriptedDriver]] = {
     "attach": Attach,
     "list": List,

@@ -93,7 +93,7 @@ async def require_namespace(backend: Backend, entry: ServedResource, call: ApiCa
 async def _store(backend: Backend, entry: ServedResource, call: ApiCall, obj: Any) -> WriteResult:
     access = entry.access
     meta = metadata.initial_metadata(
-        call, access.metadata(obj), generation=1 if entry.facts.generation == "counted" else 0
+        call, access.metadata(obj), generation=1 if entry.kind.generation == "counted" else 0
     )
     tries = ATTEMPTS if meta.generate_name and not meta.name else 1
     name = meta.name
@@ -117,7 +117,7 @@ def _prepare_and_validate(entry: ServedResource, call: ApiCall, obj: Any) -> Any
     strategy = entry.strategy
     obj = strategy.prepare_create(call, obj)
     meta = entry.access.metadata(obj)
-    causes = metadata.validate(strategy, meta) + strategy.validate_create(call, obj)
+    causes = [*metadata.validate(strategy, meta), *strategy.validate_create(call, obj)]
     if causes:
         raise Invalid.of(entry.kind, meta.name or meta.generate_name, causes)
     return obj

@@ -98,7 +98,7 @@ async def _delete(
     waits = marked.finalizers or marked.deletion_grace_period_seconds
     if not waits and entry.strategy.is_removable(old):
         # Kinds with a grace period return their last state with the deletion timestamp and 0 seconds.
-        last = access.with_metadata(old, marked) if entry.facts.grace is not None else old
+        last = access.with_metadata(old, marked) if entry.kind.graceful_deletion else old
         return await remove(backend, entry, call, record, last)
     new = access.with_metadata(old, marked)
     return await commit(backend, entry, call, record, old, entry.strategy.mark_deleted(call, new))
@@ -154,4 +154,4 @@ def _policy(entry: ServedResource, meta: ObjectMeta, options: DeleteOptions) -> 
         return "Orphan"
     if FOREGROUND in meta.finalizers:
         return "Foreground"
-    return entry.facts.propagation
+    return entry.kind.propagation

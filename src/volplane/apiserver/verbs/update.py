@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from volplane.api.errors import BadRequest, Cause, Conflict, Invalid, NotFound, invalid
+from volplane.api.errors import BadRequest, Causes, Conflict, Invalid, NotFound, invalid
 from volplane.api.meta import ObjectMeta
 from volplane.apiserver import cpu_offload, metadata
 from volplane.apiserver.apply import tracking
@@ -33,7 +33,7 @@ class UpdatePart(NamedTuple):
     """Which part of an object an endpoint writes, and how it is validated."""
 
     prepare: Callable[[ApiCall, Any, Any], Any]
-    validate: Callable[[ApiCall, Any, Any], list[Cause]]
+    validate: Callable[[ApiCall, Any, Any], Causes]
     counts: bool = True  # increments the generation if the spec changes
     owners: Owners = tracking.updated_owners
 
@@ -42,7 +42,7 @@ def _keep_new(call: ApiCall, old: Any, new: Any) -> Any:
     return new
 
 
-def _no_causes(call: ApiCall, old: Any, new: Any) -> list[Cause]:
+def _no_causes(call: ApiCall, old: Any, new: Any) -> Causes:
     return []
 
 
@@ -62,7 +62,7 @@ async def update(backend: Backend, entry: ServedResource, call: ApiCall, obj: An
     try:
         return await modify(backend, entry, call, replace)
     except NotFound:
-        if not entry.facts.create_on_update or call.subresource:
+        if not entry.kind.create_on_update or call.subresource:
             raise
         if meta.uid:
             why = f"Precondition failed: UID in precondition: {meta.uid}, UID in object meta: "
@@ -144,7 +144,7 @@ def check_version(
 ) -> None:
     """Check resourceVersion (optimistic locking) and uid."""
     if wants.resource_version in ("", "0"):
-        if not entry.facts.unconditional_update:
+        if not entry.kind.unconditional_update:
             cause = invalid("metadata.resourceVersion", 0, "must be specified for an update")
             # Named by its plural, because upstream's storage layer raises this error.
             raise Invalid.of(entry.kind.plural, name, [cause], group=entry.kind.group)
@@ -163,7 +163,7 @@ def part_of(entry: ServedResource, call: ApiCall) -> UpdatePart:
 
 
 def _count_generation(entry: ServedResource, old: Any, new: Any) -> Any:
-    if not entry.facts.generation or not entry.strategy.spec_changed(old, new):
+    if not entry.kind.generation or not entry.strategy.spec_changed(old, new):
         return new
     meta = entry.access.metadata(new)
     return entry.access.with_metadata(new, structs.replace(meta, generation=meta.generation + 1))

@@ -1,4 +1,4 @@
-"""What of an object matters to attaching; the functions that return lists are index functions."""
+"""The fields and names that attaching depends on; functions that return lists are index functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CSI = "kubernetes.io/csi/"
 
 
 def unique_name(volume: PersistentVolume) -> list[str]:
-    """Only CSI volumes are attached from here."""
+    """The unique name of a CSI volume; other volumes are not attached."""
     source = volume.spec.csi
     return [names.csi_volume_name(source.driver, source.volume_handle)] if source is not None else []
 
@@ -40,7 +40,7 @@ def listed_volumes(node: Node) -> list[str]:
 
 
 def split(volume: str) -> tuple[str, str] | None:
-    """Driver and handle of a unique name; None where that is ambiguous."""
+    """Driver and handle of a unique name; None if that is ambiguous."""
     driver, separator, handle = volume.removeprefix(CSI).partition("^")
     return (driver, handle) if volume.startswith(CSI) and separator and "^" not in handle else None
 

@@ -92,7 +92,7 @@ class SetClaimStatus(Struct, frozen=True):
 
 
 class UnbindVolume(Struct, frozen=True):
-    """Release the volume: remove a claimRef that the binder wrote; of a user's own only the uid."""
+    """Remove the claimRef if the binder wrote it; of a user's claimRef only the uid."""
 
     volume: PersistentVolume
 
@@ -130,7 +130,7 @@ class SetProvisioner(Struct, frozen=True):
 
 
 class FixMetadata(Struct, frozen=True):
-    """Correct what has to be right before anything else: `migrated-to`, and a volume's finalizers."""
+    """Fix what must be right before anything else: `migrated-to`, and a volume's finalizers."""
 
     target: PersistentVolume | PersistentVolumeClaim
     annotations: Mapping[str, str | None] = {}
@@ -159,13 +159,13 @@ class DeleteRecycler(Struct, frozen=True):
 
 
 class VerifyClaimDeleted(Struct, frozen=True):
-    """The caches say that the volume's claim is gone: read it from the server first."""
+    """The caches show that the volume's claim is gone: read it from the server first."""
 
     claim: str  # namespace/name
 
 
 def group_steps(steps: Sequence[T]) -> Iterator[Sequence[T]]:
-    """The steps in their order; those that may be written side by side, and share a commit, in one group.
+    """The steps in order; those that may be written concurrently, sharing a commit, are in one group.
 
     The volume's phase and the claim's volumeName are of different objects, and whichever of them a crash
     leaves out, the next plan writes.

@@ -24,9 +24,9 @@ from volplane.api.core import (
     Toleration,
 )
 from volplane.rules.pods import has_ended
-from volplane.rules.steps import Wait
 from volplane.rules.taints import find_untolerated_taint
 from volplane.rules.topology import selects
+from volplane.rules.waits import Wait
 from volplane.rules.workloads import (
     CreatePod,
     DeletePod,
@@ -154,7 +154,7 @@ def _surplus(names: set[str], placed: Mapping[str, list[Pod]]) -> Iterator[Delet
 def _replace_outdated(
     wanted: DaemonSet, names: set[str], placed: Mapping[str, list[Pod]], now: datetime
 ) -> Iterator[DeletePod]:
-    """Rolling update: old pods go as long as no more than maxUnavailable are missing."""
+    """Rolling update: delete old pods while at most maxUnavailable are missing."""
     if wanted.spec.update_strategy.type == "OnDelete":
         return
     rolling = wanted.spec.update_strategy.rolling_update

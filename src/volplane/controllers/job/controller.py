@@ -78,7 +78,7 @@ class Jobs(Controller[Key, JobView, Step]):
             yield from plan(view.job, view.pods, view.now)
 
     def batches(self, steps: Sequence[Step | CommonStep]) -> Iterator[Sequence[Step | CommonStep]]:
-        """The status before any pod loses its finalizer: what is counted has to be written first."""
+        """The status before any finalizer: counts are written before pods are released."""
         at = next((i + 1 for i, step in enumerate(steps) if isinstance(step, SetJobStatus)), 0)
         yield from ((step,) for step in steps[:at])
         yield steps[at:]

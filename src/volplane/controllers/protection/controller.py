@@ -32,14 +32,14 @@ from volplane.controllers.protection.plan import (
 from volplane.loops.controller import Controller, Replan
 from volplane.rules import pods
 from volplane.rules.binding import CLAIM_PROTECTION, VOLUME_PROTECTION
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 
 V = TypeVar("V")
 Protected = PersistentVolume | PersistentVolumeClaim | VolumeAttributesClass
 
 
 class Protection(Controller[str, V, Step]):
-    """What the three have in common: how a step is carried out."""
+    """The shared part of the three: how a step is carried out."""
 
     workers = 64
 
@@ -47,7 +47,7 @@ class Protection(Controller[str, V, Step]):
         raise NotImplementedError
 
     async def verify(self, view: V) -> V:
-        """The view with its users as the server shows them."""
+        """The view with its users as read from the server."""
         raise NotImplementedError
 
     async def act(self, key: str, view: V, step: Step) -> Replan[V] | None:
@@ -191,7 +191,7 @@ class LiveLists:
         if answer is None:
             answer = self._next[namespace] = asyncio.get_running_loop().create_future()
         lock = self._locks.setdefault(namespace, asyncio.Lock())
-        async with lock:  # the first to enter after a list ended asks for all who came meanwhile
+        async with lock:  # the first caller after a list has ended lists for all that are waiting
             if not answer.done():
                 await self._ask(namespace, answer)
         return answer.result()

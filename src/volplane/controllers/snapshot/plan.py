@@ -19,8 +19,9 @@ from volplane.controllers.snapshot.content import InvalidSnapshotSource, make_co
 from volplane.controllers.snapshot.steps import AddContentFinalizer, ReportError, SnapshotStep
 from volplane.rules import snapshots
 from volplane.rules.snapshots import AnyContent, InvalidSnapshotClass
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, warning
+from volplane.rules.steps import CommonStep, warning
 from volplane.rules.templates import InvalidTemplate
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 
 class SnapshotInputs(Struct, frozen=True):
@@ -126,7 +127,7 @@ def _find_driver(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> str:
 def _join(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step | CommonStep]:
     content = inputs.content
     if content is None or not snapshots.is_bound_to(content, snapshot):
-        yield Wait(UNTIL_CHANGED, f"detected group snapshot member {snapshot.key} with no content")
+        yield Wait(WaitReason.GROUP_MEMBER_WITHOUT_CONTENT, WaitData(names=(snapshot.key,)))
         return
     yield from common.set_finalizers(snapshot, content)
     yield from common.copy_status(snapshot, content, group=inputs.group)
@@ -142,17 +143,17 @@ def _delete(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step |
     content = common.own_content(snapshot, inputs.content)
     if content is not None and inputs.restoring:
         yield warning("SnapshotDeletePending", "Snapshot is being used to restore a PVC")
-        why = f"snapshot {snapshot.key} is being restored into {', '.join(inputs.restoring)}"
-        yield Wait(UNTIL_CHANGED, why)
+        data = WaitData(names=(snapshot.key,), claims=tuple(inputs.restoring))
+        yield Wait(WaitReason.SNAPSHOT_RESTORING, data)
         return
     if inputs.group:
-        told = (
+        message = (
             f"deletion of the individual volume snapshot {snapshot.key} is not allowed as it belongs to "
             f"group snapshot {snapshot.namespace}/{inputs.group}. Deleting the group snapshot will trigger "
             "the deletion of all the individual volume snapshots that are part of the group."
         )
-        yield warning("SnapshotDeletePending", told)
-        yield Wait(UNTIL_CHANGED, told)
+        yield warning("SnapshotDeletePending", message)
+        yield Wait(WaitReason.DELETED_WITH_GROUP, WaitData(names=(inputs.group,)), message=message)
         return
     yield from common.delete_content(content)
     goes_along = common.goes_along(content)
@@ -160,8 +161,8 @@ def _delete(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step |
     if _keeps_claim(inputs) and not (goes_along and _is_being_taken(content)):
         yield RemoveClaimFinalizer()
     yield from common.remove_finalizers(snapshot, ours, content)
-    if goes_along:
-        yield Wait(UNTIL_CHANGED, f"its content {content.name if content else ''} goes first")
+    if content is not None and goes_along:
+        yield Wait(WaitReason.CONTENT_DELETION, WaitData(names=(content.name,)))
 
 
 def _is_being_taken(content: AnyContent | None) -> bool:

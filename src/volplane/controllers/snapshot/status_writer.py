@@ -31,7 +31,7 @@ from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.events import EventRecorder
 from volplane.rules import snapshots
 from volplane.rules.snapshots import AnyContent, AnySnapshot
-from volplane.rules.steps import UNTIL_CHANGED
+from volplane.rules.waits import Wait, WaitReason
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ class SnapshotWriter(Controller[str, V, S]):
             await self.set_status(snapshot, status)
         if not step.final:
             raise RetryableError(step.message)
-        self.queue.later(snapshot.key, UNTIL_CHANGED, step.message)
+        self.queue.later(snapshot.key, Wait(WaitReason.SNAPSHOT_INVALID, message=step.message))
 
 
 def relevant_fields(snapshot: AnySnapshot | None) -> object:

@@ -1,4 +1,4 @@
-"""The steps that snapshots and group snapshots have in common."""
+"""The steps that snapshots and group snapshots share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from volplane.rules.snapshots import AnyContent
 
 
 class SetFinalizers(Struct, frozen=True):
-    """Set the finalizers, and the class where it was missing."""
+    """Set the finalizers, and the class if it was missing."""
 
     finalizers: tuple[str, ...]
     class_name: str | None = None
@@ -44,7 +44,7 @@ class ReportError(Struct, frozen=True):
     reason: str
     message: str
     unready: bool = True
-    final: bool = False  # only a change of an object helps; otherwise it is retried
+    final: bool = False  # not retried: only a change of an object helps
 
 
 class AnnotateBeingDeleted(Struct, frozen=True):

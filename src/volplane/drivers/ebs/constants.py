@@ -1,6 +1,6 @@
 """Names of the driver, of topology keys and of tags."""
 
-NAME, VERSION = "ebs.csi.aws.com", "0.1.0"
+NAME, VERSION = "ebs.csi.aws.com", "0.2.0"
 ZONE_KEY, OWN_ZONE_KEY = "topology.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone"
 NAME_TAG, SNAPSHOT_TAG = "CSIVolumeName", "CSIVolumeSnapshotName"
 GROUP_TAG, COMPLETE_TAG = "CSIVolumeGroupSnapshotId", "ebs.csi.aws.com/group-complete"

@@ -29,7 +29,7 @@ from volplane.sdk.errors import (
 )
 from volplane.sdk.mounting import Mounter, node_path, publish_open_directory
 
-NAME, VERSION = "efs.csi.aws.com", "0.1.0"
+NAME, VERSION = "efs.csi.aws.com", "0.2.0"
 
 T = TypeVar("T")
 

@@ -35,7 +35,7 @@ from volplane.node.pods.probes import Prober, ProbeType, has_probes
 from volplane.node.pods.records import ContainerAttempt, ContainerRecord, ContainerWaiting
 from volplane.node.pods.runtimes import Runtimes, container_id, find_own_command, make_attempt
 from volplane.node.volume_manager.manager import MountedVolume
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 
 log = logging.getLogger(__name__)
 
@@ -104,9 +104,9 @@ class ContainerLoop:
                     if self.record.started:
                         self.started.set()
                     await self._watch()
-                case Wait(seconds, why):
-                    self._report_backoff(why)
-                    await asyncio.sleep(seconds)
+                case Wait():
+                    self._report_backoff(step.message)
+                    await asyncio.sleep(step.seconds)
                 case StartAttempt(number):
                     if await self._start(number):
                         failures.reset()

@@ -234,9 +234,11 @@ class ContainerSpecBuilder(Struct, frozen=True):
         taken = {mount.mount_path for mount in container.volume_mounts}
         if not pod.spec.host_network and HOSTS not in taken:
             mounts.append(Mount(paths.real(paths.hosts_file(pod.uid)), HOSTS))
-        last_words = container.termination_message_path
-        if last_words and last_words not in taken:
-            mounts.append(Mount(self.termination_message_file(pod.uid, container.name, attempt), last_words))
+        message_path = container.termination_message_path
+        if message_path and message_path not in taken:
+            mounts.append(
+                Mount(self.termination_message_file(pod.uid, container.name, attempt), message_path)
+            )
         return mounts
 
     def termination_message_file(self, pod: str, container: str, attempt: int) -> str:

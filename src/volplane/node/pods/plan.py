@@ -20,7 +20,7 @@ from volplane.node.pods.records import (
     is_sidecar,
     sidecars,
 )
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait, WaitReason
 
 FIRST_BACKOFF = 10.0
 MAX_BACKOFF = 300.0
@@ -68,7 +68,8 @@ def plan(
         return ContainerFinished(attempt.has_succeeded)
     left = backoff.delay - ended_for
     if left > 0:
-        return Wait(left, f"back-off {_format_seconds(backoff.delay)} restarting failed container")
+        message = f"back-off {_format_seconds(backoff.delay)} restarting failed container"
+        return Wait(WaitReason.CONTAINER_RESTART, seconds=left, message=message)
     return StartAttempt(attempt.number + 1)
 
 

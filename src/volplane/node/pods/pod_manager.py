@@ -19,6 +19,7 @@ from volplane.node.pod_directories import log_directories, pod_directories, remo
 from volplane.node.pods.restart_recovery import read_markers
 from volplane.node.pods.runtimes import parse_container_id
 from volplane.node.pods.worker import FORCED_GRACE, PodDeps, PodWorker, StopReason
+from volplane.rules.waits import Wait
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +136,6 @@ class PodManager:
         self._stopping = True
         await cancel_and_wait(*self._tasks.values(), *self._orphans)
 
-    def list_waits(self) -> list[tuple[str, str, float]]:
+    def list_waits(self) -> list[tuple[str, Wait, float]]:
         """(pod, what it waits for, since when on the loop's clock)"""
         return [(f"pod/{w.pod.key}", w.waiting, w.since) for w in self.workers.values() if w.waiting]

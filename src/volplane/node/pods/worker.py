@@ -40,6 +40,7 @@ from volplane.node.pods.status import PodStatusInputs, make_pod_status
 from volplane.node.pods.status_writer import PodStatusWriter
 from volplane.node.volume_manager.manager import MountedVolume, VolumeManager
 from volplane.rules import pods as rules
+from volplane.rules.waits import Wait, WaitReason
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,8 @@ class PodWorker:
         self.deps, self.pod = shared, pod
         self.uid = pod.uid
         self.records: dict[str, ContainerRecord] = {}
-        self.waiting, self.since = "", 0.0  # what it waits for, and since when
+        self.waiting: Wait | None = None
+        self.since = 0.0  # when it began to wait
         self.done = False  # nothing of it is left on this node
         self._loops: dict[str, ContainerLoop] = {}
         self._ephemeral_tasks: tuple[asyncio.TaskGroup, list[asyncio.Task[bool]]] | None = None
@@ -205,7 +207,7 @@ class PodWorker:
                 await self._run_until_stopped(self._run_until_deadline())
             if self._stop_reason is StopReason.SUSPENDED:
                 return await self._suspend()
-            self._set_waiting("its containers are being stopped")
+            self._set_waiting(WaitReason.STOPPING_CONTAINERS)
             await self._stop_containers(self.grace)
             self.ended.set()
             self._status_writer.request_write()
@@ -349,9 +351,9 @@ class PodWorker:
 
     async def _mount(self) -> None:
         with trace.span("kubelet", "MountVolumes", f"pod/{self.pod.namespace}/{self.pod.name}"):
-            self._set_waiting("its volumes are being mounted")
+            self._set_waiting(WaitReason.MOUNTING_VOLUMES)
             await self._mount_volumes()
-            self._set_waiting("")
+            self._set_waiting(None)
         self._volumes_ready.set()
         self._status_writer.request_write(urgent=False)
 
@@ -373,10 +375,10 @@ class PodWorker:
 
     async def _unmount(self) -> None:
         await self.deps.containers.runtimes.cancel_starts(self.uid)
-        self._set_waiting("its volumes are being unmounted")
+        self._set_waiting(WaitReason.UNMOUNTING_VOLUMES)
         self.deps.volumes.release_pod(self.uid)
         await self.deps.volumes.wait_for_unmount(self.uid)
-        self._set_waiting("")
+        self._set_waiting(None)
 
     async def _stop_containers(self, grace: float) -> None:
         """Stop sidecars after the other containers, in reverse order, because they serve the others."""
@@ -430,15 +432,16 @@ class PodWorker:
             await self._host.call(write_marker, self._marker, self.records)
         except OSError as error:  # a full disk must not keep its containers running and its volumes mounted
             log.warning("pod %s: its containers will count as exited by themselves: %s", self.pod.key, error)
-        self._set_waiting("its containers are being stopped")
+        self._set_waiting(WaitReason.STOPPING_CONTAINERS)
         await self._stop_containers(self.grace)
         await self._unmount()
         await self.deps.network.leave(self.uid, forget=False)
 
     # --- status
 
-    def _set_waiting(self, why: str) -> None:
-        self.waiting, self.since = why, clock.now()
+    def _set_waiting(self, reason: WaitReason | None) -> None:
+        self.waiting = Wait(reason) if reason is not None else None
+        self.since = clock.now()
 
     def _record_changed(self, name: str, record: ContainerRecord) -> None:
         self.records[name] = record

@@ -58,7 +58,8 @@ from volplane.node.volume_manager.state import (
     NodeVolumeState,
     view_volume,
 )
-from volplane.rules.steps import CommonStep, Wait
+from volplane.rules.steps import CommonStep
+from volplane.rules.waits import Wait
 from volplane.volumes.base import NodeContext, PodVolumeSpec, ReferencedObject, VolumePlugin
 
 FIRST_READ_DELAY, MAX_READ_DELAY = 0.005, 10.0  # between reads of a claim that cannot be mounted yet

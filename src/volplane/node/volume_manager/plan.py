@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from volplane.rules.steps import UNTIL_CHANGED, Wait
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 NOT_MANAGED = (
     "this node attaches volumes itself (--enable-controller-attach-detach=false), and a volume of a CSI "
@@ -119,10 +119,6 @@ class ForgetNodeVolume(Struct, frozen=True):
     """Nothing is left of it: it leaves volumesInUse, and the attach/detach controller may detach it."""
 
 
-class WaitUntilReported(Wait, frozen=True):
-    """The Node's status with the volume in volumesInUse has not been acknowledged yet."""
-
-
 MountStep = MountDevice | MountVolume | RejectMount
 VolumeStep = MountStep | ExpandInUseVolume | UnmountVolume | UnmountDevice | ForgetNodeVolume
 
@@ -132,7 +128,7 @@ def plan(volume: NodeVolumeView) -> Iterator[VolumeStep | Wait]:
     unneeded = [pod for pod in volume.mounts if pod not in volume.desired_pods]
     leaving = [pod for pod in unneeded if pod not in volume.running_pods]
     if leaving and not volume.ready_to_unmount:
-        yield Wait(UNTIL_CHANGED, "the pods of this node are not all known yet, so nothing is unmounted")
+        yield Wait(WaitReason.PODS_NOT_KNOWN)
     elif leaving:
         for pod in leaving:
             yield _wait_for_backoff(volume, Operation.UNMOUNT, pod) or UnmountVolume(pod)
@@ -148,14 +144,17 @@ def plan(volume: NodeVolumeView) -> Iterator[VolumeStep | Wait]:
     elif volume.desired_pods:
         yield from _mount(volume, leaving)
     elif unneeded and not leaving:
-        yield Wait(UNTIL_CHANGED, "a pod that has it mounted still runs")
+        yield Wait(WaitReason.CONTAINERS_RUNNING)
     elif not unneeded and volume.ready_to_unmount:
         yield ForgetNodeVolume() if volume.device is MountState.ABSENT else _unmount_device(volume)
 
 
 def _wait_for_backoff(volume: NodeVolumeView, operation: Operation, pod: str = "") -> Wait | None:
     backoff = volume.backoff(operation, pod)
-    return Wait(backoff.seconds, backoff.error) if backoff is not None else None
+    if backoff is None:
+        return None
+    data = WaitData(pods=(backoff.pod,) if backoff.pod else (), names=(operation,))
+    return Wait(WaitReason.RETRY, data, backoff.seconds, message=backoff.error)
 
 
 def _is_device_free(volume: NodeVolumeView) -> bool:
@@ -169,8 +168,7 @@ def _unmount_device(volume: NodeVolumeView) -> VolumeStep | Wait:
 def _relabel(volume: NodeVolumeView) -> Iterator[VolumeStep | Wait]:
     """An SELinux label holds for the whole volume: it is unmounted everywhere before it is mounted again."""
     if volume.mounts or not volume.ready_to_unmount:
-        why = "because it is already mounted to a different pod with a different SELinux label"
-        yield Wait(UNTIL_CHANGED, f'waiting for unmount of volume "{volume.name}", {why}')
+        yield Wait(WaitReason.SELINUX_RELABEL, WaitData(volume=volume.name))
     else:
         yield _unmount_device(volume)
 
@@ -187,10 +185,10 @@ def _mount(volume: NodeVolumeView, leaving: list[str]) -> Iterator[VolumeStep | 
         yield from _until_backoff(volume, (RejectMount(pod, NOT_MANAGED, attach=True) for pod in pending))
         return
     if volume.attachable and not volume.reported_in_use:
-        yield WaitUntilReported(UNTIL_CHANGED, "volumesInUse is being written to the node's status")
+        yield Wait(WaitReason.VOLUMES_IN_USE)  # until the API server has acknowledged the volume there
         return
     if volume.attachable and not volume.attached:
-        yield Wait(UNTIL_CHANGED, "not attached yet: node.status.volumesAttached does not list it")
+        yield Wait(WaitReason.NOT_ATTACHED)
         return
     yield from _until_backoff(volume, _mount_steps(volume, pending, leaving))
 

@@ -24,6 +24,7 @@ from volplane.csi import convert, v1
 from volplane.csi.outcome import BadReply, CallError
 from volplane.loops.controller import Controller, RetryableError
 from volplane.rules.steps import CommonStep
+from volplane.rules.waits import Wait
 from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.attacher import plan as plans
 from volplane.sidecars.attacher.plan import (
@@ -133,7 +134,7 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
         node = self.nodes.get(attachment.spec.node_name)
         return AttachmentView(attachment, volume, node, key in self.memory.disputed)
 
-    def plan(self, view: AttachmentView) -> Iterator[plans.Step]:
+    def plan(self, view: AttachmentView) -> Iterator[plans.Step | Wait]:
         return plans.plan(view.attachment, view.volume, view.node, self.driver_info, forced=view.disputed)
 
     def update_memory(
@@ -161,8 +162,8 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
                 await self._unpublish(attachment, step)
             case MarkAttached():
                 await self._set_attached(attachment, {})
-            case ReportAttachError(why):
-                raise RetryableError(why)
+            case ReportAttachError(message):
+                return await self._write_error(attachment, RetryableError(message))
             case _:
                 assert_never(step)
         self.memory.disputed.discard(attachment.name)
@@ -340,7 +341,7 @@ class VolumeFinalizerRemover(Controller[str, AttachedVolumeView, RemoveAttacherF
             return None
         return AttachedVolumeView(volume, self.by_volume[key], self.finalizer)
 
-    def plan(self, view: AttachedVolumeView) -> Iterator[RemoveAttacherFinalizer]:
+    def plan(self, view: AttachedVolumeView) -> Iterator[RemoveAttacherFinalizer | Wait]:
         return plans.plan_release(view)
 
     async def act(self, key: str, view: AttachedVolumeView, step: RemoveAttacherFinalizer) -> None:

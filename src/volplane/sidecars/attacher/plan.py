@@ -15,6 +15,7 @@ from msgspec import Struct
 from volplane.api.core import PersistentVolume, PersistentVolumeSpec, SecretReference
 from volplane.api.names import sanitize_driver
 from volplane.api.storage import CSINode, VolumeAttachment
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 NODE_ID = "csi.alpha.kubernetes.io/node-id"
 
@@ -62,9 +63,10 @@ class MarkAttached(Struct, frozen=True):
 
 
 class ReportAttachError(Struct, frozen=True):
-    """The driver cannot be called: write the reason into attachError or detachError."""
+    """The driver cannot be called: write the message into attachError or detachError. A `Wait` follows."""
 
-    why: str
+    message: str
+    reason: WaitReason = WaitReason.ATTACHMENT_INVALID
 
 
 Step = AddAttacherFinalizer | ControllerPublish | ControllerUnpublish | MarkAttached | ReportAttachError
@@ -77,6 +79,21 @@ def plan(
     driver: AttacherDriverInfo,
     *,
     forced: bool = False,  # the driver's list of volumes contradicts the status
+) -> Iterator[Step | Wait]:
+    for step in _plan(attachment, volume, node, driver, forced=forced):
+        yield step
+        if isinstance(step, ReportAttachError):
+            data = WaitData(node=attachment.spec.node_name, driver=driver.name)
+            yield Wait(step.reason, data, message=step.message, backoff=True)
+
+
+def _plan(
+    attachment: VolumeAttachment,
+    volume: PersistentVolume | None,
+    node: CSINode | None,
+    driver: AttacherDriverInfo,
+    *,
+    forced: bool,
 ) -> Iterator[Step]:
     if attachment.spec.attacher != driver.name:
         return
@@ -113,7 +130,7 @@ def _attach(
     if not node_id:
         if hold:
             yield AddAttacherFinalizer(hold)
-        yield ReportAttachError(_not_registered_message(attachment, node, driver))
+        yield _not_registered(attachment, node, driver)
         return
     yield ControllerPublish(
         handle=spec.csi.volume_handle,
@@ -143,7 +160,7 @@ def _detach(
     assert spec.csi is not None
     node_id = registered_node_id(node, driver.name) or attachment.metadata.annotations.get(NODE_ID, "")
     if not node_id:
-        return ReportAttachError(_not_registered_message(attachment, node, driver))
+        return _not_registered(attachment, node, driver)
     return ControllerUnpublish(spec.csi.volume_handle, node_id, spec.csi.controller_publish_secret_ref)
 
 
@@ -156,7 +173,8 @@ def _spec(
         return ReportAttachError("both InlineCSIVolumeSource and PersistentVolumeName specified in VA source")
     if source.persistent_volume_name is not None:
         if volume is None:
-            return ReportAttachError(f'persistentvolume "{source.persistent_volume_name}" not found')
+            message = f'persistentvolume "{source.persistent_volume_name}" not found'
+            return ReportAttachError(message, WaitReason.VOLUME_NOT_FOUND)
         spec = volume.spec
     elif source.inline_volume_spec is not None:
         spec = source.inline_volume_spec
@@ -173,13 +191,16 @@ def registered_node_id(node: CSINode | None, driver: str) -> str:
     return next((d.node_id for d in drivers if d.name == driver), "")
 
 
-def _not_registered_message(
+def _not_registered(
     attachment: VolumeAttachment, node: CSINode | None, driver: AttacherDriverInfo
-) -> str:
+) -> ReportAttachError:
     name = attachment.spec.node_name
-    if node is None:
-        return f'csinode.storage.k8s.io "{name}" not found'
-    return f"CSINode {name} does not contain driver {driver.name}"
+    message = (
+        f'csinode.storage.k8s.io "{name}" not found'
+        if node is None
+        else f"CSINode {name} does not contain driver {driver.name}"
+    )
+    return ReportAttachError(message, WaitReason.DRIVER_NOT_REGISTERED)
 
 
 class AttachedVolumeView(Struct, frozen=True):
@@ -192,9 +213,13 @@ class RemoveAttacherFinalizer(Struct, frozen=True):
     """Remove our finalizer from the volume."""
 
 
-def plan_release(view: AttachedVolumeView) -> Iterator[RemoveAttacherFinalizer]:
-    if may_release(view.volume, view.attachments, view.finalizer):
+def plan_release(view: AttachedVolumeView) -> Iterator[RemoveAttacherFinalizer | Wait]:
+    volume = view.volume
+    if may_release(volume, view.attachments, view.finalizer):
         yield RemoveAttacherFinalizer()
+    elif volume.is_deleting and view.finalizer in volume.metadata.finalizers:
+        nodes = tuple(sorted(attachment.spec.node_name for attachment in view.attachments))
+        yield Wait(WaitReason.VOLUME_STILL_ATTACHED, WaitData(volume=volume.name, nodes=nodes))
 
 
 def may_release(volume: PersistentVolume, attachments: Sequence[VolumeAttachment], finalizer: str) -> bool:

@@ -18,7 +18,7 @@ from volplane.api.storage import CSINode
 from volplane.client.client import Client
 from volplane.loops.controller import Controller, Replan
 from volplane.loops.wait_reports import WaitRegistry
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 from volplane.sidecars.fencer.plan import (
     AddFenceTaint,
     CheckInstance,

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from volplane.api.core import Node, Taint
-from volplane.rules.steps import UNTIL_CHANGED, Wait
 from volplane.rules.taints import (
     INSTANCE_STOPPED,
     NO_EXECUTE,
@@ -19,6 +18,7 @@ from volplane.rules.taints import (
     is_out_of_service,
     is_ready,
 )
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 FENCE_TAINT = Taint(key=OUT_OF_SERVICE, value=INSTANCE_STOPPED, effect=NO_EXECUTE)
 CHECK_INTERVAL = 5.0  # seconds between two checks of a node that is not ready
@@ -69,9 +69,7 @@ def plan(view: FencerView) -> Iterator[Step | Wait]:
         elif instance and view.off is None:
             yield CheckInstance(instance)
         elif instance:
-            yield Wait(
-                CHECK_INTERVAL,
-                f"{node.name} does not answer, but its instance {instance} is not known to be off",
-            )
+            data = WaitData(node=node.name, names=(instance,))
+            yield Wait(WaitReason.INSTANCE_NOT_STOPPED, data, CHECK_INTERVAL)
         else:
-            yield Wait(UNTIL_CHANGED, f"{node.name} does not answer, and nobody knows which instance it is")
+            yield Wait(WaitReason.INSTANCE_UNKNOWN, WaitData(node=node.name))

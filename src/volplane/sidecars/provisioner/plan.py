@@ -14,7 +14,8 @@ from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Sec
 from volplane.api.storage import CSINode, StorageClass, VolumeAttachment, VolumeAttributesClass
 from volplane.rules import binding, classes, sizes
 from volplane.rules import topology as topology_rules
-from volplane.rules.steps import RecordEvent, Wait, normal
+from volplane.rules.steps import RecordEvent, normal
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.provisioner import parameters as keys
 from volplane.sidecars.provisioner import sources
 from volplane.sidecars.provisioner.parameters import BadParameters, InvalidTemplate
@@ -83,9 +84,9 @@ class RemoveIntent(Struct, frozen=True):
 
 
 class ReportProvisionError(Struct, frozen=True):
-    """It cannot be provisioned now; recorded as an event unless `quiet`, and retried with backoff."""
+    """It cannot be provisioned now: record an event unless `quiet`. A `Wait` for the backoff follows."""
 
-    why: str
+    message: str
     quiet: bool = False
     needs_nodes: bool = False  # a new node or registration may help
 
@@ -125,7 +126,10 @@ def plan(
     elif provision_request is not None:
         yield CreateVolume(provision_request)  # its outcome is unknown: repeat it before anything else
     elif wants_volume(claim, driver.name):
-        yield from _start(claim, inputs, driver)
+        for step in _start(claim, inputs, driver):
+            yield step
+            if isinstance(step, ReportProvisionError):
+                yield Wait(WaitReason.PROVISIONING_IMPOSSIBLE, message=step.message, backoff=True)
 
 
 def wants_volume(claim: PersistentVolumeClaim, driver: str) -> bool:
@@ -152,13 +156,15 @@ def _start(
         return
     selected = claim.metadata.annotations.get(binding.SELECTED_NODE, "")
     if classes.is_delayed(storage_class) and not selected:
+        yield Wait(WaitReason.SELECTED_NODE)
         return
     if driver.node and selected != driver.node:
         if not selected:
             yield ClaimForNode()
         return
     if inputs.infeasible is not None and inputs.infeasible[0] == storage_class.uid:
-        yield Wait(inputs.infeasible[1], "the driver says that this class can never make the volume")
+        data = WaitData(driver=driver.name, class_name=storage_class.name)
+        yield Wait(WaitReason.PROVISIONING_INFEASIBLE, data, inputs.infeasible[1])
         return
     source = sources.source_reference(claim)
     if source is not None and not source.is_known:
@@ -332,7 +338,9 @@ class DeleteVolume(Struct, frozen=True):
 
 
 class RefuseDeletion(Struct, frozen=True):
-    why: str
+    """The disk cannot be deleted now: record an event. A `Wait` for the backoff follows."""
+
+    message: str
 
 
 class ReclaimView(Struct, frozen=True):
@@ -345,7 +353,7 @@ ReclaimStep = AddReclaimFinalizer | RemoveReclaimFinalizer | DeleteVolume | Refu
 
 def plan_reclaim(
     volume: PersistentVolume, attachments: Sequence[VolumeAttachment], driver: ProvisionerDriverInfo
-) -> Iterator[ReclaimStep]:
+) -> Iterator[ReclaimStep | Wait]:
     if not is_responsible(volume, driver.name) or not is_ours(volume, driver.topology_segments):
         return
     held = binding.EXTERNAL_FINALIZER in volume.metadata.finalizers
@@ -360,8 +368,11 @@ def plan_reclaim(
     if driver.attaches and attachments:
         node = attachments[0].spec.node_name
         yield RefuseDeletion(f"persistentvolume {volume.name} is still attached to node {node}")
+        data = WaitData(volume=volume.name, nodes=(node,))
+        yield Wait(WaitReason.VOLUME_STILL_ATTACHED, data, backoff=True)
     elif volume.spec.csi is None:
         yield RefuseDeletion("invalid CSI PV")
+        yield Wait(WaitReason.RECLAIM_FAILED, message="invalid CSI PV", backoff=True)
     else:
         yield DeleteVolume(volume.spec.csi.volume_handle, *_deletion_secret(volume))
 

@@ -13,6 +13,7 @@ from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.loops.controller import Controller
 from volplane.loops.events import EventRecorder
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars import DriverClient
 from volplane.sidecars.resizer.settings import ResizerOptions
 
@@ -67,10 +68,12 @@ class ResizeRpcController(Controller[str, V, S]):
         subject = f"pv/{volume.name}"
         return await self.driver.call(method, request, timeout=self.settings.timeout, subject=subject)
 
-    def retry_slowly(self, claim: PersistentVolumeClaim, why: str) -> None:
+    def retry_slowly(self, claim: PersistentVolumeClaim, reason: WaitReason, message: str) -> None:
+        """The driver says that it can never do this: try again after the longest pause."""
         pause = self.settings.retry_interval_max
         self.memory.retry_after(claim, pause)
-        self.queue.later(claim.key, pause, why)
+        data = WaitData(driver=self.driver.name)
+        self.queue.later(claim.key, Wait(reason, data, pause, message=message))
 
     async def advance_claim(
         self, claim: PersistentVolumeClaim, patch: Mapping[str, Any]

@@ -26,6 +26,7 @@ from volplane.loops.controller import Continue, Controller, RetryableError
 from volplane.loops.events import EventRecorder
 from volplane.rules import snapshots
 from volplane.rules.snapshots import AnyContent, SnapshotKind
+from volplane.rules.waits import Wait
 from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.snapshotter import plan as plans
 from volplane.sidecars.snapshotter.plan import (
@@ -105,8 +106,9 @@ class ContentController(Controller[str, ContentView[C, L], plans.Step], Generic[
         self.by_class = self.contents.index("class", _class_names)
 
     def keys_of_content(self, old: C | None, new: C | None) -> Iterator[str]:
-        if new is not None and (old is new or plans.relevant_fields(old) != plans.relevant_fields(new)):
-            yield new.name
+        content = new or old
+        if content is not None and (old is new or plans.relevant_fields(old) != plans.relevant_fields(new)):
+            yield content.name
 
     def keys_of_class(self, old: L | None, new: L | None) -> Iterator[str]:
         if new is not None and old is None:
@@ -120,7 +122,7 @@ class ContentController(Controller[str, ContentView[C, L], plans.Step], Generic[
             return None
         return ContentView(content, self.classes.get(snapshots.class_name(content) or ""))
 
-    def plan(self, view: ContentView[C, L]) -> Iterator[plans.Step]:
+    def plan(self, view: ContentView[C, L]) -> Iterator[plans.Step | Wait]:
         return plans.plan(view.content, view.snapshot_class, self.info)
 
     # --- doing it
@@ -140,8 +142,8 @@ class ContentController(Controller[str, ContentView[C, L], plans.Step], Generic[
                 await self._set_creation_mark(content, present=False)
             case RemoveContentFinalizer():
                 await self._remove_finalizer(content)
-            case ReportSnapshotError(why, first):
-                await self._report_error(content, why, first=first)
+            case ReportSnapshotError(message, first):
+                await self._report_error(content, message, first=first)
             case _:
                 assert_never(step)
         return None
@@ -151,7 +153,7 @@ class ContentController(Controller[str, ContentView[C, L], plans.Step], Generic[
             credentials = await self._read_credentials(content, step.secret)
         except RetryableError as error:
             why = f"{plans.input_error(content)}: {_quote(error)}"
-            await self._report_error(content, why, first=step.first)
+            await self._fail(content, why, first=step.first)
         await self._set_creation_mark(content, present=True)
         volumes = " ".join(step.volumes)
         log.info("Creating %s", self.kind.noun, extra={"content": content.name, "volumeHandle": volumes})
@@ -162,7 +164,7 @@ class ContentController(Controller[str, ContentView[C, L], plans.Step], Generic[
                 await self._set_creation_mark(content, present=False)
             source = f"volume {volumes}" if self.kind is snapshots.SNAPSHOT else f"volumes [{volumes}]"
             why = f"failed to take {self.kind.noun} of the {source}: {_quote(error)}"
-            await self._report_error(content, why, first=step.first)
+            await self._fail(content, why, first=step.first)
         await self._write_status(content, reply)
         await self._set_creation_mark(content, present=False)
         self._retry_unless_ready(content, ready=reply.ready_to_use)
@@ -171,7 +173,7 @@ class ContentController(Controller[str, ContentView[C, L], plans.Step], Generic[
         try:
             reply = await self.poll_snapshot(content, step)
         except (CallError, RetryableError) as error:
-            await self._report_error(content, str(error), first=False)
+            await self._fail(content, str(error), first=False)
         await self._write_status(content, reply)
         self._retry_unless_ready(content, ready=reply.ready_to_use)
 
@@ -249,7 +251,11 @@ class ContentController(Controller[str, ContentView[C, L], plans.Step], Generic[
                 missing_ok=True,
             )
 
-    async def _report_error(self, content: C, why: str, *, first: bool) -> NoReturn:
+    async def _fail(self, content: C, why: str, *, first: bool) -> NoReturn:
+        await self._report_error(content, why, first=first)
+        raise RetryableError(why)
+
+    async def _report_error(self, content: C, why: str, *, first: bool) -> None:
         """Write an error into the status, with an event; the same error again is written neither way."""
         noun, reason = self.kind.noun, self.kind.reason
         reason, message = (
@@ -262,7 +268,6 @@ class ContentController(Controller[str, ContentView[C, L], plans.Step], Generic[
             self.events.warning(content, reason, message)
             status = {"error": {"time": clock.stamp(), "message": message}, "readyToUse": False}
             await self._set_status(content, status)
-        raise RetryableError(message)
 
     async def _remove_finalizer(self, content: C) -> None:
         left = [f for f in content.metadata.finalizers if f != self.kind.content_finalizer]

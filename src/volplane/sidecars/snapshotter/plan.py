@@ -22,6 +22,7 @@ from volplane.api.snapshot import (
 from volplane.rules import snapshots
 from volplane.rules.snapshots import AnyContent, InvalidSnapshotClass
 from volplane.rules.templates import InvalidTemplate
+from volplane.rules.waits import Wait, WaitReason
 
 
 class SnapshotterDriverInfo(Struct, frozen=True):
@@ -67,9 +68,9 @@ class RemoveContentFinalizer(Struct, frozen=True):
 
 
 class ReportSnapshotError(Struct, frozen=True):
-    """The driver cannot be called: write the reason into the status."""
+    """The driver cannot be called: write the message into the status. A `Wait` follows."""
 
-    why: str
+    message: str
     first: bool = True
 
 
@@ -87,19 +88,34 @@ def plan(
     content: AnyContent,
     snapshot_class: VolumeSnapshotClass | VolumeGroupSnapshotClass | None,
     driver: SnapshotterDriverInfo,
-) -> Iterator[Step]:
+) -> Iterator[Step | Wait]:
     if not is_ours(content, driver):
         return
+    for step in _plan(content, snapshot_class, driver):
+        yield step
+        if isinstance(step, ReportSnapshotError):
+            yield Wait(WaitReason.SNAPSHOT_IMPOSSIBLE, message=step.message, backoff=True)
+
+
+def _plan(
+    content: AnyContent,
+    snapshot_class: VolumeSnapshotClass | VolumeGroupSnapshotClass | None,
+    driver: SnapshotterDriverInfo,
+) -> Iterator[Step | Wait]:
     if may_delete(content):
         yield from _plan_deletion(content)
     elif snapshots.is_ready(content):
         if snapshots.kind_of(content).being_created in content.metadata.annotations:
             yield RemoveCreationMark()
+        elif content.is_deleting:
+            yield Wait(WaitReason.SNAPSHOT_DELETION_REQUEST)
     elif snapshots.is_preprovisioned(content):
         yield _plan_poll(content, snapshot_class)
     elif isinstance(content, VolumeSnapshotContent) and snapshots.is_group_member(content):
         if (handle := driver_handle(content)) is not None:
             yield PollSnapshotStatus(handle, snapshots.annotated_secret(content))
+        else:
+            yield Wait(WaitReason.GROUP_SNAPSHOT)
     else:
         yield _plan_creation(content, snapshot_class, driver)
 

@@ -17,7 +17,7 @@ from volplane.apiserver.auth.authorize import (
     ResolvedRules,
 )
 from volplane.apiserver.auth.nodes.graph import ACCOUNT, CLAIM, CONFIG_MAP, SECRET, NodeGraph
-from volplane.apiserver.auth.rbac.policy.components import NODE_RULES
+from volplane.apiserver.auth.rbac.policy import node_rules
 from volplane.apiserver.auth.rbac.user_rules import Grant, UserRules
 from volplane.apiserver.auth.well_known_users import node_name_of
 from volplane.apiserver.strategy import RequestUser
@@ -30,7 +30,7 @@ _OWN = frozenset({"get", "create", "update", "patch", "delete"})
 class NodeAuthorizer:
     def __init__(self, graph: NodeGraph) -> None:
         self._graph = graph
-        self._rules = UserRules([Grant(rule, ALLOWED) for rule in NODE_RULES], [])
+        self._rules = UserRules([Grant(rule, ALLOWED) for rule in node_rules()], [])
         self._rules_by_resource: Mapping[tuple[str, str], Callable[[str, Attributes], Decision]] = {
             ("", SECRET): self._readable,
             ("", CONFIG_MAP): self._readable,

@@ -17,7 +17,6 @@ from msgspec import structs
 from volplane.api.meta import Resource
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, Role, RoleBinding
 from volplane.apiserver.auth.rbac import policy
-from volplane.apiserver.auth.rbac.policy.words import AUTOUPDATE
 from volplane.apiserver.auth.rbac.rules import missing_rules
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.verbs.create import commit_write
@@ -59,7 +58,7 @@ async def _create(backend: Backend, key: str, desired: Resource, now: str) -> No
 
 def add_missing(stored: Any, desired: Any) -> Any | None:
     """Return the stored role or binding with everything that is missing, or None if nothing is."""
-    if stored.metadata.annotations.get(AUTOUPDATE) == "false":
+    if stored.metadata.annotations.get(policy.AUTOUPDATE) == "false":
         return None
     match desired:
         case ClusterRole() if desired.aggregation_rule is not None:

@@ -12,13 +12,12 @@ from typing import Any
 import msgspec
 
 from volplane.api import codec
-from volplane.api.kinds import Kind
+from volplane.api.kind import Kind, SelectableValue
 from volplane.api.meta import ObjectMeta
 from volplane.apiserver.crd.custom import jsonpath
 from volplane.apiserver.crd.custom.coercion import Coercion, Plain
 from volplane.apiserver.crd.schema import json_equal
 from volplane.apiserver.crd.schema.embedded import plain
-from volplane.apiserver.facts import SelectableValue
 from volplane.apiserver.object_access import OPENING, DictAccess
 from volplane.apiserver.selectors import SelectorReader, Values, as_text
 

@@ -5,12 +5,13 @@ The result depends on the stored definition only, so that all servers on one sto
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from volplane.api import kinds
 from volplane.api.apiextensions import CustomResourceDefinition as Definition
 from volplane.api.apiextensions import CustomResourceDefinitionVersion as Version
-from volplane.api.kinds import SCALE, STATUS, Kind, Subresource
+from volplane.api.kind import Kind, SelectableValue, Subresource
+from volplane.api.kinds import SCALE, STATUS
 from volplane.apiserver.crd.custom.coercion import Coercion
 from volplane.apiserver.crd.custom.strategy import CustomStrategy
 from volplane.apiserver.crd.definition.conditions import is_established, is_terminating, storage_version
@@ -57,7 +58,19 @@ def kind_of(definition: Definition, version: Version, coercion: Coercion) -> Kin
         singular_name=names.singular,
         list_kind_name=names.list_kind,
         prune=coercion.clean,
+        unconditional_update=False,
+        status_metadata=False,
+        generation="counted",
+        qualified_finalizers=False,
+        selectable=_selectable(definition, version),
+        legacy_field_errors=True,
     )
+
+
+def _selectable(definition: Definition, version: Version) -> Mapping[str, SelectableValue]:
+    always = ("metadata.name", "metadata.namespace")[: 1 + (definition.spec.scope == "Namespaced")]
+    declared = (field.json_path.removeprefix(".") for field in version.selectable_fields)
+    return {path: SelectableValue(path) for path in (*always, *declared)}
 
 
 def _subresources(version: Version) -> Iterator[Subresource]:

@@ -5,10 +5,7 @@ Everything that depends on the schema is compiled when the kind is registered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
-
-from msgspec import structs
 
 from volplane.api import names
 from volplane.api.apiextensions import CustomResourceDefinitionVersion as Version
@@ -22,7 +19,6 @@ from volplane.apiserver.crd.custom.scale import CustomScale
 from volplane.apiserver.crd.schema import VALIDATIONS, Schema, embedded, lists, may_contain_key
 from volplane.apiserver.crd.schema.correlate import ValuePair
 from volplane.apiserver.crd.schema.values import ROOT_PATH, TYPE_INVALID, validate
-from volplane.apiserver.facts import Facts, SelectableValue
 from volplane.apiserver.metadata import is_qualified_finalizer
 from volplane.apiserver.object_access import ObjectAccess
 from volplane.apiserver.selectors import SelectorReader
@@ -41,7 +37,6 @@ _NOT_CHECKED = (
 class CustomStrategy(Strategy[Plain]):
     def __init__(self, kind: Kind, version: Version, coercion: Coercion, warnings: tuple[str, ...]) -> None:
         super().__init__(kind)
-        self.facts: Facts = structs.replace(self.facts, fields=_selectable(kind, version), legacy_fields=True)
         self._access = CustomObjectAccess(kind, coercion)
         self.access: ObjectAccess[Plain] = self._access
         self.schema = coercion.schema
@@ -55,7 +50,7 @@ class CustomStrategy(Strategy[Plain]):
         self._status_schema = (coercion.schema or {}).get("properties", {}).get("status")
 
     def selector_reader(self) -> SelectorReader:
-        return CustomSelectorReader(self.facts.fields, self._access)
+        return CustomSelectorReader(self.kind.selectable, self._access)
 
     def defaults(self, obj: Plain) -> Plain:
         return self._coercion.fill(obj)
@@ -131,12 +126,6 @@ def _compile_rules(schema: Schema | None) -> cel_rules.RuleNode | None:
         return cel_rules.compile_rules(schema)
     except cel_rules.InvalidRule as bad:  # a bug: validation of the definition should have refused it
         raise AssertionError(f"a stored rule does not compile: {bad.words}") from bad
-
-
-def _selectable(kind: Kind, version: Version) -> Mapping[str, SelectableValue]:
-    always = ("metadata.name", "metadata.namespace") if kind.namespaced else ("metadata.name",)
-    asked = (field.json_path.removeprefix(".") for field in version.selectable_fields)
-    return {path: SelectableValue(path) for path in (*always, *asked)}
 
 
 def _warn_of_finalizers(call: ApiCall, obj: Plain, known: Any) -> None:

@@ -25,8 +25,9 @@ from volplane.controllers.snapshot.groups.objects import driver_of, make_group_c
 from volplane.controllers.snapshot.steps import AddContentFinalizer, ReportError, SnapshotStep
 from volplane.rules import groups, snapshots
 from volplane.rules.snapshots import InvalidSnapshotClass
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, warning
+from volplane.rules.steps import CommonStep, warning
 from volplane.rules.templates import InvalidTemplate
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 
 class GroupSnapshotInputs(Struct, frozen=True):
@@ -110,12 +111,12 @@ def _members(
 def _delete(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> Iterator[Step | CommonStep]:
     content = common.own_content(group, inputs.content)
     if inputs.restoring:
-        told = (
+        message = (
             f"Snapshot {inputs.restoring[0]} belonging to VolumeGroupSnapshot {group.key} is being used to "
             "restore a PVC"
         )
-        yield warning("SnapshotDeletePending", told)
-        yield Wait(UNTIL_CHANGED, told)
+        yield warning("SnapshotDeletePending", message)
+        yield Wait(WaitReason.SNAPSHOT_RESTORING, WaitData(names=(inputs.restoring[0],)), message=message)
         return
     yield from common.delete_content(content)
     for member in inputs.members.values():

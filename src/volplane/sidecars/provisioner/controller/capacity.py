@@ -26,7 +26,8 @@ from volplane.csi.outcome import CallError
 from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.events import EventRecorder
 from volplane.rules import classes
-from volplane.rules.steps import CommonStep, Wait
+from volplane.rules.steps import CommonStep
+from volplane.rules.waits import Wait, WaitReason
 from volplane.rules.workloads import owner_reference
 from volplane.sidecars import DriverClient
 from volplane.sidecars.provisioner import capacity
@@ -193,7 +194,7 @@ class CapacityPublisher(Controller[str, CapacityView, Step]):
         yield from (DeleteCapacity(extra) for extra in (found if slot is None else found[1:]))
         if slot is not None:
             yield PublishCapacity(slot, found[0] if found else None)
-            yield Wait(self.settings.capacity_poll_interval, "the next look at the capacity")
+            yield Wait(WaitReason.CAPACITY_POLL, seconds=self.settings.capacity_poll_interval)
 
     def update_memory(self, key: str, view: CapacityView | None, steps: Sequence[Step | CommonStep]) -> None:
         self._count(self._slots())

@@ -26,6 +26,7 @@ from volplane.loops.controller import Controller, Outcome, Replan, RetryableErro
 from volplane.loops.events import EventRecorder
 from volplane.rules import binding, classes
 from volplane.rules.steps import TICK, CommonStep, Requeue
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars import DriverClient
 from volplane.sidecars.provisioner import plan as plans
 from volplane.sidecars.provisioner import provision_request as provision_requests
@@ -52,7 +53,6 @@ log = logging.getLogger(__name__)
 COMPONENT = "csi-provisioner"
 SAVE_BACKOFF = Backoff(0.005, 1000.0)  # the volume exists, and only its object has to be created
 REMOVE_INTENT_DELAY = 5.0  # seconds by which removing a request is delayed while other volumes are created
-REMOVE_INTENT_REASON = "the volume is created, and the order is to come off"
 BIND_GRACE = 0.5  # seconds without our writes, which would make the binder's writes to the claim conflict
 
 
@@ -323,10 +323,9 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
                 await self._create(claim, provision_request)
             case RemoveIntent():
                 await self._remove_intent_in_turn(claim)
-            case ReportProvisionError(why, quiet):
+            case ReportProvisionError(message, quiet):
                 if not quiet:
-                    self._record_failure(claim, binding.claim_class(claim) or "", why)
-                raise RetryableError(why)
+                    self._record_failure(claim, binding.claim_class(claim) or "", message)
             case ClaimForNode():
                 await self._claim_for_node(claim)
             case Reschedule(node, why):
@@ -356,9 +355,8 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         left = self.node_race.seconds_left(claim)
         if left <= TICK and await self.node_race.try_claim(claim, storage_class):
             return
-        self.queue.later(
-            claim.key, max(self.node_race.seconds_left(claim), 0.0), "another node may make the volume first"
-        )
+        left = max(self.node_race.seconds_left(claim), 0.0)
+        self.queue.later(claim.key, Wait(WaitReason.OTHER_NODE_FIRST, seconds=left))
 
     async def _create(self, claim: PersistentVolumeClaim, provision_request: ProvisionRequest) -> None:
         about = {
@@ -444,7 +442,10 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         if not self._is_wanted(claim):
             self.memory.infeasible.pop(claim.uid, None)
         elif kind is ProvisioningOutcome.INFEASIBLE:
-            self.queue.later(claim.key, self.settings.infeasible_retry_interval, str(error))
+            data = WaitData(driver=self.driver.name, class_name=provision_request.storage_class)
+            seconds = self.settings.infeasible_retry_interval
+            wait = Wait(WaitReason.PROVISIONING_INFEASIBLE, data, seconds, message=str(error))
+            self.queue.later(claim.key, wait)
         else:
             raise RetryableError(str(error)) from error
 
@@ -503,13 +504,13 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
             left += REMOVE_INTENT_DELAY  # volumes come first: nothing waits for this write
             self.memory.resting[claim.key] = until
         if left > TICK and claim.uid not in self.memory.unnoted and self._is_wanted(claim):
-            return self.queue.later(claim.key, left, REMOVE_INTENT_REASON)
+            return self.queue.later(claim.key, Wait(WaitReason.BINDING_BEFORE_CLEANUP, seconds=left))
         self.memory.binding.pop(claim.uid, None)
         await self._remove_intent(claim)
 
     def _wake_resting(self) -> None:
         for key, until in self.memory.resting.items():
-            self.queue.later(key, until - clock.now(), REMOVE_INTENT_REASON)
+            self.queue.later(key, Wait(WaitReason.BINDING_BEFORE_CLEANUP, seconds=until - clock.now()))
         self.memory.resting.clear()
 
     async def _remove_intent(self, claim: PersistentVolumeClaim) -> None:

@@ -22,7 +22,7 @@ from volplane.client.client import Client
 from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.crd_wait import wait_until_established
 from volplane.loops.events import EventRecorder
-from volplane.rules.steps import UNTIL_CHANGED, Wait
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars import DriverClient
 from volplane.sidecars.provisioner import sources
 from volplane.sidecars.provisioner.settings import ProvisionerOptions
@@ -169,7 +169,7 @@ class SourceProtection(Controller[str, SourceView, ReleaseClaim | ReleaseSnapsho
     def plan(self, view: SourceView) -> Iterator[ReleaseClaim | ReleaseSnapshot | Wait]:
         claim = view.claim
         if view.copied_by:
-            yield Wait(UNTIL_CHANGED, f"{', '.join(view.copied_by)} still copies from it")
+            yield Wait(WaitReason.SOURCE_IN_USE, WaitData(claims=tuple(view.copied_by)))
         elif view.kind == SNAPSHOT and self.restores:
             yield ReleaseSnapshot()
         elif claim is not None and claim.is_deleting and CLONING in claim.metadata.finalizers:

@@ -21,6 +21,7 @@ from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.events import EventRecorder
 from volplane.rules import binding
 from volplane.rules.steps import CommonStep
+from volplane.rules.waits import Wait
 from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.provisioner import parameters
 from volplane.sidecars.provisioner import plan as plans
@@ -104,7 +105,7 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
             return None
         return ReclaimView(volume, self.by_volume[key] if self.driver_info.attaches else [])
 
-    def plan(self, view: ReclaimView) -> Iterator[ReclaimStep]:
+    def plan(self, view: ReclaimView) -> Iterator[ReclaimStep | Wait]:
         return plans.plan_reclaim(view.volume, view.attachments, self.driver_info)
 
     def update_memory(
@@ -121,8 +122,8 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
                 await self._set_finalizer(volume, present=False)
             case DeleteVolume():
                 await self._delete(volume, step)
-            case RefuseDeletion(why):
-                self._refuse(volume, why)
+            case RefuseDeletion(message):
+                self._record_failure(volume, message)
             case _:
                 assert_never(step)
 
@@ -137,7 +138,8 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
             )
         except CallError as error:
             provision_metrics.count_delete_failure(storage_class)
-            self._refuse(volume, str(error))
+            self._record_failure(volume, str(error))
+            raise RetryableError(str(error)) from error
         provision_metrics.count_deleted(storage_class, clock.now() - started)
         self.on_capacity_change(storage_class)
         log.info("Volume deleted", extra={"PV": volume.name, "volumeHandle": step.handle})
@@ -175,7 +177,6 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
             PersistentVolume, volume.name, strategic={"metadata": patch}, uid=volume.uid, missing_ok=True
         )
 
-    def _refuse(self, volume: PersistentVolume, why: str) -> None:
-        self.events.warning(volume, "VolumeFailedDelete", why)
+    def _record_failure(self, volume: PersistentVolume, message: str) -> None:
+        self.events.warning(volume, "VolumeFailedDelete", message)
         self.memory.failed.add(volume.name)
-        raise RetryableError(why)

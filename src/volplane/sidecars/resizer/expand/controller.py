@@ -24,6 +24,7 @@ from volplane.loops.events import EventRecorder
 from volplane.rules import binding, pods, resizing, sizes
 from volplane.rules.resizing import ResizeState
 from volplane.rules.steps import CommonStep
+from volplane.rules.waits import WaitReason
 from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.resizer.expand import plan as plans
 from volplane.sidecars.resizer.expand.plan import (
@@ -80,10 +81,11 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
     def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
-        if new is None or (not self._is_relevant(new) and (old is None or not self._is_relevant(old))):
+        claim = new or old
+        if claim is None or not any(c is not None and self._is_relevant(c) for c in (old, new)):
             return
         if old is new or plans.relevant_fields(old) != plans.relevant_fields(new):
-            yield new.key
+            yield claim.key
 
     def _is_relevant(self, claim: PersistentVolumeClaim) -> bool:
         return plans.needs_expansion(claim) or self.driver_info.annotates_capacity
@@ -214,7 +216,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
         if not infeasible:
             self.memory.retry_soon(claim)
             raise RetryableError(why) from error
-        self.retry_slowly(claim, why)
+        self.retry_slowly(claim, WaitReason.RESIZE_INFEASIBLE, why)
 
     # --- writing
 

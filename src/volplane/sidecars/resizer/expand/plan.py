@@ -15,7 +15,8 @@ from msgspec import Struct
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.rules import binding, classes, resizing, sizes
 from volplane.rules.resizing import ResizeState
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warning
+from volplane.rules.steps import CommonStep, normal, warning
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 
 class ResizerDriverInfo(Struct, frozen=True):
@@ -68,7 +69,7 @@ def plan(
         return
     if volume is None:
         if needs_expansion(claim):
-            yield Wait(UNTIL_CHANGED, f'PV "{claim.spec.volume_name}" bound to pvc "{claim.key}" not found')
+            yield Wait(WaitReason.VOLUME_NOT_FOUND, WaitData(volume=claim.spec.volume_name))
         return
     if driver.annotates_capacity and _is_complete(claim, volume):
         yield RemovePreResizeCapacity()
@@ -86,14 +87,12 @@ def _expand(
 ) -> Iterator[Step | CommonStep]:
     size = target_size(claim, volume, driver, last)
     if size is None:
+        yield Wait(WaitReason.NODE_RESIZE)
         return
+    data = WaitData(driver=driver.name)
     fresh = resizing.allocated_size(claim) != size
     if not fresh and last.retry_after > 0:
-        why = (
-            f"skipping volume expansion for pvc {claim.key}, because expansion previously failed with "
-            "infeasible error"
-        )
-        yield Wait(last.retry_after, why)
+        yield Wait(WaitReason.RESIZE_INFEASIBLE, data, last.retry_after)
         return
     if last.refused_in_use and in_use is None:
         yield WatchPodsOfVolume()
@@ -105,7 +104,7 @@ def _expand(
             "and volume is currently in-use"
         )
         yield warning("VolumeResizeFailed", why)
-        yield Wait(UNTIL_CHANGED, why)
+        yield Wait(WaitReason.RESIZE_IN_USE, data)
         return
     yield normal("Resizing", f"External resizer is resizing volume {volume.name}")
     yield ControllerExpand(size)

@@ -19,6 +19,7 @@ from volplane.csi.outcome import CallError, Code, classify
 from volplane.loops.controller import Continue, Outcome, RetryableError
 from volplane.rules import binding, resizing
 from volplane.rules.steps import CommonStep
+from volplane.rules.waits import WaitReason
 from volplane.sidecars import read_secrets
 from volplane.sidecars.resizer.modify import plan as plans
 from volplane.sidecars.resizer.modify.plan import (
@@ -187,7 +188,7 @@ class VolumeModifier(ResizeRpcController[ModificationView, plans.Step]):
         self.events.warning(claim, "VolumeModifyFailed", why)
         if not infeasible:
             raise RetryableError(why) from error
-        self.retry_slowly(claim, why)
+        self.retry_slowly(claim, WaitReason.MODIFY_INFEASIBLE, why)
 
 
 def _condition(type: str, message: str, reason: str = "") -> dict[str, Any]:

@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, SecretReference
 from volplane.api.storage import VolumeAttributesClass
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warning
+from volplane.rules.steps import CommonStep, normal, warning
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 MODIFYING = "ModifyingVolume"
 MODIFY_ERROR = "ModifyVolumeError"
@@ -68,11 +69,7 @@ def plan(
     wanted = claim.spec.volume_attributes_class_name or ""
     status = claim.status.modify_volume_status
     if last.retry_after > 0 and status is not None and status.target_volume_attributes_class_name == wanted:
-        why = (
-            f"skipping volume modification for pvc {claim.key}, because modification previously failed with "
-            "infeasible error"
-        )
-        yield Wait(last.retry_after, why)
+        yield Wait(WaitReason.MODIFY_INFEASIBLE, WaitData(driver=driver), last.retry_after)
         return
     under_way = status is not None and status.status == ModifyVolumeState.IN_PROGRESS
     if not wanted and not under_way:
@@ -112,7 +109,7 @@ def _resume_modification(
     found = classes(target)
     if found is None:
         yield warning("VolumeModifyFailed", _missing_class_message(target))
-        yield Wait(UNTIL_CHANGED, _missing_class_message(target))
+        yield Wait(WaitReason.ATTRIBUTES_CLASS_NOT_FOUND, WaitData(class_name=target))
     else:
         yield ModifyVolume(found)
 
@@ -126,7 +123,7 @@ def _start_modification(
         if status is None or status.status != ModifyVolumeState.PENDING:
             yield warning("VolumeModifyFailed", _missing_class_message(wanted))
             yield MarkModifyPending()
-        yield Wait(UNTIL_CHANGED, _missing_class_message(wanted))
+        yield Wait(WaitReason.ATTRIBUTES_CLASS_NOT_FOUND, WaitData(class_name=wanted))
         return
     yield RecordTargetClass(wanted)
     yield normal("VolumeModify", f"external resizer is modifying volume {claim.name} with vac {wanted}")

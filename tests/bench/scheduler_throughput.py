@@ -23,10 +23,10 @@ from tests.controllers.objects import DRIVER, account, claim, node, pod, storage
 from tests.loops.inprocess import InProcessEnv, running, world
 from tests.support.scheduler_env import ZONE, in_zone
 from volplane.api import codec
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, PersistentVolumeClaim, Pod
 from volplane.api.storage import CSINode
 from volplane.controllers.binder.controller import Binder
-from volplane.rules.binding import SELECTED_NODE
 from volplane.scheduler.controller import Scheduler
 
 NODES, ZONES = 1000, "abc"
@@ -119,14 +119,14 @@ async def _provision(around: InProcessEnv) -> None:
     await nodes.wait_synced()
 
     def on_claim(old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
-        before = old is not None and SELECTED_NODE in old.metadata.annotations
-        if new is not None and not before and SELECTED_NODE in new.metadata.annotations:
+        before = old is not None and SELECTED_NODE_ANNOTATION in old.metadata.annotations
+        if new is not None and not before and SELECTED_NODE_ANNOTATION in new.metadata.annotations:
             waiting.put_nowait(new)
 
     client.cache(PersistentVolumeClaim).subscribe(on_claim)
     while True:
         wanted = await waiting.get()
-        chosen = nodes.get(wanted.metadata.annotations[SELECTED_NODE])
+        chosen = nodes.get(wanted.metadata.annotations[SELECTED_NODE_ANNOTATION])
         assert chosen is not None
         reference = {"namespace": wanted.namespace, "name": wanted.name, "uid": wanted.uid}
         zone = in_zone(chosen.metadata.labels[ZONE])

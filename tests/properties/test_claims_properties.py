@@ -22,6 +22,7 @@ from tests.properties.crashing_role import CrashingCaller, CrashingTransport, Ro
 from tests.support import scripted
 from tests.support.scripted import Break, Delay, Fail, Lose
 from volplane import sdk
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.errors import APIError
 from volplane.api.storage import StorageClass
@@ -175,7 +176,7 @@ class ClaimsPlane:
                 await self.client.delete(StorageClass, name, missing_ok=True)
                 await self.client.create(storage_class(name, **CLASSES[name]))
             case "choose node", name:
-                patch = {"metadata": {"annotations": {binding.SELECTED_NODE: "n1"}}}
+                patch = {"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: "n1"}}}
                 await self.client.patch(PersistentVolumeClaim, name, "default", merge=patch)
             case "pod", name, scheduled:
                 await self.client.create(pod(name, name, node="n1" if scheduled else ""))

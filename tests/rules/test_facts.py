@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from volplane.api import codec
+from volplane.api.annotations import BETA_DEFAULT_CLASS_ANNOTATION, BETA_STORAGE_CLASS_ANNOTATION
 from volplane.api.apiextensions import CustomResourceDefinition
 from volplane.api.core import (
     Node,
@@ -20,6 +21,7 @@ from volplane.api.core import (
     Toleration,
 )
 from volplane.api.core import TopologySelectorTerm as Term
+from volplane.api.labels import HOSTNAME_LABEL
 from volplane.api.policy import PodDisruptionBudget
 from volplane.api.storage import StorageClass
 from volplane.rules import (
@@ -69,7 +71,7 @@ def test_the_default_class(listed: list[StorageClass], name: str | None) -> None
 
 
 def test_the_beta_annotation_marks_a_default_too() -> None:
-    metadata = {"name": "a", "annotations": {classes.BETA_IS_DEFAULT: "true"}}
+    metadata = {"name": "a", "annotations": {BETA_DEFAULT_CLASS_ANNOTATION: "true"}}
     assert classes.is_default(codec.convert(StorageClass, {"metadata": metadata}))
 
 
@@ -97,7 +99,7 @@ def test_who_may_be_attached_twice(modes: list[str], shareable: bool) -> None:
 
 
 def test_a_beta_annotation_overrules_the_class() -> None:
-    metadata = {"annotations": {binding.BETA_STORAGE_CLASS: "old"}}
+    metadata = {"annotations": {BETA_STORAGE_CLASS_ANNOTATION: "old"}}
     claim = codec.convert(PersistentVolumeClaim, {"metadata": metadata, "spec": {"storageClassName": "new"}})
     assert binding.claim_class(claim) == "old"
     assert binding.claim_class(PersistentVolumeClaim()) is None
@@ -298,10 +300,10 @@ def test_an_operator_that_the_api_does_not_know_matches_nothing() -> None:
     ("terms", "names"),
     [
         pytest.param(None, None, id="no affinity"),
-        pytest.param([[(topology.HOSTNAME, "a", "b")]], {"a", "b"}, id="two hosts"),
-        pytest.param([[(topology.HOSTNAME, "a")], [(topology.HOSTNAME, "b")]], {"a", "b"}, id="two terms"),
+        pytest.param([[(HOSTNAME_LABEL, "a", "b")]], {"a", "b"}, id="two hosts"),
+        pytest.param([[(HOSTNAME_LABEL, "a")], [(HOSTNAME_LABEL, "b")]], {"a", "b"}, id="two terms"),
         pytest.param([[("zone", "x")]], None, id="a zone"),
-        pytest.param([[(topology.HOSTNAME, "a")], [("zone", "x")]], None, id="a host or a zone"),
+        pytest.param([[(HOSTNAME_LABEL, "a")], [("zone", "x")]], None, id="a host or a zone"),
     ],
 )
 def test_host_names_that_a_volume_requires(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from volplane.api import codec
+from volplane.api.annotations import GROUP_SNAPSHOT_HANDLE_ANNOTATION
 from volplane.api.core import PersistentVolumeClaim, SecretReference
 from volplane.api.snapshot import (
     VolumeGroupSnapshot,
@@ -99,7 +100,9 @@ def test_the_content_of_a_snapshot() -> None:
 
 def test_members_of_groups() -> None:
     assert not snapshots.is_group_member(content())
-    assert snapshots.is_group_member(content(metadata={"annotations": {snapshots.GROUP_HANDLE: "g"}}))
+    assert snapshots.is_group_member(
+        content(metadata={"annotations": {GROUP_SNAPSHOT_HANDLE_ANNOTATION: "g"}})
+    )
     assert snapshots.is_group_member(content(status={"volumeGroupSnapshotHandle": "g"}))
 
 

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from tests.support.waits import describe_wait
 from volplane.api import codec
+from volplane.api.annotations import BIND_COMPLETED_ANNOTATION, SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.meta import Resource
 from volplane.api.storage import CSIDriver, CSINode, CSIStorageCapacity, StorageClass
@@ -33,7 +34,7 @@ ZONE = "topology.kubernetes.io/zone"
 TAIL = " no new claims to deallocate, preemption: 0/{0} nodes are available: {0} {1}."
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 NO_VICTIM = "No preemption victims found for incoming pod"
-DONE = {binding.BIND_COMPLETED: "yes"}
+DONE = {BIND_COMPLETED_ANNOTATION: "yes"}
 
 
 def node(name: str, *, zone: str = "a", cpu: str = "4", pods: str = "10", **spec: Any) -> Node:
@@ -294,7 +295,7 @@ REFUSED: dict[str, tuple[Pod, SchedulingSnapshot, str]] = {
     ),
     "another node is selected": (
         pod("p", "data"),
-        make_snapshot(node("n1"), claim("data", notes={binding.SELECTED_NODE: "n9"})),
+        make_snapshot(node("n1"), claim("data", notes={SELECTED_NODE_ANNOTATION: "n9"})),
         "0/1 nodes are available: 1 node(s) didn't find available persistent volumes to bind."
         + TAIL.format(1, NOT_HELPFUL),
     ),
@@ -434,7 +435,7 @@ PLACED: dict[str, tuple[Pod, SchedulingSnapshot, str]] = {
     ),
     "the node that was selected before": (
         pod("p", "data"),
-        make_snapshot(*NODES, claim("data", notes={binding.SELECTED_NODE: "n2"})),
+        make_snapshot(*NODES, claim("data", notes={SELECTED_NODE_ANNOTATION: "n2"})),
         "n2",
     ),
     "where there is enough storage": (
@@ -596,7 +597,7 @@ SELECTED = codec.convert(
         "metadata": {
             "name": "data",
             "namespace": "default",
-            "annotations": {binding.SELECTED_NODE: "n1"},
+            "annotations": {SELECTED_NODE_ANNOTATION: "n1"},
         },
     },
 )

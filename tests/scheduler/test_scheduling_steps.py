@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.scheduler.test_scheduler_plan import claim, make_snapshot, node, pod
-from volplane.rules.binding import SELECTED_NODE
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.rules.steps import Requeue
 from volplane.rules.waits import Wait
 from volplane.scheduler import prebind
@@ -29,7 +29,7 @@ from volplane.scheduler.plan import (
 from volplane.scheduler.volumes import Bindings
 
 NODE = node("n")
-SELECTED = claim("c", notes={SELECTED_NODE: "n"})
+SELECTED = claim("c", notes={SELECTED_NODE_ANNOTATION: "n"})
 
 
 def reservation(*, uid: str = "u-p", bindings: Bindings = Bindings(), **more: Any) -> Reservation:  # noqa: B008 (frozen)

@@ -14,6 +14,7 @@ from tests.support import scripted
 from tests.support.scripted import NAME, Fail, Hold, Lose, ScriptedDriver
 from volplane import sdk
 from volplane.api import names
+from volplane.api.annotations import ATTACHMENT_NODE_ID_ANNOTATION
 from volplane.api.coordination import Lease
 from volplane.api.core import (
     CSIPersistentVolumeSource,
@@ -37,7 +38,6 @@ from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import Code
 from volplane.sidecars import attacher
 from volplane.sidecars.attacher import AttacherOptions
-from volplane.sidecars.attacher.plan import NODE_ID
 
 FINALIZER = "external-attacher/test-csi-example-com"
 VA = names.attachment_name("vol-1", NAME, "worker-1")
@@ -98,7 +98,7 @@ async def test_an_attachment_is_published_and_says_so() -> None:
         assert va.status.attached
         assert va.status.attachment_metadata == {"devicePath": "/dev/xvdba"}
         assert va.metadata.finalizers == (FINALIZER,)
-        assert va.metadata.annotations[NODE_ID] == "i-1"
+        assert va.metadata.annotations[ATTACHMENT_NODE_ID_ANNOTATION] == "i-1"
         pv = await w.client.get(PersistentVolume, "pv1")
         assert FINALIZER in pv.metadata.finalizers
         (request,) = driver.requests_of("ControllerPublishVolume")
@@ -249,7 +249,9 @@ async def test_without_node_and_annotation_a_detach_waits_with_the_reason() -> N
     async with attaching(driver) as w:
         await attach(w)
         await asyncio.sleep(1)
-        await w.client.patch(VolumeAttachment, VA, merge={"metadata": {"annotations": {NODE_ID: None}}})
+        await w.client.patch(
+            VolumeAttachment, VA, merge={"metadata": {"annotations": {ATTACHMENT_NODE_ID_ANNOTATION: None}}}
+        )
         await w.client.delete(CSINode, "worker-1")
         await w.client.delete(VolumeAttachment, VA)
         await asyncio.sleep(0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from volplane.api.annotations import ATTACHMENT_NODE_ID_ANNOTATION
 from volplane.api.core import (
     CSIPersistentVolumeSource,
     PersistentVolume,
@@ -24,7 +25,6 @@ from volplane.api.storage import (
 )
 from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.attacher.plan import (
-    NODE_ID,
     AddAttacherFinalizer,
     AttachedVolumeView,
     AttacherDriverInfo,
@@ -59,7 +59,7 @@ def attachment(
         uid="u1",
         deletion_timestamp=NOW if deleting else None,
         finalizers=(FINALIZER,) if finalizer else (),
-        annotations={NODE_ID: node_id} if node_id else {},
+        annotations={ATTACHMENT_NODE_ID_ANNOTATION: node_id} if node_id else {},
     )
     source = VolumeAttachmentSource(persistent_volume_name="pv1")
     made = VolumeAttachmentSpec(attacher=DRIVER.name, source=source, node_name="worker-1")

@@ -15,10 +15,10 @@ from tests.sidecars.stop_points import StoppingCaller, StoppingTransport, StopPo
 from tests.support import scripted
 from volplane import sdk
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.api.finalizers import PROVISIONING_INTENT_FINALIZER
 from volplane.api.storage import VolumeAttachment
 from volplane.client.client import Client
 from volplane.sidecars import attacher, provisioner
-from volplane.sidecars.provisioner.provision_request import INTENT
 
 pytestmark = pytest.mark.virtual
 
@@ -86,7 +86,7 @@ async def test_a_stop_while_a_volume_is_made_leaks_nothing(at: int, when: str, d
             found = [v.name for v in await provisioning.volumes(w)]
             if not deleted:
                 assert found == [f"pvc-{made.uid}"]
-                assert INTENT not in (await provisioning.get(w)).metadata.finalizers
+                assert PROVISIONING_INTENT_FINALIZER not in (await provisioning.get(w)).metadata.finalizers
             else:
                 assert await w.client.find(PersistentVolumeClaim, "data", "default") is None
                 for name in found:

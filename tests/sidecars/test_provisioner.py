@@ -15,6 +15,7 @@ from tests.loops.inprocess import InProcessEnv, running, until, world
 from tests.support import scripted
 from tests.support.scripted import NAME, ZONE, Fail, Hold, Lose, ScriptedDriver
 from volplane import sdk
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION, STORAGE_PROVISIONER_ANNOTATION
 from volplane.api.core import (
     Event,
     Node,
@@ -25,6 +26,7 @@ from volplane.api.core import (
     VolumeResourceRequirements,
 )
 from volplane.api.errors import Unavailable
+from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PROVISIONING_INTENT_FINALIZER
 from volplane.api.meta import ObjectMeta
 from volplane.api.storage import (
     CSINode,
@@ -38,10 +40,8 @@ from volplane.api.storage import (
 from volplane.client.client import Client
 from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import Code
-from volplane.rules import binding
 from volplane.sidecars import provisioner
 from volplane.sidecars.provisioner import ProvisionerOptions
-from volplane.sidecars.provisioner.provision_request import INTENT
 
 PROTECTION = "kubernetes.io/pvc-protection"
 
@@ -82,9 +82,9 @@ def storage_class(name: str = "fast", mode: str = "Immediate", **parameters: str
 async def claim(
     w: InProcessEnv, name: str = "data", node: str = "", storage_class: str = "fast"
 ) -> PersistentVolumeClaim:
-    notes = {binding.STORAGE_PROVISIONER: NAME}
+    notes = {STORAGE_PROVISIONER_ANNOTATION: NAME}
     if node:
-        notes[binding.SELECTED_NODE] = node
+        notes[SELECTED_NODE_ANNOTATION] = node
     spec = PersistentVolumeClaimSpec(
         access_modes=("ReadWriteOnce",),
         resources=VolumeResourceRequirements(requests={"storage": "1Gi"}),
@@ -143,8 +143,8 @@ async def test_a_claim_gets_its_volume() -> None:
         assert len(request.volume_capabilities) == 1
         assert not request.HasField("accessibility_requirements")
         after = await get(w)
-        assert INTENT not in after.metadata.finalizers
-        assert INTENT not in after.metadata.annotations
+        assert PROVISIONING_INTENT_FINALIZER not in after.metadata.finalizers
+        assert PROVISIONING_INTENT_FINALIZER not in after.metadata.annotations
         assert sorted(await reasons(w)) == [
             (
                 "Normal",
@@ -163,8 +163,8 @@ async def test_while_the_call_is_under_way_the_claim_carries_the_order() -> None
         await claim(w)
         await asyncio.sleep(1)
         during = await get(w)
-        assert INTENT in during.metadata.finalizers
-        assert INTENT in during.metadata.annotations
+        assert PROVISIONING_INTENT_FINALIZER in during.metadata.finalizers
+        assert PROVISIONING_INTENT_FINALIZER in during.metadata.annotations
         hold.release()
 
 
@@ -256,7 +256,7 @@ async def test_a_final_error_is_told_the_order_taken_back_and_the_call_tried_aga
         await claim(w)
         await asyncio.sleep(0.5)
         during = await get(w)
-        assert INTENT not in during.metadata.finalizers
+        assert PROVISIONING_INTENT_FINALIZER not in during.metadata.finalizers
         failure = (
             'failed to provision volume with StorageClass "fast": rpc error: code = Internal desc = no luck'
         )
@@ -308,7 +308,7 @@ async def test_a_claim_torn_away_by_force_is_still_brought_to_an_end() -> None:
         await asyncio.sleep(5)
         names = sorted(v.name for v in await volumes(w))
         assert names == sorted([f"pvc-{old.uid}", f"pvc-{new.uid}"])
-        assert INTENT not in (await get(w)).metadata.finalizers
+        assert PROVISIONING_INTENT_FINALIZER not in (await get(w)).metadata.finalizers
 
 
 @pytest.mark.virtual
@@ -389,7 +389,7 @@ async def test_a_volume_that_cannot_be_saved_is_saved_later_and_never_deleted(
             await claim(w)
             await asyncio.sleep(600)
             assert await volumes(w) == []
-            assert INTENT in (await get(w)).metadata.finalizers
+            assert PROVISIONING_INTENT_FINALIZER in (await get(w)).metadata.finalizers
             away = False
             await asyncio.sleep(1000)
             assert len(await volumes(w)) == 1
@@ -459,7 +459,7 @@ async def test_a_volume_is_made_where_its_pod_will_be() -> None:
         await claim(w, storage_class="late")
         await asyncio.sleep(5)
         assert driver.calls == []
-        chosen = {"metadata": {"annotations": {binding.SELECTED_NODE: "n2"}}}
+        chosen = {"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: "n2"}}}
         await w.client.patch(PersistentVolumeClaim, "data", "default", merge=chosen)
         await asyncio.sleep(1)
         (request,) = driver.requests_of("CreateVolume")
@@ -495,10 +495,10 @@ async def test_no_room_on_the_selected_node_gives_the_node_back() -> None:
         await claim(w, node="n1", storage_class="late")
         await asyncio.sleep(60)
         after = await get(w)
-        assert binding.SELECTED_NODE not in after.metadata.annotations
-        assert INTENT not in after.metadata.finalizers
+        assert SELECTED_NODE_ANNOTATION not in after.metadata.annotations
+        assert PROVISIONING_INTENT_FINALIZER not in after.metadata.finalizers
         assert len(driver.requests_of("CreateVolume")) == 1
-        again = {"metadata": {"annotations": {binding.SELECTED_NODE: "n1"}}}
+        again = {"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: "n1"}}}
         await w.client.patch(PersistentVolumeClaim, "data", "default", merge=again)
         await asyncio.sleep(0.1)
         assert len(await volumes(w)) == 1
@@ -525,7 +525,7 @@ async def test_another_error_keeps_the_selected_node() -> None:
         await node(w, "n1", "a")
         await claim(w, node="n1")
         await asyncio.sleep(5)
-        assert (await get(w)).metadata.annotations[binding.SELECTED_NODE] == "n1"
+        assert (await get(w)).metadata.annotations[SELECTED_NODE_ANNOTATION] == "n1"
 
 
 @pytest.mark.virtual
@@ -534,7 +534,7 @@ async def test_a_selected_node_without_registration_is_given_back() -> None:
     async with provisioning(driver) as w:
         await claim(w, node="gone")
         await asyncio.sleep(1)
-        assert binding.SELECTED_NODE not in (await get(w)).metadata.annotations
+        assert SELECTED_NODE_ANNOTATION not in (await get(w)).metadata.annotations
         assert driver.calls == []
 
 
@@ -591,7 +591,7 @@ async def test_a_policy_changed_to_retain_keeps_the_disk_and_lets_the_object_go(
         await w.client.patch(PersistentVolume, volume.name, merge=keep)
         await asyncio.sleep(0.5)
         (volume,) = await volumes(w)
-        assert binding.EXTERNAL_FINALIZER not in volume.metadata.finalizers
+        assert EXTERNAL_PROVISIONER_FINALIZER not in volume.metadata.finalizers
         await release(w, volume.name)
         await asyncio.sleep(5)
         assert len(driver.volumes) == 1
@@ -617,7 +617,7 @@ async def test_two_hundred_claims_over_a_real_socket_and_back() -> None:
 
             async def no_intent_left() -> bool:
                 found = await w.client.list(PersistentVolumeClaim, "default")
-                return not any(INTENT in c.metadata.finalizers for c in found)
+                return not any(PROVISIONING_INTENT_FINALIZER in c.metadata.finalizers for c in found)
 
             await until(no_intent_left)
             await asyncio.gather(*(release(w, v.name) for v in await volumes(w)))

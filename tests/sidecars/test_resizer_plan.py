@@ -8,8 +8,8 @@ import pytest
 
 from tests.controllers.objects import claim, volume
 from volplane.api import codec
+from volplane.api.annotations import PRE_RESIZE_CAPACITY_ANNOTATION, STORAGE_RESIZER_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
-from volplane.rules import binding, resizing
 from volplane.rules.steps import RecordEvent
 from volplane.rules.waits import Wait, WaitReason
 from volplane.sidecars.resizer.expand import plan as plans
@@ -186,7 +186,7 @@ def test_after_a_refusal_for_a_volume_in_use_the_pods_are_looked_at_first() -> N
 
 def test_the_size_before_an_expansion_is_removed_when_the_node_has_finished() -> None:
     annotating = ResizerDriverInfo(DRIVER, annotates_capacity=True)
-    marked = {"annotations": {binding.PRE_RESIZE_CAPACITY: "1Gi"}}
+    marked = {"annotations": {PRE_RESIZE_CAPACITY_ANNOTATION: "1Gi"}}
     done = claim_requesting(1)
     assert list(plan(done, volume_of_size(1, metadata=marked), annotating, LastExpansion())) == [
         RemovePreResizeCapacity()
@@ -197,7 +197,7 @@ def test_the_size_before_an_expansion_is_removed_when_the_node_has_finished() ->
 def test_a_driver_expands_the_in_tree_volumes_that_it_stands_in_for() -> None:
     in_tree = volume_of_size(1, csi=None)
     resized = codec.to_dict(claim_requesting(5))
-    resized["metadata"]["annotations"] = {resizing.RESIZER: DRIVER}
+    resized["metadata"]["annotations"] = {STORAGE_RESIZER_ANNOTATION: DRIVER}
     assert plans.is_ours(codec.convert(PersistentVolumeClaim, resized), in_tree, DRIVER)
     assert not plans.is_ours(claim_requesting(5), in_tree, DRIVER)
 

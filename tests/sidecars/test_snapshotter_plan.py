@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from volplane.api import codec
+from volplane.api.annotations import GROUP_SNAPSHOT_HANDLE_ANNOTATION
 from volplane.api.core import SecretReference
 from volplane.api.snapshot import (
     VolumeGroupSnapshotClass,
@@ -151,7 +152,7 @@ def test_a_snapshot_that_exists_is_polled(kind: SnapshotKind) -> None:
 
 
 def test_a_member_of_a_group_is_polled_and_never_taken_alone() -> None:
-    member: dict[str, Any] = {snapshots.GROUP_HANDLE: "g"}
+    member: dict[str, Any] = {GROUP_SNAPSHOT_HANDLE_ANNOTATION: "g"}
     assert run(content(SNAPSHOT, **member), snapshot_class(SNAPSHOT)) == [Wait(WaitReason.GROUP_SNAPSHOT)]
     assert run(content(SNAPSHOT, status={"snapshotHandle": "h"}, **member)) == [PollSnapshotStatus("h", None)]
 

@@ -10,10 +10,10 @@ from typing import Any
 from tests.controllers.objects import DRIVER, account, claim, storage_class, volume
 from tests.loops.inprocess import InProcessEnv, running, until, world
 from volplane.api import codec
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Event, Node, PersistentVolumeClaim, Pod, PodCondition
 from volplane.api.storage import CSINode, CSIStorageCapacity
 from volplane.controllers.binder.controller import Binder
-from volplane.rules.binding import SELECTED_NODE
 from volplane.scheduler.controller import Scheduler
 
 ZONE = "topology.kubernetes.io/zone"
@@ -61,7 +61,7 @@ class SchedulerEnv:
 
     async def wait_for_selected_node(self, name: str) -> str:
         async def selected_node() -> str:
-            return (await self.claim(name)).metadata.annotations.get(SELECTED_NODE, "")
+            return (await self.claim(name)).metadata.annotations.get(SELECTED_NODE_ANNOTATION, "")
 
         found: str = await until(selected_node)
         return found
@@ -77,7 +77,10 @@ class SchedulerEnv:
 
     async def give_up(self, name: str) -> None:
         await self.client.patch(
-            PersistentVolumeClaim, name, "default", merge={"metadata": {"annotations": {SELECTED_NODE: None}}}
+            PersistentVolumeClaim,
+            name,
+            "default",
+            merge={"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: None}}},
         )
 
     async def settle(self, seconds: float = 1.0) -> None:

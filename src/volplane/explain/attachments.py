@@ -13,11 +13,12 @@ from math import isinf
 
 from msgspec import structs
 
+from volplane.api.annotations import CONTROLLER_MANAGED_ATTACH_ANNOTATION
 from volplane.api.core import Node, PersistentVolume, Pod
 from volplane.api.storage import CSINode, VolumeAttachment
 from volplane.controllers.attachdetach import plan as p
 from volplane.controllers.attachdetach.controller import AttachDetach
-from volplane.controllers.attachdetach.facts import MANAGED, is_managed, unique_name
+from volplane.controllers.attachdetach.facts import is_managed, unique_name
 from volplane.explain import fencing, sidecars
 from volplane.explain.claims import check_again
 from volplane.explain.cluster_state import ClusterState, describe_node_problem, format_duration, parse_time
@@ -166,7 +167,10 @@ def _explain_not_wanted(
     if found is None:
         return waiting_step(what, CONTROLLER, f"node {node} does not exist")
     if not is_managed(found):
-        why = f"the controller does not attach volumes for {node}: annotation {MANAGED} is missing"
+        why = (
+            f"the controller does not attach volumes for {node}: "
+            f"annotation {CONTROLLER_MANAGED_ATTACH_ANNOTATION} is missing"
+        )
         return waiting_step(what, "kubelet", why)
     return waiting_step(what, CONTROLLER, f"claim and volume {volume.name} do not refer to each other yet")
 

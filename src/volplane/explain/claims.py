@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import structs
 
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION, STORAGE_RESIZER_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.finalizers import PVC_PROTECTION_FINALIZER
 from volplane.api.storage import StorageClass
 from volplane.controllers.binder.controller import Binder
 from volplane.controllers.binder.steps import SetClaimRef, SetProvisioner
@@ -15,7 +17,7 @@ from volplane.explain import finalizers, sidecars
 from volplane.explain.cluster_state import ClusterState, EventRecord, parse_time
 from volplane.explain.result import Explanation, ExplanationStep, done_step, later_step, waiting_step
 from volplane.rules import classes, matching, pods, resizing, sizes
-from volplane.rules.binding import CLAIM_PROTECTION, SELECTED_NODE, claim_class, is_free_for
+from volplane.rules.binding import claim_class, is_free_for
 from volplane.rules.resizing import ResizeState
 from volplane.rules.steps import RecordEvent, Requeue
 from volplane.rules.waits import Wait, WaitReason
@@ -160,7 +162,7 @@ async def _explain_provisioning(
     state: ClusterState, claim: PersistentVolumeClaim, storage_class: StorageClass
 ) -> Explanation:
     driver = classes.driver_name(storage_class.provisioner)
-    node = claim.metadata.annotations.get(SELECTED_NODE, "")
+    node = claim.metadata.annotations.get(SELECTED_NODE_ANNOTATION, "")
     steps = [done_step(f"StorageClass {storage_class.name} names {driver}", BINDER)]
     if node:
         steps.append(done_step(f"select node {node}", "scheduler"))
@@ -222,7 +224,7 @@ async def _explain_resize(state: ClusterState, claim: PersistentVolumeClaim, bin
 
     volume = binder.volumes.get(claim.spec.volume_name)
     csi = volume.spec.csi if volume is not None else None
-    driver = csi.driver if csi is not None else claim.metadata.annotations.get(resizing.RESIZER, "")
+    driver = csi.driver if csi is not None else claim.metadata.annotations.get(STORAGE_RESIZER_ANNOTATION, "")
     steps = list(resizer.plan(claim, volume, resizer.ResizerDriverInfo(driver), resizer.LastExpansion()))
     wait = next((step for step in steps if isinstance(step, Wait)), None)
     if wait is None and not any(isinstance(step, resizer.ControllerExpand) for step in steps):
@@ -308,7 +310,7 @@ async def explain_deletion(state: ClusterState, claim: PersistentVolumeClaim) ->
             details = [f"pod {pod.key} on {pod.spec.node_name}: {_phase(pod)}" for pod in holders]
             steps.append(waiting_step("be deleted", "claim protection", step, since=since, details=details))
             advice += [_pod_advice(pod) for pod in holders]
-    handled = (CLAIM_PROTECTION,) if steps else ()
+    handled = (PVC_PROTECTION_FINALIZER,) if steps else ()
     others = finalizers.finalizer_steps(claim, since, handled=handled)
     return Explanation((*steps, *others), tuple(advice))
 

@@ -5,29 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from volplane.api.finalizers import (
+    CLONING_PROTECTION_FINALIZER,
+    EXTERNAL_PROVISIONER_FINALIZER,
+    JOB_TRACKING_FINALIZER,
+    PROVISIONING_INTENT_FINALIZER,
+    PV_CONTROLLER_FINALIZER,
+    PV_PROTECTION_FINALIZER,
+    PVC_AS_SOURCE_FINALIZER,
+    PVC_PROTECTION_FINALIZER,
+)
 from volplane.api.meta import Resource
 from volplane.explain.result import ExplanationStep, waiting_step
 
 _KNOWN = {
-    "kubernetes.io/pvc-protection": ("claim protection", "removed when no pod uses the claim"),
-    "kubernetes.io/pv-protection": ("volume protection", "removed when the volume is not bound"),
-    "external-provisioner.volume.kubernetes.io/finalizer": (
+    PVC_PROTECTION_FINALIZER: ("claim protection", "removed when no pod uses the claim"),
+    PV_PROTECTION_FINALIZER: ("volume protection", "removed when the volume is not bound"),
+    EXTERNAL_PROVISIONER_FINALIZER: (
         "csi-provisioner",
         "removed when the driver has deleted the disk",
     ),
-    "kubernetes.io/pv-controller": ("persistent volume binder", "removed when the disk is deleted"),
-    "snapshot.storage.kubernetes.io/pvc-as-source-protection": (
+    PV_CONTROLLER_FINALIZER: ("persistent volume binder", "removed when the disk is deleted"),
+    PVC_AS_SOURCE_FINALIZER: (
         "snapshot controller",
         "a snapshot of it is being taken",
     ),
-    "provisioner.storage.kubernetes.io/cloning-protection": (
+    CLONING_PROTECTION_FINALIZER: (
         "csi-provisioner",
         "a clone of it is being created",
     ),
-    "volplane.dev/provisioning": ("csi-provisioner", "it is not known yet whether its disk was created"),
+    PROVISIONING_INTENT_FINALIZER: ("csi-provisioner", "it is not known yet whether its disk was created"),
     "foregroundDeletion": ("garbage collector", "its dependents are deleted first"),
     "orphan": ("garbage collector", "its dependents are orphaned first"),
-    "batch.kubernetes.io/job-tracking": ("job controller", "the job has not counted the pod yet"),
+    JOB_TRACKING_FINALIZER: ("job controller", "the job has not counted the pod yet"),
 }
 ATTACHER_PREFIX = "external-attacher/"
 _PREFIXES = {

@@ -8,6 +8,7 @@ from datetime import datetime
 from msgspec import structs
 
 from volplane.api.core import PersistentVolume
+from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PV_PROTECTION_FINALIZER
 from volplane.api.storage import VolumeAttachment
 from volplane.controllers.binder.controller import Binder
 from volplane.controllers.binder.steps import VerifyClaimDeleted
@@ -16,7 +17,7 @@ from volplane.explain import attachments, finalizers, sidecars
 from volplane.explain.claims import BINDER, PROVISIONER, check_again
 from volplane.explain.cluster_state import ClusterState, parse_time
 from volplane.explain.result import Explanation, ExplanationStep, done_step, waiting_step
-from volplane.rules.binding import EXTERNAL_FINALIZER, VOLUME_PROTECTION, claim_key
+from volplane.rules.binding import claim_key
 from volplane.rules.steps import RecordEvent
 from volplane.rules.waits import Wait, WaitReason
 
@@ -111,7 +112,7 @@ async def explain_deletion(state: ClusterState, volume: PersistentVolume) -> Exp
     attacher = [f for f in volume.metadata.finalizers if f.startswith(finalizers.ATTACHER_PREFIX)]
     attached = [step async for step in _attachment_steps(state, volume)] if attacher else []
     steps += attached
-    handled: tuple[str, ...] = (VOLUME_PROTECTION, EXTERNAL_FINALIZER) if steps else ()
+    handled: tuple[str, ...] = (PV_PROTECTION_FINALIZER, EXTERNAL_PROVISIONER_FINALIZER) if steps else ()
     if attached:
         handled += tuple(attacher)
     others = finalizers.finalizer_steps(volume, since, handled)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import Struct
 
+from volplane.api.annotations import CSI_NODE_ID_ANNOTATION, MIGRATED_PLUGINS_ANNOTATION
 from volplane.api.codec import to_dict
 from volplane.api.core import Node
 from volplane.api.errors import APIError
@@ -19,8 +20,6 @@ from volplane.node.status import NodeObject
 
 log = logging.getLogger(__name__)
 
-NODE_IDS = "csi.volume.kubernetes.io/nodeid"
-MIGRATED = "storage.alpha.kubernetes.io/migrated-plugins"
 TRIES, PAUSE, FACTOR = 4, 0.01, 5
 LARGEST_COUNT = 2**31 - 1
 
@@ -59,7 +58,7 @@ class CSINodeObject:
             return found
         meta = ObjectMeta(
             name=self.node.name,
-            annotations={MIGRATED: ""},
+            annotations={MIGRATED_PLUGINS_ANNOTATION: ""},
             owner_references=(self.node.owner_reference(),),
         )
         return await self.client.create(CSINode(metadata=meta, spec=CSINodeSpec()), exists_ok=True)
@@ -109,7 +108,7 @@ class CSINodeObject:
         ids = {**_ids(node), driver.name: driver.node_id}
         meta: dict[str, object] = {}
         if ids != _ids(node):
-            meta["annotations"] = {NODE_IDS: _spell(ids)}
+            meta["annotations"] = {CSI_NODE_ID_ANNOTATION: _spell(ids)}
         if not driver.topology.items() <= node.metadata.labels.items():
             meta["labels"] = dict(driver.topology)
         await self._patch_node(node, meta)
@@ -119,7 +118,7 @@ class CSINodeObject:
         if node is None or name not in _ids(node):
             return
         ids = {k: v for k, v in _ids(node).items() if k != name}
-        await self._patch_node(node, {"annotations": {NODE_IDS: _spell(ids) if ids else None}})
+        await self._patch_node(node, {"annotations": {CSI_NODE_ID_ANNOTATION: _spell(ids) if ids else None}})
 
     async def _patch_node(self, node: Node, meta: dict[str, object]) -> None:
         if meta:
@@ -129,7 +128,7 @@ class CSINodeObject:
 
 def _ids(node: Node) -> dict[str, str]:
     try:
-        found = json.loads(node.metadata.annotations.get(NODE_IDS) or "{}")
+        found = json.loads(node.metadata.annotations.get(CSI_NODE_ID_ANNOTATION) or "{}")
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

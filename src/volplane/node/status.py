@@ -17,6 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from volplane.api import kinds
+from volplane.api.annotations import CONTROLLER_MANAGED_ATTACH_ANNOTATION
 from volplane.api.codec import to_dict
 from volplane.api.coordination import Lease, LeaseSpec
 from volplane.api.core import (
@@ -30,6 +31,14 @@ from volplane.api.core import (
     NodeSystemInfo,
 )
 from volplane.api.errors import APIError, NotFound
+from volplane.api.labels import (
+    ARCH_LABEL,
+    HOSTNAME_LABEL,
+    INSTANCE_TYPE_LABEL,
+    OS_LABEL,
+    REGION_LABEL,
+    ZONE_LABEL,
+)
 from volplane.api.meta import ObjectMeta, OwnerReference
 from volplane.base import clock
 from volplane.base.backoff import Backoff
@@ -42,7 +51,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MANAGED_ANNOTATION = "volumes.kubernetes.io/controller-managed-attach-detach"
 LEASES = "kube-node-lease"
 RESEND = 300.0  # seconds after which an unchanged status is written anyway
 RETRY = Backoff(0.1, 10.0)  # between attempts to reach the API server
@@ -126,9 +134,10 @@ class NodeObject:
         if not self._annotations().items() <= node.metadata.annotations.items():
             meta["annotations"] = self._annotations()
         elif (
-            not self.controller_manages_attach and MANAGED_ANNOTATION in node.metadata.annotations
+            not self.controller_manages_attach
+            and CONTROLLER_MANAGED_ATTACH_ANNOTATION in node.metadata.annotations
         ):  # of an earlier run
-            meta["annotations"] = {MANAGED_ANNOTATION: None}
+            meta["annotations"] = {CONTROLLER_MANAGED_ATTACH_ANNOTATION: None}
         patch: dict[str, object] = {"metadata": meta} if meta else {}
         spec: dict[str, object] = {}
         if self.provider_id and not node.spec.provider_id:
@@ -157,17 +166,17 @@ class NodeObject:
     def _labels(self) -> dict[str, str]:
         settings = self.settings
         known = {
-            "kubernetes.io/hostname": self.name,
-            "kubernetes.io/os": "linux",
-            "kubernetes.io/arch": node_info.architecture(),
-            "topology.kubernetes.io/zone": settings.zone,
-            "topology.kubernetes.io/region": settings.region,
-            "node.kubernetes.io/instance-type": settings.instance_type,
+            HOSTNAME_LABEL: self.name,
+            OS_LABEL: "linux",
+            ARCH_LABEL: node_info.architecture(),
+            ZONE_LABEL: settings.zone,
+            REGION_LABEL: settings.region,
+            INSTANCE_TYPE_LABEL: settings.instance_type,
         }
         return {k: v for k, v in {**known, **settings.node_labels}.items() if v}
 
     def _annotations(self) -> dict[str, str]:
-        return {MANAGED_ANNOTATION: "true"} if self.controller_manages_attach else {}
+        return {CONTROLLER_MANAGED_ATTACH_ANNOTATION: "true"} if self.controller_manages_attach else {}
 
     # --- status
 

@@ -9,34 +9,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from volplane.api.annotations import (
+    BETA_STORAGE_CLASS_ANNOTATION,
+    BETA_STORAGE_PROVISIONER_ANNOTATION,
+    BIND_COMPLETED_ANNOTATION,
+    BOUND_BY_CONTROLLER_ANNOTATION,
+    STORAGE_PROVISIONER_ANNOTATION,
+)
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 
-BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
-BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
-STORAGE_PROVISIONER = "volume.kubernetes.io/storage-provisioner"
-BETA_STORAGE_PROVISIONER = "volume.beta.kubernetes.io/storage-provisioner"
-SELECTED_NODE = "volume.kubernetes.io/selected-node"
-PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
-MIGRATED_TO = "pv.kubernetes.io/migrated-to"
-BETA_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
-PRE_RESIZE_CAPACITY = "volume.alpha.kubernetes.io/pre-resize-capacity"
 YES = "yes"
-
-CLAIM_PROTECTION = "kubernetes.io/pvc-protection"
-VOLUME_PROTECTION = "kubernetes.io/pv-protection"
-ATTRIBUTES_PROTECTION = "kubernetes.io/vac-protection"
-IN_TREE_FINALIZER = "kubernetes.io/pv-controller"
-EXTERNAL_FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
 
 
 def claim_class(claim: PersistentVolumeClaim) -> str | None:
     """The class of a claim; None: the default class, "": no class."""
-    beta = claim.metadata.annotations.get(BETA_STORAGE_CLASS)
+    beta = claim.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION)
     return beta if beta is not None else claim.spec.storage_class_name
 
 
 def volume_class(volume: PersistentVolume) -> str:
-    beta = volume.metadata.annotations.get(BETA_STORAGE_CLASS)
+    beta = volume.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION)
     return beta if beta is not None else volume.spec.storage_class_name
 
 
@@ -63,7 +55,7 @@ def is_free_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
 
 def is_bound(claim: PersistentVolumeClaim) -> bool:
     """Whether the binding was completed once: the claim names its volume and has bind-completed."""
-    return bool(claim.spec.volume_name) and BIND_COMPLETED in claim.metadata.annotations
+    return bool(claim.spec.volume_name) and BIND_COMPLETED_ANNOTATION in claim.metadata.annotations
 
 
 def is_pair(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool:
@@ -93,11 +85,11 @@ def claim_ref_patch(volume: PersistentVolume, claim: PersistentVolumeClaim) -> d
     """The patch that sets the claimRef, annotated as ours unless the volume was reserved for the claim."""
     patch: dict[str, Any] = {"spec": {"claimRef": reference(claim)}}
     if not is_for(volume, claim):
-        patch["metadata"] = {"annotations": {BOUND_BY_CONTROLLER: YES}}
+        patch["metadata"] = {"annotations": {BOUND_BY_CONTROLLER_ANNOTATION: YES}}
     return patch
 
 
 def requested_provisioner(annotations: Mapping[str, str]) -> str:
     """The provisioner in the claim's annotations; the beta annotation counts only without the other."""
-    asked = annotations.get(STORAGE_PROVISIONER)
-    return asked if asked is not None else annotations.get(BETA_STORAGE_PROVISIONER, "")
+    asked = annotations.get(STORAGE_PROVISIONER_ANNOTATION)
+    return asked if asked is not None else annotations.get(BETA_STORAGE_PROVISIONER_ANNOTATION, "")

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from volplane.api.annotations import BETA_DEFAULT_CLASS_ANNOTATION, DEFAULT_CLASS_ANNOTATION
 from volplane.api.storage import StorageClass
-
-IS_DEFAULT = "storageclass.kubernetes.io/is-default-class"
-BETA_IS_DEFAULT = "storageclass.beta.kubernetes.io/is-default-class"
 
 IMMEDIATE = "Immediate"
 FIRST_CONSUMER = "WaitForFirstConsumer"
@@ -33,7 +31,7 @@ MIGRATION_DRIVERS = frozenset(MIGRATED.values())
 
 def is_default(storage_class: StorageClass) -> bool:
     notes = storage_class.metadata.annotations
-    return notes.get(IS_DEFAULT) == "true" or notes.get(BETA_IS_DEFAULT) == "true"
+    return notes.get(DEFAULT_CLASS_ANNOTATION) == "true" or notes.get(BETA_DEFAULT_CLASS_ANNOTATION) == "true"
 
 
 def default(classes: Iterable[StorageClass]) -> StorageClass | None:

@@ -14,9 +14,6 @@ from typing import Any
 from volplane.api import quantity
 from volplane.api.core import PersistentVolumeClaim, PersistentVolumeClaimCondition
 
-RESIZER = "volume.kubernetes.io/storage-resizer"
-NODE_NOT_REQUIRED = "volume.kubernetes.io/node-expansion-not-required"
-
 RESIZING = "Resizing"
 FILE_SYSTEM_PENDING = "FileSystemResizePending"
 CONTROLLER_ERROR = "ControllerResizeError"

@@ -16,6 +16,7 @@ from typing import TypeAlias, TypeVar
 from msgspec import Struct
 
 from volplane.api import names
+from volplane.api.annotations import GROUP_SNAPSHOT_HANDLE_ANNOTATION
 from volplane.api.core import ObjectReference, PersistentVolumeClaim, SecretReference
 from volplane.api.snapshot import (
     VolumeGroupSnapshot,
@@ -37,7 +38,6 @@ BEING_DELETED = _DOMAIN + "volumesnapshot-being-deleted"
 SECRET_NAME = _DOMAIN + "deletion-secret-name"
 SECRET_NAMESPACE = _DOMAIN + "deletion-secret-namespace"
 MANAGED_BY = _DOMAIN + "managed-by"
-GROUP_HANDLE = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle"
 
 AS_SOURCE = _DOMAIN + "volumesnapshot-as-source-protection"
 BOUND = _DOMAIN + "volumesnapshot-bound-protection"
@@ -137,7 +137,7 @@ def is_preprovisioned(content: AnyContent) -> bool:
 
 def is_group_member(content: VolumeSnapshotContent) -> bool:
     """It was taken with its group, and goes with it."""
-    return GROUP_HANDLE in content.metadata.annotations or (
+    return GROUP_SNAPSHOT_HANDLE_ANNOTATION in content.metadata.annotations or (
         content.status is not None and content.status.volume_group_snapshot_handle is not None
     )
 

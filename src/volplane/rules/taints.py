@@ -15,6 +15,10 @@ OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 INSTANCE_STOPPED = "instance-stopped"  # value of the taint when the fencer has set it
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
+MEMORY_PRESSURE = "node.kubernetes.io/memory-pressure"
+DISK_PRESSURE = "node.kubernetes.io/disk-pressure"
+PID_PRESSURE = "node.kubernetes.io/pid-pressure"
+NETWORK_UNAVAILABLE = "node.kubernetes.io/network-unavailable"
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:

@@ -15,8 +15,7 @@ from volplane.api.core import (
     PersistentVolume,
     TopologySelectorTerm,
 )
-
-HOSTNAME = "kubernetes.io/hostname"
+from volplane.api.labels import HOSTNAME_LABEL
 
 
 def meets(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
@@ -80,7 +79,7 @@ def required_hostnames(volume: PersistentVolume) -> frozenset[str] | None:
         return None
     names: set[str] = set()
     for term in affinity.required.node_selector_terms:
-        tied = [r for r in term.match_expressions if r.key == HOSTNAME and r.operator == "In"]
+        tied = [r for r in term.match_expressions if r.key == HOSTNAME_LABEL and r.operator == "In"]
         if not tied:
             return None
         names.update(tied[0].values)

@@ -17,6 +17,7 @@ from typing import assert_never
 
 from msgspec import structs
 
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import (
     Namespace,
     Node,
@@ -31,7 +32,7 @@ from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.loops.controller import Controller, Stop
 from volplane.rules import pods
-from volplane.rules.binding import SELECTED_NODE, claim_key, claim_ref_patch
+from volplane.rules.binding import claim_key, claim_ref_patch
 from volplane.rules.steps import CommonStep
 from volplane.rules.waits import Wait, WaitReason
 from volplane.scheduler import prebind
@@ -303,7 +304,7 @@ class Scheduler(Controller[str, SchedulingView, Step]):
                         PersistentVolume, volume.name, merge=claim_ref_patch(volume, claim), revision=revision
                     )
             for claim in reservation.to_select:
-                patch = {"metadata": {"annotations": {SELECTED_NODE: node}}}
+                patch = {"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: node}}}
                 with trace.span(DEFAULT, "selected-node", f"pvc/{claim.key}", node=node):
                     await self.client.patch(
                         PersistentVolumeClaim,

@@ -15,9 +15,9 @@ from typing import assert_never
 
 from msgspec import Struct, structs
 
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, PersistentVolumeClaim, Pod
 from volplane.rules import taints, topology
-from volplane.rules.binding import SELECTED_NODE
 from volplane.rules.steps import CommonStep, Requeue
 from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.scheduler import prebind, preemption, scores
@@ -68,7 +68,7 @@ class Reservation(Struct, frozen=True):
     def to_select(self) -> tuple[PersistentVolumeClaim, ...]:
         """Claims without this selected-node annotation."""
         claims = self.bindings.dynamic
-        return tuple(c for c in claims if c.metadata.annotations.get(SELECTED_NODE) != self.node)
+        return tuple(c for c in claims if c.metadata.annotations.get(SELECTED_NODE_ANNOTATION) != self.node)
 
 
 class SchedulingView(Struct, frozen=True):

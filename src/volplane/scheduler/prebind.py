@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim
 from volplane.rules import topology
-from volplane.rules.binding import SELECTED_NODE, is_bound
+from volplane.rules.binding import is_bound
 
 FAILED = 'running PreBind plugin "VolumeBinding": binding volumes: {}'
 TIMED_OUT = "context deadline exceeded"
@@ -66,7 +67,7 @@ def _find_conflict(node: str, labels: Mapping[str, str], pair: ClaimBinding) -> 
             return f'ClaimRef got reset for pv "{pair.assumed_volume}"'
     elif not claim.metadata.annotations:
         return f'selectedNode annotation reset for PVC "{pair.name}"'
-    elif claim.metadata.annotations.get(SELECTED_NODE) != node:
+    elif claim.metadata.annotations.get(SELECTED_NODE_ANNOTATION) != node:
         return f'provisioning failed for PVC "{pair.name}"'
     if volume is not None and not topology.is_reachable_from(volume, labels):
         return f'pv "{volume.name}" node affinity doesn\'t match node "{node}": {NO_TERM}'

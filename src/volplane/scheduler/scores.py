@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from volplane.api.core import Pod
+from volplane.api.labels import HOSTNAME_LABEL, ZONE_LABEL
 from volplane.rules.workloads import controller_of
 from volplane.scheduler.filters.topology_spread import SCHEDULE_ANYWAY, selector_of_constraint
 from volplane.scheduler.node_cache import NodeInfo
@@ -21,10 +22,9 @@ from volplane.scheduler.pod_affinity_index import (
 from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
 SCALE = 1_000_000
-HOSTNAME = "kubernetes.io/hostname"
 DEFAULT_CONSTRAINTS = (
-    ("topology.kubernetes.io/zone", 5),
-    (HOSTNAME, 3),
+    (ZONE_LABEL, 5),
+    (HOSTNAME_LABEL, 3),
 )  # label and skew of a pod without constraints
 
 SpreadConstraints = Sequence[tuple[str, Mapping[str, int], int]]  # label, pods by node, skew
@@ -58,12 +58,12 @@ def score_topology_spread(
         return None
     scores = [0.0] * len(nodes)
     for key, held, skew in constraints:
-        counts = snapshot.node_cache.count_by_domain(held, key) if key != HOSTNAME else {}
+        counts = snapshot.node_cache.count_by_domain(held, key) if key != HOSTNAME_LABEL else {}
         domains = {info.labels[key] for info in nodes if key in info.labels}
-        weight = math.log((len(nodes) if key == HOSTNAME else len(domains)) + 2)
+        weight = math.log((len(nodes) if key == HOSTNAME_LABEL else len(domains)) + 2)
         for at, info in enumerate(nodes):
             if key in info.labels:
-                count = held.get(info.name, 0) if key == HOSTNAME else counts[info.labels[key]]
+                count = held.get(info.name, 0) if key == HOSTNAME_LABEL else counts[info.labels[key]]
                 scores[at] += count * weight + skew - 1
     low, high = min(scores), max(scores)
     return [int(SCALE * (high + low - score) / high) for score in scores] if high else None

@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from volplane.api import quantity
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, TopologySelectorTerm
 from volplane.api.selectors import LabelMatcher
 from volplane.api.storage import CSIStorageCapacity, StorageClass
 from volplane.rules import classes, matching, pods, sizes, topology
-from volplane.rules.binding import SELECTED_NODE, claim_class, is_bound
+from volplane.rules.binding import claim_class, is_bound
 from volplane.scheduler.node_cache import NodeInfo
 from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
@@ -85,7 +86,7 @@ def _delayed_binding(claim: PersistentVolumeClaim, snapshot: SchedulingSnapshot)
     return DelayedBinding(
         claim,
         size=sizes.requested_size(claim),
-        selected_node=claim.metadata.annotations.get(SELECTED_NODE),
+        selected_node=claim.metadata.annotations.get(SELECTED_NODE_ANNOTATION),
         candidates=(*snapshot.reserved(claim.key), *snapshot.unclaimed(storage_class.name)),
         can_provision=provisioner not in ("", classes.NO_PROVISIONER),
         topologies=storage_class.allowed_topologies,

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import structs
 
+from volplane.api.labels import HOSTNAME_LABEL
 from volplane.api.meta import Resource
 from volplane.api.snapshot import VolumeGroupSnapshotClass, VolumeSnapshotClass
 from volplane.api.storage import StorageClass, VolumeAttributesClass
@@ -126,7 +127,7 @@ def pod(
         **({"initContainers": [_container("first", first, places)]} if first else {}),
         "containers": [_container("main", script, places)],
         "volumes": [{"name": "data", **volume}, {"name": "results", "hostPath": {"path": results}}],
-        **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
+        **({"nodeSelector": {HOSTNAME_LABEL: node}} if node else {}),
         **more,
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}

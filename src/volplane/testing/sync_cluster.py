@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.labels import HOSTNAME_LABEL
 from volplane.api.meta import Resource
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.api.storage import StorageClass, VolumeAttachment
@@ -220,7 +221,7 @@ class SyncCluster:
             "automountServiceAccountToken": False,
             "containers": [container],
             "volumes": [volume],
-            **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
+            **({"nodeSelector": {HOSTNAME_LABEL: node}} if node else {}),
             **spec,
         }
         made = RunningPod(self, self.make("v1", "Pod", "pod", spec=wanted).name)

@@ -16,11 +16,11 @@ from tests.support import scripted
 from tests.support.scripted import NAME, Fail, Hold, Lose
 from tests.support.timing import GRAIN, is_virtual, rest
 from volplane.api import codec
+from volplane.api.annotations import ATTACHMENT_NODE_ID_ANNOTATION
 from volplane.api.coordination import Lease
 from volplane.api.core import Node, PersistentVolume, Secret
 from volplane.api.storage import CSINode, VolumeAttachment
 from volplane.csi.outcome import Code
-from volplane.sidecars.attacher.plan import NODE_ID
 
 both = pytest.mark.both
 
@@ -151,7 +151,7 @@ async def test_driver_unregistered_from_csinode_attach_fails_with_message_detach
         await p.volume("late")
         await p.pod("web", on="a")
         held = await p.attached("a")
-        assert held.metadata.annotations[NODE_ID] == "a"
+        assert held.metadata.annotations[ATTACHMENT_NODE_ID_ANNOTATION] == "a"
         for name in ("a", "b"):
             await p.client.patch(CSINode, name, merge={"spec": {"drivers": []}})
         await p.pod("late", "late", on="b")
@@ -179,7 +179,11 @@ async def test_csinode_gone_and_annotation_absent_detach_error_va_stays() -> Non
 
         await until(failed, LONG)
         assert p.calls("ControllerUnpublishVolume") == 0
-        await p.client.patch(VolumeAttachment, held.name, merge={"metadata": {"annotations": {NODE_ID: "a"}}})
+        await p.client.patch(
+            VolumeAttachment,
+            held.name,
+            merge={"metadata": {"annotations": {ATTACHMENT_NODE_ID_ANNOTATION: "a"}}},
+        )
         await p.detached("a")
 
 

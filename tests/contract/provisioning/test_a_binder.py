@@ -11,11 +11,12 @@ from tests.contract.provisioning.stage import PATIENCE, Stage, claim, stage, vol
 from tests.loops.inprocess import running, until
 from tests.support import scripted
 from tests.support.timing import is_virtual
+from volplane.api.annotations import BETA_STORAGE_CLASS_ANNOTATION, BOUND_BY_CONTROLLER_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.finalizers import PV_PROTECTION_FINALIZER, PVC_PROTECTION_FINALIZER
 from volplane.client.cache import Caches
 from volplane.client.client import Client
 from volplane.controllers.binder.controller import Binder
-from volplane.rules import binding
 
 pytestmark = pytest.mark.both
 
@@ -76,7 +77,7 @@ async def test_a_lost_volume_comes_back_without_a_claim_ref_and_not_with_one_tha
         await s.rest(60)
         held = await s.find(PersistentVolume, "v")
         assert held.is_deleting
-        assert binding.VOLUME_PROTECTION in held.metadata.finalizers
+        assert PV_PROTECTION_FINALIZER in held.metadata.finalizers
         await s.edit(PersistentVolume, "v", {"metadata": {"finalizers": None}})
         lost = await s.phase(PersistentVolumeClaim, "data", "Lost")
         assert lost.status.capacity == {}
@@ -125,7 +126,7 @@ async def test_a_claim_for_a_volume_that_is_too_small_is_told_and_bound_if_both_
         mine, theirs = await s.bound("data", to="v")
         assert mine.status.capacity == {"storage": "1Gi"}
         for side in (mine, theirs):  # both pointers are the user's, so neither may be undone
-            assert binding.BOUND_BY_CONTROLLER not in side.metadata.annotations
+            assert BOUND_BY_CONTROLLER_ANNOTATION not in side.metadata.annotations
 
 
 async def test_a_delayed_claim_waits_for_its_consumer_and_a_reserved_volume_ends_the_wait() -> None:
@@ -220,13 +221,13 @@ async def test_a_volume_whose_claim_took_another_goes_back_to_whom_it_belongs(by
         await available(s, "other")
         made = await s.claim(cls="")
         await s.bound("data", to="other")
-        notes = {binding.BOUND_BY_CONTROLLER: "yes"} if by == "controller" else {}
+        notes = {BOUND_BY_CONTROLLER_ANNOTATION: "yes"} if by == "controller" else {}
         ref = {"namespace": "default", "name": "data", "uid": made.uid}
         await s.client.create(volume("v", metadata={"annotations": notes}, claimRef=ref))
         freed = await s.phase(PersistentVolume, "v", "Available")
         if by == "controller":
             assert freed.spec.claim_ref is None
-            assert binding.BOUND_BY_CONTROLLER not in freed.metadata.annotations
+            assert BOUND_BY_CONTROLLER_ANNOTATION not in freed.metadata.annotations
         else:
             assert freed.spec.claim_ref.name == "data"
             assert freed.spec.claim_ref.uid == ""
@@ -258,14 +259,14 @@ async def test_a_volume_made_for_a_claim_that_took_another_is_given_back_to_its_
         assert driver.volumes == {}
         assert len(driver.requests_of("CreateVolume")) == len(driver.requests_of("DeleteVolume")) == 1
         assert (await s.find(PersistentVolumeClaim, "data")).metadata.finalizers == (
-            binding.CLAIM_PROTECTION,
+            PVC_PROTECTION_FINALIZER,
         )
 
 
 async def test_the_beta_annotation_is_the_class_wherever_it_is_read() -> None:
     async with stage(roles=BINDER) as s:
         await available(s, "v", cls="old")
-        await s.client.create(claim(cls=None, notes={binding.BETA_STORAGE_CLASS: "old"}))
+        await s.client.create(claim(cls=None, notes={BETA_STORAGE_CLASS_ANNOTATION: "old"}))
         await s.bound("data", to="v")
 
 

@@ -9,9 +9,9 @@ import pytest
 from tests.contract.provisioning.scene import played, sizes
 from tests.controllers.objects import claim, volume
 from tests.support.timing import rest
+from volplane.api.annotations import STORAGE_RESIZER_ANNOTATION
 from volplane.api.core import Event, PersistentVolume
 from volplane.controllers.expand.controller import Expansion
-from volplane.rules import resizing
 
 pytestmark = pytest.mark.both
 
@@ -35,7 +35,9 @@ async def test_a_migrated_volume_gets_the_name_of_its_resizer() -> None:
         await stage.client.create(claim("data", cls="fast", volumeName="old"))
         await stage.until_claim(lambda c: c.status.phase == "Bound")
         await stage.ask(size="2Gi")
-        await stage.until_claim(lambda c: c.metadata.annotations.get(resizing.RESIZER) == "ebs.csi.aws.com")
+        await stage.until_claim(
+            lambda c: c.metadata.annotations.get(STORAGE_RESIZER_ANNOTATION) == "ebs.csi.aws.com"
+        )
 
 
 async def test_a_flex_volume_waits_for_its_node_alone() -> None:

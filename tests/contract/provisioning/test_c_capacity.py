@@ -13,13 +13,13 @@ from tests.support import scripted
 from tests.support.scripted import Fail
 from tests.support.timing import GRAIN, is_virtual
 from volplane.api import codec
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.apps import ReplicaSet
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import CSINode, CSIStorageCapacity, StorageClass
 from volplane.base import clock
 from volplane.csi import v1
 from volplane.csi.outcome import Code
-from volplane.rules import binding
 
 both = pytest.mark.both
 
@@ -218,7 +218,7 @@ async def test_each_nodes_provisioner_makes_and_deletes_its_own_volumes() -> Non
             provisioning(role("one"), one, node_deployment=True, node="n1", strict_topology=True),
             provisioning(role("two"), two, node_deployment=True, node="n2", strict_topology=True),
         ):
-            await s.claim(notes={binding.SELECTED_NODE: "n2"})
+            await s.claim(notes={SELECTED_NODE_ANNOTATION: "n2"})
             _, held = await s.bound()
             assert one.requests_of("CreateVolume") == []
             (request,) = two.requests_of("CreateVolume")
@@ -263,7 +263,7 @@ async def test_an_immediate_claim_goes_to_a_node_with_room_after_a_while() -> No
                 await asyncio.sleep(60)
             mine, _ = await s.bound()
             assert free.call_times("GetCapacity")[0] - begun > least()
-            assert mine.metadata.annotations[binding.SELECTED_NODE] == "n2"
+            assert mine.metadata.annotations[SELECTED_NODE_ANNOTATION] == "n2"
             assert full.requests_of("CreateVolume") == []
             assert len(free.requests_of("CreateVolume")) == 1
 

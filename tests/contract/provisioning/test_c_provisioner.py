@@ -14,14 +14,14 @@ from tests.support.scripted import Break, Delay, Fail, Hold, Lose
 from tests.support.timing import GRAIN, is_virtual
 from volplane import scheduler
 from volplane.api import codec, quantity
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.errors import Unavailable
+from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PROVISIONING_INTENT_FINALIZER
 from volplane.api.storage import CSINode, StorageClass, VolumeAttachment
 from volplane.base import metrics
 from volplane.client.client import Client
 from volplane.csi.outcome import Code
-from volplane.rules import binding
-from volplane.sidecars.provisioner.provision_request import INTENT
 
 both = pytest.mark.both
 
@@ -158,15 +158,17 @@ async def test_a_full_node_is_given_back_and_another_error_keeps_it(
     async with stage(driver, roles=("binder", "provisioner")) as s:
         await s.storage_class(mode=mode)
         await s.node("n1", "a")
-        chosen = {binding.SELECTED_NODE: "n1"} if kept is not None else {}
+        chosen = {SELECTED_NODE_ANNOTATION: "n1"} if kept is not None else {}
         await s.claim(notes=chosen)
         await s.called("CreateVolume")
 
         async def so_it_is() -> bool:
             notes = (await s.find(PersistentVolumeClaim, "data")).metadata.annotations
             repeated = len(driver.requests_of("CreateVolume")) > 1
-            as_chosen = kept is None or (binding.SELECTED_NODE in notes) is kept
-            return as_chosen and repeated is (kept is not False) and INTENT not in notes
+            as_chosen = kept is None or (SELECTED_NODE_ANNOTATION in notes) is kept
+            return (
+                as_chosen and repeated is (kept is not False) and PROVISIONING_INTENT_FINALIZER not in notes
+            )
 
         await until(so_it_is, PATIENCE)
         await s.rest(10)
@@ -253,7 +255,9 @@ async def test_a_volume_that_is_too_small_is_deleted_and_ordered_again() -> None
 
         await until(given_back, PATIENCE)
         await s.event("ProvisioningFailed", "created volume capacity 536870912 less than requested")
-        assert INTENT in (await s.find(PersistentVolumeClaim, "data")).metadata.finalizers
+        assert (
+            PROVISIONING_INTENT_FINALIZER in (await s.find(PersistentVolumeClaim, "data")).metadata.finalizers
+        )
         driver.answers = None
         _, held = await s.bound()
         assert held.spec.capacity == {"storage": "1Gi"}
@@ -278,7 +282,7 @@ async def test_a_selected_node_that_is_gone_leaves_the_requirements_as_they_were
         await s.storage_class(mode="WaitForFirstConsumer")
         await s.node("n1", "a")
         await s.node("n2", "b")
-        await s.claim(notes={binding.SELECTED_NODE: "n2"})
+        await s.claim(notes={SELECTED_NODE_ANNOTATION: "n2"})
         await s.called("CreateVolume")
         await s.delete(CSINode, "n2")
         await s.delete(Node, "n2")
@@ -325,7 +329,7 @@ async def test_a_released_volume_whose_policy_becomes_retain_is_kept() -> None:
 
         async def let_go() -> bool:
             kept = await s.find(PersistentVolume, held.name)
-            return binding.EXTERNAL_FINALIZER not in kept.metadata.finalizers
+            return EXTERNAL_PROVISIONER_FINALIZER not in kept.metadata.finalizers
 
         await until(let_go, PATIENCE)
         calls = len(driver.requests_of("DeleteVolume"))
@@ -411,7 +415,7 @@ async def test_a_static_volume_of_the_driver_is_looked_after_too() -> None:
         await s.volume("mine", persistentVolumeReclaimPolicy="Delete")
         await s.claim(cls="")
         await s.bound("data", to="mine")
-        await s.guarded(PersistentVolume, "mine", binding.EXTERNAL_FINALIZER)
+        await s.guarded(PersistentVolume, "mine", EXTERNAL_PROVISIONER_FINALIZER)
         await s.delete(PersistentVolumeClaim, "data")
         await s.gone(PersistentVolume, "mine")
         assert [r.volume_id for r in driver.requests_of("DeleteVolume")] == ["vol-mine"]

@@ -12,8 +12,9 @@ from tests.contract.provisioning.stage import PATIENCE, stage
 from tests.loops.inprocess import until
 from tests.support import scripted
 from volplane.api import codec
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import PersistentVolumeClaim, SecretReference
-from volplane.rules import binding
+from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER
 
 pytestmark = pytest.mark.both
 
@@ -69,7 +70,7 @@ async def test_the_plainest_claim() -> None:
             "volume.kubernetes.io/provisioner-deletion-secret-name": "",
             "volume.kubernetes.io/provisioner-deletion-secret-namespace": "",
         }
-        assert set(metadata["finalizers"]) == {"kubernetes.io/pv-protection", binding.EXTERNAL_FINALIZER}
+        assert set(metadata["finalizers"]) == {"kubernetes.io/pv-protection", EXTERNAL_PROVISIONER_FINALIZER}
         assert mine.status.capacity == {"storage": "1Gi"}
 
 
@@ -286,7 +287,7 @@ async def test_topology(
         terms = [{"matchLabelExpressions": [{"key": scripted.ZONE, "values": allowed}]}] if allowed else []
         mode = "WaitForFirstConsumer" if selected else "Immediate"
         await s.storage_class(mode=mode, allowedTopologies=terms)
-        await s.claim(notes={binding.SELECTED_NODE: selected} if selected else {})
+        await s.claim(notes={SELECTED_NODE_ANNOTATION: selected} if selected else {})
         _, held = await s.bound()
         (request,) = driver.requests_of("CreateVolume")
         if requisite is None:
@@ -325,12 +326,12 @@ async def test_a_node_without_a_registration_is_given_back() -> None:
     driver = scripted.driver("topology")
     async with stage(driver, roles=("binder", "provisioner")) as s:
         await s.storage_class(mode="WaitForFirstConsumer")
-        await s.claim(notes={binding.SELECTED_NODE: "unknown"})
+        await s.claim(notes={SELECTED_NODE_ANNOTATION: "unknown"})
         await s.event("ProvisioningFailed", "error generating accessibility requirements")
 
         async def given_back() -> bool:
             mine = await s.find(PersistentVolumeClaim, "data")
-            return binding.SELECTED_NODE not in mine.metadata.annotations
+            return SELECTED_NODE_ANNOTATION not in mine.metadata.annotations
 
         await until(given_back, PATIENCE)
         assert driver.calls == []

@@ -13,6 +13,7 @@ from tests.contract.provisioning.scene import GI, Stage, conditions, played, rea
 from tests.controllers.objects import account, pod
 from tests.support.scripted import Fail, Hold, Lose
 from tests.support.timing import GRAIN, is_virtual
+from volplane.api.annotations import NODE_EXPANSION_NOT_REQUIRED_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Secret
 from volplane.api.errors import Invalid
 from volplane.api.meta import ObjectMeta
@@ -110,13 +111,13 @@ async def test_a_volume_that_needs_no_node_is_finished_at_once() -> None:
         await stage.ask(size="1500M")
         claim = await stage.until_claim(settled("1500M"))
         assert sizes(claim)["state"] == ""
-        assert claim.metadata.annotations[resizing.NODE_NOT_REQUIRED] == "true"
+        assert claim.metadata.annotations[NODE_EXPANSION_NOT_REQUIRED_ANNOTATION] == "true"
         assert await stage.said("VolumeResizeSuccessful") == "Resize volume succeeded"
         assert (await stage.volume()).spec.capacity["storage"] == "1500M"
         stage.driver.node_expansion = True
         await stage.ask(size="2Gi")
         claim = await stage.until_claim(at("NodeResizePending"))
-        assert resizing.NODE_NOT_REQUIRED not in claim.metadata.annotations
+        assert NODE_EXPANSION_NOT_REQUIRED_ANNOTATION not in claim.metadata.annotations
 
 
 @pytest.mark.parametrize("point", ["rpc:ControllerExpandVolume:before", "rpc:ControllerExpandVolume:after"])

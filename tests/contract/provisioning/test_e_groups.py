@@ -15,6 +15,7 @@ from tests.contract.provisioning.snapping import gone, roles, until_snapshot
 from tests.support import scripted
 from tests.support.scripted import Fail, Lose
 from volplane.api import codec
+from volplane.api.annotations import GROUP_SNAPSHOT_HANDLE_ANNOTATION
 from volplane.api.meta import ObjectMeta
 from volplane.api.snapshot import (
     VolumeGroupSnapshot,
@@ -96,7 +97,10 @@ async def test_a_group_is_taken_at_once_and_its_members_go_with_it() -> None:
                 assert [owner.uid for owner in member.metadata.owner_references] == [made.uid]
                 assert snapshots.IN_GROUP in member.metadata.finalizers
                 part = await stage.client.get(VolumeSnapshotContent, f"snapcontent-{digest}")
-                assert part.metadata.annotations[snapshots.GROUP_HANDLE] == f"group-groupsnapshot-{made.uid}"
+                assert (
+                    part.metadata.annotations[GROUP_SNAPSHOT_HANDLE_ANNOTATION]
+                    == f"group-groupsnapshot-{made.uid}"
+                )
             await stage.said("GroupSnapshotReady", "all")
             await stage.client.delete(VolumeGroupSnapshot, "all", "default")
             await stage.gone(VolumeGroupSnapshot, "all", "default")

@@ -10,10 +10,16 @@ import pytest
 
 from tests.controllers.objects import account, claim, pod, storage_class, volume
 from tests.loops.inprocess import InProcessEnv, running, until, world
+from volplane.api.annotations import (
+    BETA_STORAGE_PROVISIONER_ANNOTATION,
+    BOUND_BY_CONTROLLER_ANNOTATION,
+    SELECTED_NODE_ANNOTATION,
+    STORAGE_PROVISIONER_ANNOTATION,
+)
 from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.finalizers import PVC_PROTECTION_FINALIZER
 from volplane.controllers.binder.controller import Binder
 from volplane.controllers.protection.controller import ClaimProtection, VolumeProtection
-from volplane.rules import binding
 from volplane.rules.binding import is_pair
 
 pytestmark = pytest.mark.virtual
@@ -82,8 +88,8 @@ async def test_a_claim_gets_the_smallest_volume_that_is_big_enough_and_stays_wit
         bound = await b.claim("data")
         assert bound.status.capacity == {"storage": "2Gi"}
         assert bound.status.access_modes == ("ReadWriteOnce",)
-        assert bound.metadata.annotations[binding.BOUND_BY_CONTROLLER] == "yes"
-        assert (await b.volume("two")).metadata.annotations[binding.BOUND_BY_CONTROLLER] == "yes"
+        assert bound.metadata.annotations[BOUND_BY_CONTROLLER_ANNOTATION] == "yes"
+        assert (await b.volume("two")).metadata.annotations[BOUND_BY_CONTROLLER_ANNOTATION] == "yes"
 
 
 async def test_a_volume_that_comes_later_is_taken_by_the_claim_that_waits() -> None:
@@ -125,8 +131,8 @@ async def test_an_external_provisioner_is_asked_and_its_volume_is_bound() -> Non
         await b.client.create(claim("data", cls="fast"))
         await b.event("ExternalProvisioning", "Waiting for a volume to be created either by the external")
         asked = await b.claim("data")
-        assert asked.metadata.annotations[binding.STORAGE_PROVISIONER] == "ebs.csi.aws.com"
-        assert asked.metadata.annotations[binding.BETA_STORAGE_PROVISIONER] == "ebs.csi.aws.com"
+        assert asked.metadata.annotations[STORAGE_PROVISIONER_ANNOTATION] == "ebs.csi.aws.com"
+        assert asked.metadata.annotations[BETA_STORAGE_PROVISIONER_ANNOTATION] == "ebs.csi.aws.com"
         reference = {
             "namespace": "default",
             "name": "data",
@@ -136,7 +142,7 @@ async def test_an_external_provisioner_is_asked_and_its_volume_is_bound() -> Non
         await b.client.create(volume(f"pvc-{asked.uid}", cls="fast", claimRef=reference))
         await b.is_bound("data", f"pvc-{asked.uid}")
         made = await b.volume(f"pvc-{asked.uid}")
-        assert binding.BOUND_BY_CONTROLLER not in made.metadata.annotations
+        assert BOUND_BY_CONTROLLER_ANNOTATION not in made.metadata.annotations
 
 
 async def test_a_delayed_claim_waits_for_its_pod_and_then_for_the_scheduler() -> None:
@@ -147,7 +153,7 @@ async def test_a_delayed_claim_waits_for_its_pod_and_then_for_the_scheduler() ->
         await b.client.create(pod("web", "data"))
         await b.event("WaitForPodScheduled", "waiting for pod web to be scheduled")
         await b.patch(
-            PersistentVolumeClaim, "data", {"metadata": {"annotations": {binding.SELECTED_NODE: "n1"}}}
+            PersistentVolumeClaim, "data", {"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: "n1"}}}
         )
         await b.event("ExternalProvisioning")
 
@@ -234,7 +240,7 @@ async def test_a_volume_whose_claim_took_another_is_given_back() -> None:
         uid = (await b.claim("data")).uid
         reference = {"namespace": "default", "name": "data", "uid": uid}
         await b.client.create(volume("reserved", claimRef=reference))
-        ours = {"annotations": {binding.BOUND_BY_CONTROLLER: "yes"}}
+        ours = {"annotations": {BOUND_BY_CONTROLLER_ANNOTATION: "yes"}}
         await b.client.create(volume("taken", claimRef=reference, metadata=ours))
         await b.is_phase(PersistentVolume, "reserved", "Available")
         await b.is_phase(PersistentVolume, "taken", "Available")
@@ -250,7 +256,7 @@ async def test_a_claim_used_by_a_pod_outlives_its_deletion() -> None:
         await b.client.create(pod("web", "data", on="n1"))
 
         async def is_protected() -> bool:
-            return binding.CLAIM_PROTECTION in (await b.claim("data")).metadata.finalizers
+            return PVC_PROTECTION_FINALIZER in (await b.claim("data")).metadata.finalizers
 
         await until(is_protected)
         await b.client.delete(PersistentVolumeClaim, "data", "default")

@@ -8,18 +8,31 @@ import pytest
 
 from tests.support.waits import describe_wait
 from volplane.api import codec
+from volplane.api.annotations import (
+    BETA_STORAGE_PROVISIONER_ANNOTATION,
+    BIND_COMPLETED_ANNOTATION,
+    BOUND_BY_CONTROLLER_ANNOTATION,
+    MIGRATED_TO_ANNOTATION,
+    PRE_RESIZE_CAPACITY_ANNOTATION,
+    PROVISIONED_BY_ANNOTATION,
+    SELECTED_NODE_ANNOTATION,
+    STORAGE_PROVISIONER_ANNOTATION,
+)
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PV_CONTROLLER_FINALIZER
 from volplane.api.storage import StorageClass
 from volplane.controllers.binder import plan as p
 from volplane.controllers.binder.plan import ClaimView, VolumeView, plan_claim, plan_volume
 from volplane.controllers.binder.steps import group_steps
-from volplane.rules import binding
 from volplane.rules.steps import RecordEvent, Requeue
 from volplane.rules.waits import Wait
 
-DONE = {binding.BIND_COMPLETED: "yes"}
-OURS = {binding.BOUND_BY_CONTROLLER: "yes"}
-ASKED = {binding.STORAGE_PROVISIONER: "ebs.csi.aws.com", binding.BETA_STORAGE_PROVISIONER: "ebs.csi.aws.com"}
+DONE = {BIND_COMPLETED_ANNOTATION: "yes"}
+OURS = {BOUND_BY_CONTROLLER_ANNOTATION: "yes"}
+ASKED = {
+    STORAGE_PROVISIONER_ANNOTATION: "ebs.csi.aws.com",
+    BETA_STORAGE_PROVISIONER_ANNOTATION: "ebs.csi.aws.com",
+}
 
 
 def claim(
@@ -105,11 +118,11 @@ NO_PLUGIN = "no volume plugin matched name: kubernetes.io/no-provisioner"
 
 CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
     "0.1 migrated-to without its plugin": (
-        ClaimView(claim(notes=ASKED | {binding.MIGRATED_TO: "x"})),
+        ClaimView(claim(notes=ASKED | {MIGRATED_TO_ANNOTATION: "x"})),
         ["FixMetadata"],
     ),
     "0.1 in-tree provisioner without migrated-to": (
-        ClaimView(claim(notes={binding.BETA_STORAGE_PROVISIONER: "kubernetes.io/aws-ebs"})),
+        ClaimView(claim(notes={BETA_STORAGE_PROVISIONER_ANNOTATION: "kubernetes.io/aws-ebs"})),
         ["FixMetadata"],
     ),
     "1.1 class without a binding mode": (
@@ -193,7 +206,9 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
         [f"Normal ExternalProvisioning: {OUTSIDE}", "Wait ExternalProvisioner(ebs.csi.aws.com)"],
     ),
     "1.54 delayed, a node is selected": (
-        ClaimView(claim(notes={binding.SELECTED_NODE: "n1"}, storageClassName="fast"), storage_class=DELAYED),
+        ClaimView(
+            claim(notes={SELECTED_NODE_ANNOTATION: "n1"}, storageClassName="fast"), storage_class=DELAYED
+        ),
         [
             "SetProvisioner ebs.csi.aws.com",
             f"Normal ExternalProvisioning: {OUTSIDE}",
@@ -212,7 +227,7 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
     ),
     "1.54 migrated, handed off before": (
         ClaimView(
-            claim(notes=ASKED | {binding.MIGRATED_TO: "ebs.csi.aws.com"}, storageClassName="fast"),
+            claim(notes=ASKED | {MIGRATED_TO_ANNOTATION: "ebs.csi.aws.com"}, storageClassName="fast"),
             storage_class=storage_class(provisioner="kubernetes.io/aws-ebs"),
         ),
         [f"Normal ExternalProvisioning: {OUTSIDE}", "Wait ExternalProvisioner(ebs.csi.aws.com)"],
@@ -300,7 +315,7 @@ def test_claim(view: ClaimView, steps: list[str]) -> None:
     assert [describe_step(step) for step in plan_claim(view)] == steps
 
 
-MADE = {binding.PROVISIONED_BY: "ebs.csi.aws.com"}
+MADE = {PROVISIONED_BY_ANNOTATION: "ebs.csi.aws.com"}
 BY_HAND: dict[str, Any] = {"csi": None, "nfs": {"server": "s", "path": "/"}}
 NO_DELETER = p.NO_DELETER.format("v")
 WHY = "due to incompatible volumeMode."
@@ -309,17 +324,19 @@ THEIRS = f'Cannot bind PersistentVolume "v" to requested PersistentVolumeClaim {
 
 VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
     "0.2 provisioned by a migrated plugin": (
-        VolumeView(volume(notes={binding.PROVISIONED_BY: "kubernetes.io/aws-ebs"})),
+        VolumeView(volume(notes={PROVISIONED_BY_ANNOTATION: "kubernetes.io/aws-ebs"})),
         ["FixMetadata"],
     ),
     "0.2 in-tree and Delete: our finalizer": (
         VolumeView(
-            volume(notes={binding.PROVISIONED_BY: "kubernetes.io/x"}, persistentVolumeReclaimPolicy="Delete")
+            volume(
+                notes={PROVISIONED_BY_ANNOTATION: "kubernetes.io/x"}, persistentVolumeReclaimPolicy="Delete"
+            )
         ),
         ["FixMetadata"],
     ),
     "0.2 external: its finalizers are its own": (
-        VolumeView(volume(notes=MADE, finalizers=[binding.EXTERNAL_FINALIZER])),
+        VolumeView(volume(notes=MADE, finalizers=[EXTERNAL_PROVISIONER_FINALIZER])),
         [],
     ),
     "4.1 unclaimed": (VolumeView(volume("Pending")), ["SetVolumePhase Available"]),
@@ -385,8 +402,8 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
                 "Released",
                 "u-c",
                 {
-                    binding.PROVISIONED_BY: "kubernetes.io/aws-ebs",
-                    binding.MIGRATED_TO: "ebs.csi.aws.com",
+                    PROVISIONED_BY_ANNOTATION: "kubernetes.io/aws-ebs",
+                    MIGRATED_TO_ANNOTATION: "ebs.csi.aws.com",
                 },
                 persistentVolumeReclaimPolicy="Delete",
             )
@@ -526,7 +543,7 @@ def test_6_4_size_and_attributes_are_told_when_the_claim_becomes_bound_and_not_a
 
 
 def test_6_4_a_volume_that_is_being_resized_tells_its_size_before() -> None:
-    growing = volume(notes={binding.PRE_RESIZE_CAPACITY: "512Mi"})
+    growing = volume(notes={PRE_RESIZE_CAPACITY_ANNOTATION: "512Mi"})
     assert p.SetClaimStatus(claim(), "Bound", growing).patch["status"]["capacity"] == {"storage": "512Mi"}
 
 
@@ -543,18 +560,18 @@ def test_6_4_without_a_volume_the_status_is_emptied() -> None:
 
 def test_unbinding_removes_our_pointer_and_only_the_uid_of_a_users() -> None:
     assert p.UnbindVolume(volume("Bound", "u-c", OURS)).patch == {
-        "metadata": {"annotations": {binding.BOUND_BY_CONTROLLER: None}},
+        "metadata": {"annotations": {BOUND_BY_CONTROLLER_ANNOTATION: None}},
         "spec": {"claimRef": None},
     }
     assert p.UnbindVolume(volume("Bound", "u-c")).patch == {"spec": {"claimRef": {"uid": None}}}
 
 
 def test_0_2_finalizers_follow_the_policy() -> None:
-    in_tree = {binding.PROVISIONED_BY: "kubernetes.io/x"}
+    in_tree = {PROVISIONED_BY_ANNOTATION: "kubernetes.io/x"}
     kept = volume(
         notes=in_tree,
         persistentVolumeReclaimPolicy="Retain",
-        finalizers=[binding.IN_TREE_FINALIZER, binding.EXTERNAL_FINALIZER, "mine"],
+        finalizers=[PV_CONTROLLER_FINALIZER, EXTERNAL_PROVISIONER_FINALIZER, "mine"],
     )
     (step,) = plan_volume(VolumeView(kept))
     assert isinstance(step, p.FixMetadata)

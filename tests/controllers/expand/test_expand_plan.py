@@ -8,9 +8,9 @@ from msgspec import structs
 
 from tests.controllers.objects import claim, volume
 from volplane.api import codec
+from volplane.api.annotations import STORAGE_RESIZER_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.controllers.expand.plan import SetResizer, StartNodeExpansion, plan, relevant_fields
-from volplane.rules import resizing
 from volplane.rules.steps import RecordEvent
 
 EBS: dict[str, Any] = {"csi": None, "awsElasticBlockStore": {"volumeID": "vol-1"}}
@@ -46,7 +46,7 @@ def test_a_volume_of_a_plugin_that_is_gone_is_handed_to_the_driver_in_its_place(
 
 def test_it_is_handed_over_once() -> None:
     noted = grown_claim()
-    meta = structs.replace(noted.metadata, annotations={resizing.RESIZER: "ebs.csi.aws.com"})
+    meta = structs.replace(noted.metadata, annotations={STORAGE_RESIZER_ANNOTATION: "ebs.csi.aws.com"})
     steps = list(plan(structs.replace(noted, metadata=meta), bound_volume(**EBS)))
     assert [type(step) for step in steps] == [RecordEvent]
 

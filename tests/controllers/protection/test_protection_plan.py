@@ -8,6 +8,7 @@ import pytest
 
 from volplane.api import codec
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.finalizers import VAC_PROTECTION_FINALIZER
 from volplane.api.storage import VolumeAttributesClass
 from volplane.controllers.protection.plan import (
     AddFinalizer,
@@ -19,7 +20,6 @@ from volplane.controllers.protection.plan import (
     plan_claim,
     plan_volume,
 )
-from volplane.rules.binding import ATTRIBUTES_PROTECTION
 from volplane.rules.steps import CommonStep
 from volplane.rules.waits import Wait, WaitData, WaitReason
 
@@ -132,22 +132,22 @@ def attributes_class(*finalizers: str, deleting: bool = False) -> VolumeAttribut
 
 
 ATTRIBUTES: dict[str, tuple[VolumeAttributesClass, list[str], bool, list[Step | CommonStep]]] = {
-    "new": (attributes_class(), [], False, [AddFinalizer((ATTRIBUTES_PROTECTION,))]),
-    "protected": (attributes_class(ATTRIBUTES_PROTECTION), [], False, []),
+    "new": (attributes_class(), [], False, [AddFinalizer((VAC_PROTECTION_FINALIZER,))]),
+    "protected": (attributes_class(VAC_PROTECTION_FINALIZER), [], False, []),
     "going, used": (
-        attributes_class(ATTRIBUTES_PROTECTION, deleting=True),
+        attributes_class(VAC_PROTECTION_FINALIZER, deleting=True),
         ["volume pv", "claim default/c"],
         True,
         [Wait(WaitReason.ATTRIBUTES_CLASS_IN_USE, WaitData(names=("claim default/c", "volume pv")))],
     ),
     "going, not used as far as the caches show": (
-        attributes_class(ATTRIBUTES_PROTECTION, deleting=True),
+        attributes_class(VAC_PROTECTION_FINALIZER, deleting=True),
         [],
         False,
         [VerifyUnused()],
     ),
     "going, not used": (
-        attributes_class(ATTRIBUTES_PROTECTION, deleting=True),
+        attributes_class(VAC_PROTECTION_FINALIZER, deleting=True),
         [],
         True,
         [RemoveFinalizer(())],

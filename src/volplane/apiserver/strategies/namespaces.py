@@ -9,11 +9,11 @@ from msgspec import structs
 from volplane.api.core import Namespace, NamespaceSpec, NamespaceStatus
 from volplane.api.errors import Causes, Forbidden
 from volplane.api.kinds import Kind
+from volplane.api.labels import NAMESPACE_NAME_LABEL
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategy import ApiCall, Strategy
 from volplane.apiserver.struct_edit import replace_fields, set_defaults
 
-LABEL = "kubernetes.io/metadata.name"
 FINALIZER = "kubernetes"
 PERMANENT = frozenset({"default", "kube-system", "kube-public"})
 
@@ -70,6 +70,8 @@ class NamespaceStrategy(Strategy[Namespace]):
 
 def _add_name_label(obj: Namespace) -> Namespace:
     meta = obj.metadata
-    if not meta.name or meta.labels.get(LABEL) == meta.name:
+    if not meta.name or meta.labels.get(NAMESPACE_NAME_LABEL) == meta.name:
         return obj
-    return structs.replace(obj, metadata=structs.replace(meta, labels={**meta.labels, LABEL: meta.name}))
+    return structs.replace(
+        obj, metadata=structs.replace(meta, labels={**meta.labels, NAMESPACE_NAME_LABEL: meta.name})
+    )

@@ -11,7 +11,13 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from volplane.api import core, quantity
+from volplane.api.annotations import (
+    BETA_DEFAULT_CLASS_ANNOTATION,
+    BETA_STORAGE_CLASS_ANNOTATION,
+    DEFAULT_CLASS_ANNOTATION,
+)
 from volplane.api.errors import Causes, Forbidden, forbidden, not_supported
+from volplane.api.finalizers import PVC_PROTECTION_FINALIZER
 from volplane.api.kinds import Kind
 from volplane.api.storage import StorageClass
 from volplane.apiserver.strategies import checks, claim_limits, claim_spec
@@ -20,10 +26,6 @@ from volplane.apiserver.strategies.finalizers import add_finalizer
 from volplane.apiserver.strategy import ApiCall, Strategy
 from volplane.apiserver.struct_edit import replace_fields
 
-FINALIZER = "kubernetes.io/pvc-protection"
-BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
-IS_DEFAULT = "storageclass.kubernetes.io/is-default-class"
-IS_DEFAULT_BETA = "storageclass.beta.kubernetes.io/is-default-class"
 IMMUTABLE = (
     "spec is immutable after creation except resources.requests "
     "and volumeAttributesClassName for bound claims"
@@ -47,7 +49,7 @@ class PersistentVolumeClaimStrategy(Strategy[core.PersistentVolumeClaim]):
         self, call: ApiCall, obj: core.PersistentVolumeClaim
     ) -> core.PersistentVolumeClaim:
         await claim_limits.check(call, obj)
-        obj = await _set_default_class(call, add_finalizer(obj, FINALIZER))
+        obj = await _set_default_class(call, add_finalizer(obj, PVC_PROTECTION_FINALIZER))
         await self._quotas.check(call, None, obj)
         return obj
 
@@ -119,7 +121,7 @@ class PersistentVolumeClaimStrategy(Strategy[core.PersistentVolumeClaim]):
 
 
 async def _set_default_class(call: ApiCall, obj: core.PersistentVolumeClaim) -> core.PersistentVolumeClaim:
-    if obj.spec.storage_class_name is not None or BETA_CLASS in obj.metadata.annotations:
+    if obj.spec.storage_class_name is not None or BETA_STORAGE_CLASS_ANNOTATION in obj.metadata.annotations:
         return obj
     chosen = default_class(await call.reader.list(StorageClass))
     if chosen is None:
@@ -136,11 +138,11 @@ def default_class(classes: Iterable[StorageClass]) -> StorageClass | None:
 
 def is_default(one: StorageClass) -> bool:
     marks = one.metadata.annotations
-    return "true" in (marks.get(IS_DEFAULT), marks.get(IS_DEFAULT_BETA))
+    return "true" in (marks.get(DEFAULT_CLASS_ANNOTATION), marks.get(BETA_DEFAULT_CLASS_ANNOTATION))
 
 
 def class_of(claim: core.PersistentVolumeClaim) -> str:
-    return claim.metadata.annotations.get(BETA_CLASS, claim.spec.storage_class_name or "")
+    return claim.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION, claim.spec.storage_class_name or "")
 
 
 def _size(claim: core.PersistentVolumeClaim) -> str:
@@ -193,7 +195,7 @@ def _without_mutable_fields(
 ) -> core.PersistentVolumeClaimSpec:
     """The new spec with the fields that may change set back to the old values."""
     spec = new.spec
-    beta = old.metadata.annotations.get(BETA_CLASS)
+    beta = old.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION)
     if old.spec.storage_class_name is None and (beta is None or spec.storage_class_name == beta):
         # A claim without a class may get one, once.
         spec = replace_fields(spec, storage_class_name=None)
@@ -210,11 +212,16 @@ def _without_mutable_fields(
 
 
 def _class_annotation(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> Causes:
-    held, given = old.metadata.annotations.get(BETA_CLASS), new.metadata.annotations.get(BETA_CLASS)
+    held, given = (
+        old.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION),
+        new.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION),
+    )
     moved = held is not None and old.spec.storage_class_name is None and new.spec.storage_class_name == held
     if moved and given in (None, held):
         return
-    yield from checks.immutable_field(f"metadata.annotations[{BETA_CLASS}]", given or "", held or "")
+    yield from checks.immutable_field(
+        f"metadata.annotations[{BETA_STORAGE_CLASS_ANNOTATION}]", given or "", held or ""
+    )
 
 
 def _check_shrink(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> Causes:

@@ -10,6 +10,19 @@ from msgspec import structs
 
 from volplane.api import core
 from volplane.api.errors import Causes, forbidden, invalid, not_supported, required_value
+from volplane.api.finalizers import PV_PROTECTION_FINALIZER
+from volplane.api.labels import (
+    ARCH_LABEL,
+    BETA_ARCH_LABEL,
+    BETA_INSTANCE_TYPE_LABEL,
+    BETA_OS_LABEL,
+    BETA_REGION_LABEL,
+    BETA_ZONE_LABEL,
+    INSTANCE_TYPE_LABEL,
+    OS_LABEL,
+    REGION_LABEL,
+    ZONE_LABEL,
+)
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.claim_spec import VOLUME_MODES, access_modes
 from volplane.apiserver.strategies.finalizers import add_finalizer
@@ -18,7 +31,6 @@ from volplane.apiserver.strategy import ApiCall, Strategy
 from volplane.apiserver.struct_edit import replace_fields
 from volplane.base import clock
 
-FINALIZER = "kubernetes.io/pv-protection"
 POLICIES = ("Delete", "Recycle", "Retain")
 INLINE = "may not be specified in the context of inline volumes"
 
@@ -34,7 +46,7 @@ _SOURCES = {"host_path": "hostPath"} | {
 
 class PersistentVolumeStrategy(Strategy[core.PersistentVolume]):
     async def admit_create(self, call: ApiCall, obj: core.PersistentVolume) -> core.PersistentVolume:
-        return add_finalizer(obj, FINALIZER)
+        return add_finalizer(obj, PV_PROTECTION_FINALIZER)
 
     def prepare_create(self, call: ApiCall, obj: core.PersistentVolume) -> core.PersistentVolume:
         status = core.PersistentVolumeStatus(
@@ -90,11 +102,11 @@ def _without_first_secret(
 
 
 _GA_LABELS = {
-    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
-    "beta.kubernetes.io/os": "kubernetes.io/os",
-    "beta.kubernetes.io/arch": "kubernetes.io/arch",
-    "beta.kubernetes.io/instance-type": "node.kubernetes.io/instance-type",
+    BETA_ZONE_LABEL: ZONE_LABEL,
+    BETA_REGION_LABEL: REGION_LABEL,
+    BETA_OS_LABEL: OS_LABEL,
+    BETA_ARCH_LABEL: ARCH_LABEL,
+    BETA_INSTANCE_TYPE_LABEL: INSTANCE_TYPE_LABEL,
 }
 
 

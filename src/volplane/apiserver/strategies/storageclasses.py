@@ -14,6 +14,7 @@ from volplane.api.errors import (
     required_value,
     too_long,
 )
+from volplane.api.finalizers import VAC_PROTECTION_FINALIZER
 from volplane.api.meta import Resource
 from volplane.api.storage import StorageClass, VolumeAttributesClass
 from volplane.apiserver.object_access import path_reader
@@ -21,7 +22,6 @@ from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.finalizers import add_finalizer
 from volplane.apiserver.strategy import ApiCall, Strategy
 
-ATTRIBUTES_FINALIZER = "kubernetes.io/vac-protection"
 MAX_PARAMETERS = 512
 MAX_PARAMETERS_SIZE = 256 * 1024
 POLICIES = ("Delete", "Retain")
@@ -49,7 +49,7 @@ class StorageClassStrategy(Strategy[StorageClass]):
 
 class VolumeAttributesClassStrategy(Strategy[VolumeAttributesClass]):
     async def admit_create(self, call: ApiCall, obj: VolumeAttributesClass) -> VolumeAttributesClass:
-        return add_finalizer(obj, ATTRIBUTES_FINALIZER)
+        return add_finalizer(obj, VAC_PROTECTION_FINALIZER)
 
     def validate_create(self, call: ApiCall, obj: VolumeAttributesClass) -> Causes:
         yield from checks.driver_name("driverName", obj.driver_name)

@@ -7,13 +7,14 @@ from datetime import datetime
 from typing import Any
 
 from volplane.api import batch, core, discovery, events, rbac
+from volplane.api.annotations import BETA_STORAGE_CLASS_ANNOTATION
 from volplane.api.certificates import CertificateSigningRequestStatus
 from volplane.api.meta import LabelSelector, OwnerReference
 from volplane.api.resource import ResourceClaim
 from volplane.api.selectors import InvalidSelector, LabelMatcher
 from volplane.api.storage import StorageClass, TokenRequest
 from volplane.apiserver.strategies.events_k8s_io import to_core_event
-from volplane.apiserver.strategies.persistentvolumeclaims import BETA_CLASS, class_of, is_default
+from volplane.apiserver.strategies.persistentvolumeclaims import class_of, is_default
 from volplane.base import clock
 from volplane.base.units import human_age
 
@@ -98,7 +99,7 @@ def claim_class(claim: core.PersistentVolumeClaim) -> str:
 
 
 def volume_class(volume: core.PersistentVolume) -> str:
-    return volume.metadata.annotations.get(BETA_CLASS, volume.spec.storage_class_name)
+    return volume.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION, volume.spec.storage_class_name)
 
 
 def claim_ref(ref: core.ObjectReference) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from volplane.api import names
+from volplane.api.annotations import CONTROLLER_MANAGED_ATTACH_ANNOTATION
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import VolumeAttachment
 from volplane.rules import pods, taints
 from volplane.rules.binding import claim_key
 
-MANAGED = "volumes.kubernetes.io/controller-managed-attach-detach"
 CSI = "kubernetes.io/csi/"
 
 
@@ -50,7 +50,7 @@ def node_of(pod: Pod) -> list[str]:
 
 
 def is_managed(node: Node) -> bool:
-    return MANAGED in node.metadata.annotations
+    return CONTROLLER_MANAGED_ATTACH_ANNOTATION in node.metadata.annotations
 
 
 def relevant_pod_fields(pod: Pod) -> tuple[str, bool]:

@@ -12,6 +12,15 @@ from typing import assert_never
 
 from msgspec import structs
 
+from volplane.api.annotations import (
+    BETA_STORAGE_CLASS_ANNOTATION,
+    BETA_STORAGE_PROVISIONER_ANNOTATION,
+    BIND_COMPLETED_ANNOTATION,
+    BOUND_BY_CONTROLLER_ANNOTATION,
+    MIGRATED_TO_ANNOTATION,
+    SELECTED_NODE_ANNOTATION,
+    STORAGE_PROVISIONER_ANNOTATION,
+)
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.meta import Resource
 from volplane.api.storage import StorageClass
@@ -39,30 +48,19 @@ from volplane.controllers.binder.steps import (
 )
 from volplane.loops.controller import Controller, Outcome, Replan, Stop
 from volplane.rules import classes, pods
-from volplane.rules.binding import (
-    BETA_STORAGE_CLASS,
-    BETA_STORAGE_PROVISIONER,
-    BIND_COMPLETED,
-    BOUND_BY_CONTROLLER,
-    MIGRATED_TO,
-    SELECTED_NODE,
-    STORAGE_PROVISIONER,
-    claim_class,
-    claim_key,
-    volume_class,
-)
+from volplane.rules.binding import claim_class, claim_key, volume_class
 from volplane.rules.steps import CommonStep, RecordEvent
 
 COMPONENT = "persistentvolume-controller"
 UNSET = "\0unset"  # index key of claims without a class; "" means something else
 ANNOTATIONS = (
-    BIND_COMPLETED,
-    BOUND_BY_CONTROLLER,
-    STORAGE_PROVISIONER,
-    BETA_STORAGE_PROVISIONER,
-    BETA_STORAGE_CLASS,
-    MIGRATED_TO,
-    SELECTED_NODE,
+    BIND_COMPLETED_ANNOTATION,
+    BOUND_BY_CONTROLLER_ANNOTATION,
+    STORAGE_PROVISIONER_ANNOTATION,
+    BETA_STORAGE_PROVISIONER_ANNOTATION,
+    BETA_STORAGE_CLASS_ANNOTATION,
+    MIGRATED_TO_ANNOTATION,
+    SELECTED_NODE_ANNOTATION,
 )
 SPANS = {
     SetVolumeName: "volumeName",
@@ -84,7 +82,7 @@ def claimant(volume: PersistentVolume) -> list[str]:
 
 
 def waiting_class(claim: PersistentVolumeClaim) -> list[str]:
-    if claim.spec.volume_name or BIND_COMPLETED in claim.metadata.annotations:
+    if claim.spec.volume_name or BIND_COMPLETED_ANNOTATION in claim.metadata.annotations:
         return []
     name = claim_class(claim)
     return [UNSET if name is None else name]

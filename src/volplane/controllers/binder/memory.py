@@ -7,9 +7,9 @@ volume's resourceVersion is what decides.
 
 from __future__ import annotations
 
+from volplane.api.annotations import BIND_COMPLETED_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.base import clock
-from volplane.rules.binding import BIND_COMPLETED
 from volplane.rules.steps import RecordEvent
 
 
@@ -20,7 +20,7 @@ class BinderMemory:
 
     def observe_claim(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
         claim = new or old
-        if claim is not None and (new is None or BIND_COMPLETED in new.metadata.annotations):
+        if claim is not None and (new is None or BIND_COMPLETED_ANNOTATION in new.metadata.annotations):
             self._recorded.pop(claim.uid, None)
 
     def observe_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:

@@ -14,7 +14,16 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct, structs
 
+from volplane.api.annotations import (
+    BIND_COMPLETED_ANNOTATION,
+    BOUND_BY_CONTROLLER_ANNOTATION,
+    MIGRATED_TO_ANNOTATION,
+    PROVISIONED_BY_ANNOTATION,
+    SELECTED_NODE_ANNOTATION,
+    STORAGE_PROVISIONER_ANNOTATION,
+)
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PV_CONTROLLER_FINALIZER
 from volplane.api.storage import StorageClass
 from volplane.controllers.binder import recycling
 from volplane.controllers.binder.steps import (
@@ -31,20 +40,7 @@ from volplane.controllers.binder.steps import (
     VolumeStep,
 )
 from volplane.rules import classes, matching
-from volplane.rules.binding import (
-    BIND_COMPLETED,
-    BOUND_BY_CONTROLLER,
-    EXTERNAL_FINALIZER,
-    IN_TREE_FINALIZER,
-    MIGRATED_TO,
-    PROVISIONED_BY,
-    SELECTED_NODE,
-    STORAGE_PROVISIONER,
-    claim_class,
-    claim_key,
-    is_for,
-    requested_provisioner,
-)
+from volplane.rules.binding import claim_class, claim_key, is_for, requested_provisioner
 from volplane.rules.steps import CommonStep, Requeue, normal, warning
 from volplane.rules.waits import Wait, WaitData, WaitReason
 
@@ -94,7 +90,7 @@ def plan_claim(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
     if fix is not None:
         # 0.1 claim has a migrated-to of another provisioner; its update wakes the key again
         yield fix
-    elif BIND_COMPLETED in claim.metadata.annotations:
+    elif BIND_COMPLETED_ANNOTATION in claim.metadata.annotations:
         yield from _plan_bound_claim(claim, view.volume)
     elif claim.spec.volume_name:
         yield from _plan_named_volume(claim, view.volume)
@@ -117,7 +113,7 @@ def _accepts_any_volume(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
     elif wanted is None and view.default_class:
         # 1.3 claim is Pending, no volume fits, a default class was created after the claim
         yield SetDefaultClass(claim, view.default_class)
-    elif delayed and SELECTED_NODE not in claim.metadata.annotations:
+    elif delayed and SELECTED_NODE_ANNOTATION not in claim.metadata.annotations:
         # 1.4 claim is Pending, the scheduler has not chosen a node for a pod that uses it
         yield from _awaits_consumer(claim, view.pods)
     elif wanted:
@@ -163,7 +159,7 @@ def _provision(view: ClaimView, wanted: str) -> Iterator[ClaimStep | CommonStep]
         return
     # 1.54 external provisioner: annotate the claim and wait
     driver = classes.driver_name(provisioner)
-    if claim.metadata.annotations.get(STORAGE_PROVISIONER) != driver:
+    if claim.metadata.annotations.get(STORAGE_PROVISIONER_ANNOTATION) != driver:
         yield SetProvisioner(claim, driver, migrated=driver != provisioner)
     yield normal("ExternalProvisioning", AWAITS_OUTSIDE.format(driver))
     yield Wait(WaitReason.EXTERNAL_PROVISIONER, WaitData(driver=driver))
@@ -203,7 +199,7 @@ def _plan_named_volume(
         # 2.5 claim is Pending, volume is claimed by another
         message = f'volume "{name}" already bound to a different claim.'
         yield warning("FailedBinding", message)
-        if BOUND_BY_CONTROLLER not in claim.metadata.annotations:
+        if BOUND_BY_CONTROLLER_ANNOTATION not in claim.metadata.annotations:
             yield from _plan_pending_claim(claim)
         # 2.6 the binder wrote volumeName and bind-completed was removed: nothing is overwritten
         yield Wait(WaitReason.VOLUME_BOUND_TO_OTHER_CLAIM, WaitData(volume=name))
@@ -253,7 +249,7 @@ def bind(claim: PersistentVolumeClaim, volume: PersistentVolume) -> Iterator[Cla
     if volume.status.phase != "Bound":
         # 6.2 the volume is not in phase Bound
         yield SetVolumePhase(volume, "Bound")
-    if claim.spec.volume_name != volume.name or BIND_COMPLETED not in claim.metadata.annotations:
+    if claim.spec.volume_name != volume.name or BIND_COMPLETED_ANNOTATION not in claim.metadata.annotations:
         # 6.3 the claim does not name the volume, or lacks bind-completed
         yield SetVolumeName(volume.name, claim)
     if claim.status.phase != "Bound" or set(claim.status.access_modes) != set(volume.spec.access_modes):
@@ -266,7 +262,9 @@ def bind(claim: PersistentVolumeClaim, volume: PersistentVolume) -> Iterator[Cla
 
 def plan_volume(view: VolumeView) -> Iterator[VolumeStep | CommonStep]:
     volume, claim = view.volume, view.claim
-    fix = _migration(volume, volume.metadata.annotations.get(PROVISIONED_BY, "")) or _finalizers(volume)
+    fix = _migration(volume, volume.metadata.annotations.get(PROVISIONED_BY_ANNOTATION, "")) or _finalizers(
+        volume
+    )
     ref = volume.spec.claim_ref
     if fix is not None:
         # 0.2 volume's migrated-to or finalizers do not match its provisioner and policy
@@ -305,7 +303,7 @@ def _plan_claimed(view: VolumeView, claim: PersistentVolumeClaim) -> Iterator[Vo
     elif not claim.spec.volume_name:
         # 4.7 claim does not name the volume yet: the claim's own plan continues
         yield Requeue(f"pvc/{claim.key}")
-    elif PROVISIONED_BY in volume.metadata.annotations and _policy(volume) == "Delete":
+    elif PROVISIONED_BY_ANNOTATION in volume.metadata.annotations and _policy(volume) == "Delete":
         # 4.9 claim is bound to another volume; this one was provisioned for it and is not needed
         yield from _release(view)
     else:
@@ -329,15 +327,15 @@ def _release(view: VolumeView) -> Iterator[VolumeStep | CommonStep]:
         yield SetVolumePhase(volume, "Released")
     notes = volume.metadata.annotations
     match _policy(volume):
-        case _ if MIGRATED_TO in notes:
+        case _ if MIGRATED_TO_ANNOTATION in notes:
             # 5.1 a CSI driver replaces the in-tree plugin
-            yield Wait(WaitReason.DISK_DELETION, WaitData(driver=notes[MIGRATED_TO]))
+            yield Wait(WaitReason.DISK_DELETION, WaitData(driver=notes[MIGRATED_TO_ANNOTATION]))
         case "Retain":
             # 5.2 data and claimRef are kept until the user decides
             yield Wait(WaitReason.VOLUME_RETAINED)
         case "Delete" if _is_deleted_outside(volume):
             # 5.3 its provisioner deletes the disk and the object
-            who = notes.get(PROVISIONED_BY) or (volume.spec.csi.driver if volume.spec.csi else "")
+            who = notes.get(PROVISIONED_BY_ANNOTATION) or (volume.spec.csi.driver if volume.spec.csi else "")
             yield Wait(WaitReason.DISK_DELETION, WaitData(driver=who))
         case "Delete":
             # 5.4 there is no deleter
@@ -353,7 +351,7 @@ def _release(view: VolumeView) -> Iterator[VolumeStep | CommonStep]:
 
 
 def _is_deleted_outside(volume: PersistentVolume) -> bool:
-    maker = volume.metadata.annotations.get(PROVISIONED_BY)
+    maker = volume.metadata.annotations.get(PROVISIONED_BY_ANNOTATION)
     if maker is not None and not maker.startswith(classes.IN_TREE):
         return True
     return volume.spec.csi is not None
@@ -373,21 +371,21 @@ def _migration(target: PersistentVolume | PersistentVolumeClaim, provisioner: st
     """`migrated-to` names the CSI driver that replaces an in-tree plugin; no other object has it."""
     if not provisioner:
         return None
-    have = target.metadata.annotations.get(MIGRATED_TO)
+    have = target.metadata.annotations.get(MIGRATED_TO_ANNOTATION)
     want = classes.MIGRATED.get(provisioner)
     if have == want or (have == provisioner and provisioner in classes.MIGRATION_DRIVERS):
         return None  # the second: the class names the CSI driver itself
-    return FixMetadata(target, annotations={MIGRATED_TO: want})
+    return FixMetadata(target, annotations={MIGRATED_TO_ANNOTATION: want})
 
 
 def _finalizers(volume: PersistentVolume) -> FixMetadata | None:
     """Only for volumes of in-tree plugins; the external provisioner sets those of its own volumes."""
-    maker = volume.metadata.annotations.get(PROVISIONED_BY, "")
+    maker = volume.metadata.annotations.get(PROVISIONED_BY_ANNOTATION, "")
     if not maker.startswith(classes.IN_TREE) or maker in classes.MIGRATED:
         return None
     have = volume.metadata.finalizers
-    want = [f for f in have if f not in (IN_TREE_FINALIZER, EXTERNAL_FINALIZER)]
-    held = IN_TREE_FINALIZER in have
+    want = [f for f in have if f not in (PV_CONTROLLER_FINALIZER, EXTERNAL_PROVISIONER_FINALIZER)]
+    held = PV_CONTROLLER_FINALIZER in have
     if _policy(volume) == "Delete" and (held or not volume.is_deleting):
-        want.append(IN_TREE_FINALIZER)
+        want.append(PV_CONTROLLER_FINALIZER)
     return None if set(want) == set(have) else FixMetadata(volume, finalizers=tuple(want))

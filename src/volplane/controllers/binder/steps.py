@@ -18,17 +18,16 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
-from volplane.rules.binding import (
-    BETA_STORAGE_PROVISIONER,
-    BIND_COMPLETED,
-    BOUND_BY_CONTROLLER,
-    MIGRATED_TO,
-    PRE_RESIZE_CAPACITY,
-    STORAGE_PROVISIONER,
-    YES,
-    claim_ref_patch,
+from volplane.api.annotations import (
+    BETA_STORAGE_PROVISIONER_ANNOTATION,
+    BIND_COMPLETED_ANNOTATION,
+    BOUND_BY_CONTROLLER_ANNOTATION,
+    MIGRATED_TO_ANNOTATION,
+    PRE_RESIZE_CAPACITY_ANNOTATION,
+    STORAGE_PROVISIONER_ANNOTATION,
 )
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.rules.binding import YES, claim_ref_patch
 
 T = TypeVar("T")
 Patch = Mapping[str, Any]
@@ -61,10 +60,10 @@ class SetVolumeName(Struct, frozen=True):
 
     @property
     def patch(self) -> Patch:
-        marks = {BIND_COMPLETED: YES}
+        marks = {BIND_COMPLETED_ANNOTATION: YES}
         if self.claim.spec.volume_name == self.volume:
             return {"metadata": {"annotations": marks}}
-        marks[BOUND_BY_CONTROLLER] = YES
+        marks[BOUND_BY_CONTROLLER_ANNOTATION] = YES
         return {"metadata": {"annotations": marks}, "spec": {"volumeName": self.volume}}
 
 
@@ -84,7 +83,7 @@ class SetClaimStatus(Struct, frozen=True):
         before = self.claim.status.phase
         # The capacity is set once. Later the volume may have grown while its file system has not yet.
         if before != self.phase:
-            size = self.volume.metadata.annotations.get(PRE_RESIZE_CAPACITY)
+            size = self.volume.metadata.annotations.get(PRE_RESIZE_CAPACITY_ANNOTATION)
             status["capacity"] = {**self.volume.spec.capacity, **({"storage": size} if size else {})}
         if before in ("", "Pending"):
             status["currentVolumeAttributesClassName"] = self.volume.spec.volume_attributes_class_name
@@ -98,8 +97,11 @@ class UnbindVolume(Struct, frozen=True):
 
     @property
     def patch(self) -> Patch:
-        if BOUND_BY_CONTROLLER in self.volume.metadata.annotations:
-            return {"metadata": {"annotations": {BOUND_BY_CONTROLLER: None}}, "spec": {"claimRef": None}}
+        if BOUND_BY_CONTROLLER_ANNOTATION in self.volume.metadata.annotations:
+            return {
+                "metadata": {"annotations": {BOUND_BY_CONTROLLER_ANNOTATION: None}},
+                "spec": {"claimRef": None},
+            }
         return {"spec": {"claimRef": {"uid": None}}}
 
 
@@ -123,9 +125,12 @@ class SetProvisioner(Struct, frozen=True):
 
     @property
     def patch(self) -> Patch:
-        annotations = {STORAGE_PROVISIONER: self.driver, BETA_STORAGE_PROVISIONER: self.driver}
+        annotations = {
+            STORAGE_PROVISIONER_ANNOTATION: self.driver,
+            BETA_STORAGE_PROVISIONER_ANNOTATION: self.driver,
+        }
         if self.migrated:
-            annotations[MIGRATED_TO] = self.driver
+            annotations[MIGRATED_TO_ANNOTATION] = self.driver
         return {"metadata": {"annotations": annotations}}
 
 

@@ -24,7 +24,16 @@ from volplane.api.core import (
     Toleration,
 )
 from volplane.rules.pods import has_ended
-from volplane.rules.taints import find_untolerated_taint
+from volplane.rules.taints import (
+    DISK_PRESSURE,
+    MEMORY_PRESSURE,
+    NETWORK_UNAVAILABLE,
+    NOT_READY,
+    PID_PRESSURE,
+    UNREACHABLE,
+    UNSCHEDULABLE,
+    find_untolerated_taint,
+)
 from volplane.rules.topology import selects
 from volplane.rules.waits import Wait
 from volplane.rules.workloads import (
@@ -41,12 +50,12 @@ from volplane.rules.workloads import (
 HASH_LABEL = "controller-revision-hash"
 GENERATION_LABEL = "pod-template-generation"
 _TOLERATED = (
-    ("node.kubernetes.io/not-ready", "NoExecute"),
-    ("node.kubernetes.io/unreachable", "NoExecute"),
-    ("node.kubernetes.io/disk-pressure", "NoSchedule"),
-    ("node.kubernetes.io/memory-pressure", "NoSchedule"),
-    ("node.kubernetes.io/pid-pressure", "NoSchedule"),
-    ("node.kubernetes.io/unschedulable", "NoSchedule"),
+    (NOT_READY, "NoExecute"),
+    (UNREACHABLE, "NoExecute"),
+    (DISK_PRESSURE, "NoSchedule"),
+    (MEMORY_PRESSURE, "NoSchedule"),
+    (PID_PRESSURE, "NoSchedule"),
+    (UNSCHEDULABLE, "NoSchedule"),
 )
 
 
@@ -92,7 +101,7 @@ def is_eligible(wanted: DaemonSet, node: Node) -> bool:
 def daemon_tolerations(spec: PodSpec) -> tuple[Toleration, ...]:
     made = [Toleration(key=key, operator="Exists", effect=effect) for key, effect in _TOLERATED]
     if spec.host_network:
-        key = "node.kubernetes.io/network-unavailable"
+        key = NETWORK_UNAVAILABLE
         made.append(Toleration(key=key, operator="Exists", effect="NoSchedule"))
     return tuple(made)
 

@@ -13,9 +13,10 @@ from msgspec import Struct, structs
 
 from volplane.api.batch import Job, JobCondition, JobStatus
 from volplane.api.core import Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod, PodTemplateSpec
+from volplane.api.finalizers import JOB_TRACKING_FINALIZER
 from volplane.controllers.job import completion_indexes as indexes
 from volplane.controllers.job.failure_policy import has_failed, pause, restarts, ruling, waits_for_the_end
-from volplane.controllers.job.tracking import FINALIZER, JobTally, is_indexed, is_tracked, tally
+from volplane.controllers.job.tracking import JobTally, is_indexed, is_tracked, tally
 from volplane.rules.pods import has_ended
 from volplane.rules.steps import RecordEvent, normal, warning
 from volplane.rules.waits import Wait, WaitReason
@@ -245,8 +246,8 @@ def _pending(job: Job, pods: Sequence[Pod], count: JobTally) -> list[int]:
 def new_pod(job: Job, index: int | None = None) -> Pod:
     template = job.spec.template if index is None else _indexed_template(job, index)
     made = pod_of(template, job)
-    finalizers = tuple(f for f in made.metadata.finalizers if f != FINALIZER)
-    metadata = structs.replace(made.metadata, finalizers=(*finalizers, FINALIZER))
+    finalizers = tuple(f for f in made.metadata.finalizers if f != JOB_TRACKING_FINALIZER)
+    metadata = structs.replace(made.metadata, finalizers=(*finalizers, JOB_TRACKING_FINALIZER))
     if index is not None:
         metadata = structs.replace(metadata, generate_name=f"{job.name}-{index}-")
     return structs.replace(made, metadata=metadata)

@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from volplane.api.batch import Job, UncountedTerminatedPods
 from volplane.api.core import Pod
+from volplane.api.finalizers import JOB_TRACKING_FINALIZER
 from volplane.controllers.job import completion_indexes as indexes
 from volplane.controllers.job.failure_policy import has_failed, ruling
 
-FINALIZER = "batch.kubernetes.io/job-tracking"
 MOST_UNCOUNTED = 500  # so that the status stays small
 
 
@@ -37,7 +37,7 @@ class JobTally(Struct, frozen=True):
 
 
 def is_tracked(pod: Pod) -> bool:
-    return FINALIZER in pod.metadata.finalizers
+    return JOB_TRACKING_FINALIZER in pod.metadata.finalizers
 
 
 def is_indexed(job: Job) -> bool:

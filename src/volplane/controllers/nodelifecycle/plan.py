@@ -16,7 +16,17 @@ from msgspec import Struct, structs
 
 from volplane.api.core import Node, NodeCondition, Pod, Taint
 from volplane.rules.steps import TICK, CommonStep, normal, warning
-from volplane.rules.taints import NO_EXECUTE, NO_SCHEDULE, NOT_READY, UNREACHABLE, UNSCHEDULABLE
+from volplane.rules.taints import (
+    DISK_PRESSURE,
+    MEMORY_PRESSURE,
+    NETWORK_UNAVAILABLE,
+    NO_EXECUTE,
+    NO_SCHEDULE,
+    NOT_READY,
+    PID_PRESSURE,
+    UNREACHABLE,
+    UNSCHEDULABLE,
+)
 from volplane.rules.waits import Wait, WaitData, WaitReason
 
 # What the kubelet reports. NetworkUnavailable is reported by others.
@@ -24,10 +34,10 @@ REPORTED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 _KEYS = {
     ("Ready", "False"): NOT_READY,
     ("Ready", "Unknown"): UNREACHABLE,
-    ("MemoryPressure", "True"): "node.kubernetes.io/memory-pressure",
-    ("DiskPressure", "True"): "node.kubernetes.io/disk-pressure",
-    ("NetworkUnavailable", "True"): "node.kubernetes.io/network-unavailable",
-    ("PIDPressure", "True"): "node.kubernetes.io/pid-pressure",
+    ("MemoryPressure", "True"): MEMORY_PRESSURE,
+    ("DiskPressure", "True"): DISK_PRESSURE,
+    ("NetworkUnavailable", "True"): NETWORK_UNAVAILABLE,
+    ("PIDPressure", "True"): PID_PRESSURE,
 }
 _OURS = {(key, NO_SCHEDULE) for key in (*_KEYS.values(), UNSCHEDULABLE)} | {
     (NOT_READY, NO_EXECUTE),

@@ -12,10 +12,11 @@ from math import inf
 from msgspec import Struct
 
 from volplane.api.core import Node
+from volplane.api.labels import REGION_LABEL, ZONE_LABEL
 from volplane.rules.steps import TICK
 from volplane.rules.taints import is_ready
 
-REGION, ZONE = "topology.kubernetes.io/region", "topology.kubernetes.io/zone"
+REGION, ZONE = REGION_LABEL, ZONE_LABEL
 
 
 class EvictionRates(Struct, frozen=True):

@@ -15,12 +15,11 @@ from msgspec import structs
 from volplane.api import kinds
 from volplane.api.apps import StatefulSet
 from volplane.api.core import PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume
+from volplane.api.labels import POD_INDEX_LABEL, STATEFULSET_POD_NAME_LABEL
 from volplane.api.meta import LabelSelector, OwnerReference, Resource
 from volplane.controllers.statefulset.revisions import POD_LABEL, TemplateRevision
 from volplane.rules.workloads import owner_reference, pod_of
 
-NAME_LABEL = "statefulset.kubernetes.io/pod-name"
-INDEX_LABEL = "apps.kubernetes.io/pod-index"
 _NUMBERED = re.compile(r"(.*)-([0-9]+)")
 _LARGEST = (1 << 31) - 1
 
@@ -47,7 +46,7 @@ def ordinals(wanted: StatefulSet) -> range:
 
 def new_pod(wanted: StatefulSet, revision: TemplateRevision, ordinal: int) -> Pod:
     name = f"{wanted.name}-{ordinal}"
-    labels = {NAME_LABEL: name, INDEX_LABEL: str(ordinal), POD_LABEL: revision.name}
+    labels = {STATEFULSET_POD_NAME_LABEL: name, POD_INDEX_LABEL: str(ordinal), POD_LABEL: revision.name}
     pod = pod_of(revision.template, wanted, name=name, labels=labels)
     mounted = tuple(
         _volume(template.name, wanted, ordinal) for template in wanted.spec.volume_claim_templates
@@ -65,9 +64,9 @@ def new_pod(wanted: StatefulSet, revision: TemplateRevision, ordinal: int) -> Po
 def missing_labels(pod: Pod) -> dict[str, str]:
     """The identity labels that an adopted pod lacks."""
     _, ordinal = parse(pod.name)
-    if pod.metadata.labels.get(NAME_LABEL) == pod.name:
+    if pod.metadata.labels.get(STATEFULSET_POD_NAME_LABEL) == pod.name:
         return {}
-    return {NAME_LABEL: pod.name, INDEX_LABEL: str(ordinal)}
+    return {STATEFULSET_POD_NAME_LABEL: pod.name, POD_INDEX_LABEL: str(ordinal)}
 
 
 def _volume(template: str, wanted: StatefulSet, ordinal: int) -> Volume:

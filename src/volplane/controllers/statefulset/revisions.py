@@ -14,11 +14,11 @@ from msgspec import Struct, json
 from volplane.api import codec
 from volplane.api.apps import ControllerRevision, StatefulSet
 from volplane.api.core import Pod, PodTemplateSpec
+from volplane.api.labels import CONTROLLER_HASH_LABEL
 from volplane.api.meta import ObjectMeta
 from volplane.rules.workloads import owner_reference, template_hash
 
 POD_LABEL = "controller-revision-hash"
-HASH_LABEL = "controller.kubernetes.io/hash"
 LONGEST_PREFIX = 223
 
 
@@ -85,7 +85,7 @@ def new_revision(wanted: StatefulSet, data: Mapping[str, Any], number: int) -> C
     metadata = ObjectMeta(
         name=f"{wanted.name[:LONGEST_PREFIX]}-{word}",
         namespace=wanted.namespace,
-        labels={**wanted.spec.template.metadata.labels, HASH_LABEL: word},
+        labels={**wanted.spec.template.metadata.labels, CONTROLLER_HASH_LABEL: word},
         annotations=wanted.metadata.annotations,
         owner_references=(owner_reference(wanted),),
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from volplane.api import quantity
+from volplane.api.annotations import MIRROR_POD_ANNOTATION
 from volplane.api.core import Pod, Volume
 from volplane.node.admission import Rejection
 from volplane.node.eviction.thresholds import AVAILABLE, RESOURCES, CrossedThreshold
@@ -18,7 +19,6 @@ from volplane.rules import pods as rules
 from volplane.rules import resources
 
 REASON = "Evicted"
-MIRROR = "kubernetes.io/config.mirror"
 CRITICAL = 2_000_000_000  # the priority of system-cluster-critical
 
 
@@ -48,7 +48,7 @@ class PodDiskUsage(Struct, frozen=True):
 
 
 def is_critical(pod: Pod) -> bool:
-    return MIRROR in pod.metadata.annotations or (pod.spec.priority or 0) >= CRITICAL
+    return MIRROR_POD_ANNOTATION in pod.metadata.annotations or (pod.spec.priority or 0) >= CRITICAL
 
 
 def may_be_evicted(pod: Pod) -> bool:

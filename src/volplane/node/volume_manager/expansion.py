@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from volplane.api import quantity
+from volplane.api.annotations import NODE_EXPANSION_NOT_REQUIRED_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.api.errors import APIError
 from volplane.base import clock
@@ -38,7 +39,6 @@ log = logging.getLogger(__name__)
 
 STORAGE = "storage"
 PENDING, IN_PROGRESS, INFEASIBLE = "NodeResizePending", "NodeResizeInProgress", "NodeResizeInfeasible"
-NOT_REQUIRED = "volume.kubernetes.io/node-expansion-not-required"
 RESIZING, FILE_SYSTEM_PENDING = "Resizing", "FileSystemResizePending"
 NODE_ERROR, CONTROLLER_ERROR = "NodeResizeError", "ControllerResizeError"
 READ_TIMEOUT = 10.0
@@ -88,7 +88,7 @@ def find_expansion_target(
         return _pending_target(claim, capacity)
     shared = access.WRITE_MANY in volume.spec.access_modes
     behind = size and quantity.value(capacity) > size
-    if shared and behind and claim.metadata.annotations.get(NOT_REQUIRED) != "true":
+    if shared and behind and claim.metadata.annotations.get(NODE_EXPANSION_NOT_REQUIRED_ANNOTATION) != "true":
         return ExpansionTarget(capacity, finished=True)
     return None
 

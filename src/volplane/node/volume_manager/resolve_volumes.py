@@ -12,12 +12,11 @@ from msgspec import Struct, structs
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Volume
 from volplane.api.errors import APIError
+from volplane.api.finalizers import PVC_PROTECTION_FINALIZER
 from volplane.client.client import Client
 from volplane.rules import pods, selinux
 from volplane.rules.pods import PodClaimUse
 from volplane.volumes.base import PodVolumeSpec, VolumePlugin
-
-PVC_PROTECTION = "kubernetes.io/pvc-protection"
 
 
 class UnusableVolume(Exception):
@@ -110,7 +109,7 @@ async def _read_claim(
 
 def _find_problem(claim: PersistentVolumeClaim) -> str:
     # Without the finalizer the claim may disappear, and its disk with it, during the mount.
-    if claim.is_deleting and PVC_PROTECTION not in claim.metadata.finalizers:
+    if claim.is_deleting and PVC_PROTECTION_FINALIZER not in claim.metadata.finalizers:
         return "PVC is being deleted"
     if claim.status.phase != "Bound":
         return "PVC is not bound"

@@ -7,16 +7,17 @@ label passes.
 from __future__ import annotations
 
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.labels import BETA_REGION_LABEL, BETA_ZONE_LABEL, REGION_LABEL, ZONE_LABEL
 from volplane.rules import pods
 from volplane.scheduler.filters.base import Filter, NodeCheck, NodeRefusal
 from volplane.scheduler.node_cache import NodeInfo
 from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
 SPELLINGS = {
-    "topology.kubernetes.io/zone": "topology.kubernetes.io/zone",
-    "topology.kubernetes.io/region": "topology.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+    ZONE_LABEL: ZONE_LABEL,
+    REGION_LABEL: REGION_LABEL,
+    BETA_ZONE_LABEL: ZONE_LABEL,
+    BETA_REGION_LABEL: REGION_LABEL,
 }
 REFUSED = NodeRefusal(("node(s) had no available volume zone",))
 

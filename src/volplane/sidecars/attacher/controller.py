@@ -14,6 +14,7 @@ from typing import Any, assert_never
 
 from msgspec import Struct
 
+from volplane.api.annotations import ATTACHMENT_NODE_ID_ANNOTATION
 from volplane.api.core import PersistentVolume
 from volplane.api.errors import APIError, Conflict
 from volplane.api.storage import CSINode, VolumeAttachment
@@ -209,7 +210,10 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
     async def _write_intent(self, attachment: VolumeAttachment, node_id: str) -> None:
         """Write the intent before the call: from now on the attachment is not deleted without a detach."""
         intent = {
-            "metadata": {"finalizers": [self.driver_info.finalizer], "annotations": {plans.NODE_ID: node_id}}
+            "metadata": {
+                "finalizers": [self.driver_info.finalizer],
+                "annotations": {ATTACHMENT_NODE_ID_ANNOTATION: node_id},
+            }
         }
         words = "could not save VolumeAttachment"
         with trace.span(COMPONENT, "note node", f"va/{attachment.name}"), _as_retryable(words):

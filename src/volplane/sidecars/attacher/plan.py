@@ -12,12 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from volplane.api.annotations import ATTACHMENT_NODE_ID_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeSpec, SecretReference
 from volplane.api.names import sanitize_driver
 from volplane.api.storage import CSINode, VolumeAttachment
 from volplane.rules.waits import Wait, WaitData, WaitReason
-
-NODE_ID = "csi.alpha.kubernetes.io/node-id"
 
 
 class AttacherDriverInfo(Struct, frozen=True):
@@ -143,7 +142,7 @@ def _attach(
         secret=spec.csi.controller_publish_secret_ref,
         attributes=spec.csi.volume_attributes,
         intent_written=driver.finalizer in attachment.metadata.finalizers
-        and attachment.metadata.annotations.get(NODE_ID) == node_id,
+        and attachment.metadata.annotations.get(ATTACHMENT_NODE_ID_ANNOTATION) == node_id,
         hold=hold,
     )
 
@@ -158,7 +157,9 @@ def _detach(
     if isinstance(spec, ReportAttachError):
         return spec
     assert spec.csi is not None
-    node_id = registered_node_id(node, driver.name) or attachment.metadata.annotations.get(NODE_ID, "")
+    node_id = registered_node_id(node, driver.name) or attachment.metadata.annotations.get(
+        ATTACHMENT_NODE_ID_ANNOTATION, ""
+    )
     if not node_id:
         return _not_registered(attachment, node, driver)
     return ControllerUnpublish(spec.csi.volume_handle, node_id, spec.csi.controller_publish_secret_ref)
@@ -229,7 +230,7 @@ def may_release(volume: PersistentVolume, attachments: Sequence[VolumeAttachment
 
 def is_disputed(attachment: VolumeAttachment, handle: str, published: Mapping[str, frozenset[str]]) -> bool:
     """The driver's list of published volumes contradicts the attachment's status."""
-    node_id = attachment.metadata.annotations.get(NODE_ID)
+    node_id = attachment.metadata.annotations.get(ATTACHMENT_NODE_ID_ANNOTATION)
     if node_id is None:
         return False
     return attachment.status.attached != (node_id in published.get(handle, frozenset()))

@@ -16,8 +16,6 @@ from volplane.api.storage import CSINode, CSIStorageCapacity, StorageClass
 from volplane.rules import classes
 from volplane.sidecars.provisioner.topology import Term
 
-DRIVER = "csi.storage.k8s.io/drivername"
-MANAGED_BY = "csi.storage.k8s.io/managed-by"
 MANAGER = "external-provisioner"
 LONGEST_LABEL = 63
 

@@ -10,7 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from volplane.api.annotations import (
+    MIGRATED_TO_ANNOTATION,
+    PROVISIONED_BY_ANNOTATION,
+    SELECTED_NODE_ANNOTATION,
+)
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, SecretReference
+from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PROVISIONING_INTENT_FINALIZER
 from volplane.api.storage import CSINode, StorageClass, VolumeAttachment, VolumeAttributesClass
 from volplane.rules import binding, classes, sizes
 from volplane.rules import topology as topology_rules
@@ -21,7 +27,6 @@ from volplane.sidecars.provisioner import sources
 from volplane.sidecars.provisioner.parameters import BadParameters, InvalidTemplate
 from volplane.sidecars.provisioner.provision_request import (
     DELETION_SECRET,
-    INTENT,
     ProvisionRequest,
     VolumeSecrets,
     has_intent,
@@ -135,12 +140,12 @@ def plan(
 def wants_volume(claim: PersistentVolumeClaim, driver: str) -> bool:
     """The claim has no volume, and names this driver as its provisioner."""
     notes = claim.metadata.annotations
-    if driver not in (binding.requested_provisioner(notes), notes.get(binding.MIGRATED_TO)):
+    if driver not in (binding.requested_provisioner(notes), notes.get(MIGRATED_TO_ANNOTATION)):
         return False
     if claim.is_deleting:
         # No request can be written any more. A claim with our finalizer and no valid request was edited by
         # hand: only a new request shows whether a volume exists.
-        return INTENT in claim.metadata.finalizers
+        return PROVISIONING_INTENT_FINALIZER in claim.metadata.finalizers
     return not claim.spec.volume_name
 
 
@@ -154,7 +159,7 @@ def _start(
         return
     if classes.driver_name(storage_class.provisioner) != driver.name:
         return
-    selected = claim.metadata.annotations.get(binding.SELECTED_NODE, "")
+    selected = claim.metadata.annotations.get(SELECTED_NODE_ANNOTATION, "")
     if classes.is_delayed(storage_class) and not selected:
         yield Wait(WaitReason.SELECTED_NODE)
         return
@@ -210,7 +215,7 @@ def build_request(
         mutable_parameters=_attributes(claim, inputs, driver),
         topological=driver.has_topology,
         topology=_topology(claim, storage_class, inputs, driver),
-        node=claim.metadata.annotations.get(binding.SELECTED_NODE, ""),
+        node=claim.metadata.annotations.get(SELECTED_NODE_ANNOTATION, ""),
         content=_source_content(claim, storage_class, inputs, driver),
         secrets=_secrets(claim, given, name),
         storage_class=binding.claim_class(claim) or "",
@@ -293,7 +298,7 @@ def _topology(
     return build_terms(
         claim.name,
         storage_class,
-        claim.metadata.annotations.get(binding.SELECTED_NODE, ""),
+        claim.metadata.annotations.get(SELECTED_NODE_ANNOTATION, ""),
         inputs.nodes,
         inputs.registrations,
         driver.name,
@@ -356,7 +361,7 @@ def plan_reclaim(
 ) -> Iterator[ReclaimStep | Wait]:
     if not is_responsible(volume, driver.name) or not is_ours(volume, driver.topology_segments):
         return
-    held = binding.EXTERNAL_FINALIZER in volume.metadata.finalizers
+    held = EXTERNAL_PROVISIONER_FINALIZER in volume.metadata.finalizers
     if volume.spec.persistent_volume_reclaim_policy != "Delete":
         if held:
             yield RemoveReclaimFinalizer()
@@ -387,9 +392,9 @@ def _deletion_secret(volume: PersistentVolume) -> tuple[SecretReference | None, 
 
 def is_responsible(volume: PersistentVolume, driver: str) -> bool:
     notes = volume.metadata.annotations
-    maker = notes.get(binding.PROVISIONED_BY)
+    maker = notes.get(PROVISIONED_BY_ANNOTATION)
     if maker is not None:
-        return driver in (classes.driver_name(maker), notes.get(binding.MIGRATED_TO))
+        return driver in (classes.driver_name(maker), notes.get(MIGRATED_TO_ANNOTATION))
     return volume.spec.csi is not None and volume.spec.csi.driver == driver
 
 
@@ -412,8 +417,8 @@ def relevant_claim_fields(claim: PersistentVolumeClaim | None) -> tuple[object, 
         claim.is_deleting,
         binding.claim_class(claim),
         binding.requested_provisioner(notes),
-        notes.get(binding.MIGRATED_TO),
-        notes.get(binding.SELECTED_NODE),
+        notes.get(MIGRATED_TO_ANNOTATION),
+        notes.get(SELECTED_NODE_ANNOTATION),
     )
 
 
@@ -425,5 +430,5 @@ def relevant_volume_fields(volume: PersistentVolume | None) -> tuple[object, ...
         volume.status.phase,
         volume.spec.persistent_volume_reclaim_policy,
         volume.is_deleting,
-        binding.EXTERNAL_FINALIZER in volume.metadata.finalizers,
+        EXTERNAL_PROVISIONER_FINALIZER in volume.metadata.finalizers,
     )

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from volplane.api import quantity
+from volplane.api.annotations import PROVISIONED_BY_ANNOTATION
 from volplane.api.core import (
     CSIPersistentVolumeSource,
     NodeSelector,
@@ -25,12 +26,10 @@ from volplane.api.core import (
     SecretReference,
     VolumeNodeAffinity,
 )
+from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PROVISIONING_INTENT_FINALIZER
 from volplane.api.meta import ObjectMeta
-from volplane.rules import binding
 from volplane.sidecars.provisioner.sources import SourceContent
 from volplane.sidecars.provisioner.topology import TopologyTerms
-
-INTENT = "volplane.dev/provisioning"  # on the claim: a finalizer, and the annotation with the request
 
 DELETION_SECRET = "volume.kubernetes.io/provisioner-deletion-secret-"
 MODIFY_SECRET = "volume.kubernetes.io/controller-modify-secret-"
@@ -86,8 +85,8 @@ def encode_request(provision_request: ProvisionRequest) -> str:
 
 def read_request(claim: PersistentVolumeClaim, driver: str) -> ProvisionRequest | None:
     """The request that is in progress for the claim, if it is for this driver."""
-    text = claim.metadata.annotations.get(INTENT)
-    if text is None or INTENT not in claim.metadata.finalizers:
+    text = claim.metadata.annotations.get(PROVISIONING_INTENT_FINALIZER)
+    if text is None or PROVISIONING_INTENT_FINALIZER not in claim.metadata.finalizers:
         return None
     try:
         provision_request = msgspec.json.decode(text, type=ProvisionRequest)
@@ -97,7 +96,10 @@ def read_request(claim: PersistentVolumeClaim, driver: str) -> ProvisionRequest 
 
 
 def has_intent(claim: PersistentVolumeClaim) -> bool:
-    return INTENT in claim.metadata.finalizers or INTENT in claim.metadata.annotations
+    return (
+        PROVISIONING_INTENT_FINALIZER in claim.metadata.finalizers
+        or PROVISIONING_INTENT_FINALIZER in claim.metadata.annotations
+    )
 
 
 def build_volume(
@@ -132,7 +134,7 @@ def build_volume(
     metadata = ObjectMeta(
         name=provision_request.name,
         annotations=_annotations(provision_request),
-        finalizers=(binding.EXTERNAL_FINALIZER,),
+        finalizers=(EXTERNAL_PROVISIONER_FINALIZER,),
     )
     return PersistentVolume(metadata=metadata, spec=spec)
 
@@ -151,7 +153,7 @@ def _reference(claim: PersistentVolumeClaim) -> ObjectReference:
 def _annotations(provision_request: ProvisionRequest) -> dict[str, str]:
     deletion = provision_request.secrets.provisioner or SecretReference()
     annotations = {
-        binding.PROVISIONED_BY: provision_request.provisioner,
+        PROVISIONED_BY_ANNOTATION: provision_request.provisioner,
         DELETION_SECRET + "name": deletion.name,
         DELETION_SECRET + "namespace": deletion.namespace,
     }

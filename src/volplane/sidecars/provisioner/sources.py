@@ -9,17 +9,15 @@ from __future__ import annotations
 from msgspec import Struct
 
 from volplane.api import quantity
+from volplane.api.annotations import ALLOW_VOLUME_MODE_CHANGE_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.api.finalizers import SNAPSHOT_AS_SOURCE_FINALIZER
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.api.storage import StorageClass
 from volplane.rules import binding, classes, matching, sizes
 
 SNAPSHOTS = "snapshot.storage.k8s.io"
 SNAPSHOT, CLAIM = "VolumeSnapshot", "PersistentVolumeClaim"
-
-CLONING = "provisioner.storage.kubernetes.io/cloning-protection"  # on the claim that is cloned
-RESTORING = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"  # on the snapshot
-MODE_CHANGE = "snapshot.storage.kubernetes.io/allow-volume-mode-change"  # on the content
 
 
 class SourceNotReady(ValueError):
@@ -113,7 +111,7 @@ def _snapshot_handle(
     snapshot, content = source.snapshot, source.content
     if snapshot is None:
         raise SourceNotReady(f'volumesnapshot "{reference.namespace}/{reference.name}" not found')
-    if snapshot.is_deleting and RESTORING not in snapshot.metadata.finalizers:
+    if snapshot.is_deleting and SNAPSHOT_AS_SOURCE_FINALIZER not in snapshot.metadata.finalizers:
         raise SourceNotReady(f"snapshot {snapshot.name} is being deleted")
     status = snapshot.status
     if status is None or not status.bound_volume_snapshot_content_name:
@@ -153,10 +151,11 @@ def _check_mode(claim: PersistentVolumeClaim, content: VolumeSnapshotContent) ->
     before = content.spec.source_volume_mode
     if before is None or before == matching.mode(claim):
         return
-    if content.metadata.annotations.get(MODE_CHANGE) != "true":
+    if content.metadata.annotations.get(ALLOW_VOLUME_MODE_CHANGE_ANNOTATION) != "true":
         raise SourceNotReady(
             f"requested volume {claim.key} modifies the mode of the source volume from {before} to "
-            f"{matching.mode(claim)}, and {MODE_CHANGE} is not set on content {content.name}"
+            f"{matching.mode(claim)}, and {ALLOW_VOLUME_MODE_CHANGE_ANNOTATION} is not set "
+            f"on content {content.name}"
         )
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from volplane.api.annotations import MIRROR_POD_ANNOTATION
 from volplane.api.core import PersistentVolume, Pod
 from volplane.api.storage import VolumeAttachment
 from volplane.apiserver.auth.nodes import references
-
-MIRROR = "kubernetes.io/config.mirror"
 
 SECRET, CONFIG_MAP, CLAIM, ACCOUNT = "secrets", "configmaps", "persistentvolumeclaims", "serviceaccounts"
 
@@ -132,7 +131,7 @@ class NodeGraph:
 
 
 def _referenced_objects(pod: Pod) -> frozenset[ObjectRef]:
-    if MIRROR in pod.metadata.annotations:
+    if MIRROR_POD_ANNOTATION in pod.metadata.annotations:
         return frozenset()
     space = pod.metadata.namespace
     found = [(SECRET, name) for name in references.secrets(pod)]

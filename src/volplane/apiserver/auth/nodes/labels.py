@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from volplane.api.labels import (
+    ARCH_LABEL,
+    BETA_ARCH_LABEL,
+    BETA_INSTANCE_TYPE_LABEL,
+    BETA_OS_LABEL,
+    BETA_REGION_LABEL,
+    BETA_ZONE_LABEL,
+    HOSTNAME_LABEL,
+    INSTANCE_TYPE_LABEL,
+    OS_LABEL,
+    REGION_LABEL,
+    ZONE_LABEL,
+)
+
 _KUBELET = frozenset({
-    "kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch", "topology.kubernetes.io/zone",
-    "topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region", "node.kubernetes.io/instance-type",
-    "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
+    HOSTNAME_LABEL, OS_LABEL, ARCH_LABEL, ZONE_LABEL,
+    REGION_LABEL, BETA_ZONE_LABEL,
+    BETA_REGION_LABEL, INSTANCE_TYPE_LABEL,
+    BETA_INSTANCE_TYPE_LABEL, BETA_OS_LABEL, BETA_ARCH_LABEL,
 })  # fmt: skip
 _KUBELET_SPACES = ("kubelet.kubernetes.io", "node.kubernetes.io")
 _RESERVED = ("kubernetes.io", "k8s.io")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from volplane.api.annotations import MIRROR_POD_ANNOTATION
 from volplane.api.core import Pod, Volume, VolumeProjection
 from volplane.apiserver.auth.nodes import references
-from volplane.apiserver.auth.nodes.graph import MIRROR
 
 _VOLUME_REFERENCES = {  # volumes that make a kubelet read API objects, and which objects
     "config_map": "configmaps (via configmap volumes)",
@@ -27,8 +27,10 @@ _PROJECTION_REFERENCES = {
 def mirror_pod_error(pod: Pod, node: str) -> str:
     """Return why a node may not create this pod, or "". `restriction` has the checks that read objects."""
     subject = f'node "{node}"'
-    if MIRROR not in pod.metadata.annotations:
-        return f'pod does not have "{MIRROR}" annotation, {subject} can only create mirror pods'
+    if MIRROR_POD_ANNOTATION not in pod.metadata.annotations:
+        return (
+            f'pod does not have "{MIRROR_POD_ANNOTATION}" annotation, {subject} can only create mirror pods'
+        )
     if pod.spec.node_name != node:
         return f"{subject} can only create pods with spec.nodeName set to itself"
     owners = pod.metadata.owner_references

@@ -1,4 +1,4 @@
-"""JSONPath as printer columns use it: members, indices, `[*]`, and `[?(@.type=="BindingReady")]`.
+"""JSONPath as printer columns use it: members, indices, `[*]`, and `[?(@.type=="Ready")]`.
 
 Any other path finds nothing, so that its column stays empty.
 """

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from volplane.api import quantity
+from volplane.api.annotations import MIRROR_POD_ANNOTATION
 from volplane.api.core import Container, Pod, PodCondition, PodSpec, PodStatus
 from volplane.api.errors import Causes, forbidden, invalid
 from volplane.apiserver.defaults import GRACE_SECONDS
@@ -47,9 +48,9 @@ class PodStrategy(Strategy[Pod]):
 
     def validate_create(self, call: ApiCall, obj: Pod) -> Causes:
         yield from _validate_spec(obj)
-        value = obj.metadata.annotations.get(update.MIRROR)
+        value = obj.metadata.annotations.get(MIRROR_POD_ANNOTATION)
         if value is not None and not obj.spec.node_name:
-            path = f"metadata.annotations[{update.MIRROR}]"
+            path = f"metadata.annotations[{MIRROR_POD_ANNOTATION}]"
             yield invalid(path, value, "must set spec.nodeName if mirror pod annotation is set")
         if obj.spec.ephemeral_containers:
             yield forbidden("spec.ephemeralContainers", "cannot be set on create")

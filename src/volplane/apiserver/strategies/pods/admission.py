@@ -7,26 +7,25 @@ import asyncio
 from msgspec import structs
 
 from volplane.api import core, names
+from volplane.api.annotations import MIRROR_POD_ANNOTATION
 from volplane.api.errors import Forbidden
 from volplane.api.scheduling import PriorityClass
 from volplane.apiserver.defaults import FILE_MODE
 from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.struct_edit import map_items, replace_fields
+from volplane.rules.taints import NOT_READY, UNREACHABLE
 
 DEFAULT_ACCOUNT = "default"
 DEFAULT_ACCOUNT_TRIES, DEFAULT_ACCOUNT_PAUSE = 10, 0.1
-MIRROR = "kubernetes.io/config.mirror"
 TOKEN_PREFIX = "kube-api-access-"
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 TOKEN_SECONDS = 3607  # upstream's mark of an injected token: an hour and seven seconds
 TOLERATION_SECONDS = 300
-NOT_READY = "node.kubernetes.io/not-ready"
-UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
 async def admit(call: ApiCall, pod: core.Pod) -> core.Pod:
     spec = pod.spec
-    if MIRROR not in pod.metadata.annotations:
+    if MIRROR_POD_ANNOTATION not in pod.metadata.annotations:
         spec = await _with_account(call, pod)
     spec = await _with_priority(call, pod, spec)
     return replace_fields(pod, spec=with_default_tolerations(spec))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from volplane.api.annotations import MIRROR_POD_ANNOTATION
 from volplane.api.core import Container, ContainerStatus, Pod, PodSpec
 from volplane.api.errors import Causes, forbidden, invalid, required_value
 from volplane.apiserver.strategies import checks
@@ -18,7 +19,6 @@ MUTABLE = (
 )
 
 
-MIRROR = "kubernetes.io/config.mirror"
 APP_ARMOR = "container.apparmor.security.beta.kubernetes.io/"
 
 
@@ -28,7 +28,7 @@ def validate_annotations(old: Pod, new: Pod) -> Causes:
     for key in sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k)):
         done = "remove or update" if key in before else "add"
         path = f"metadata.annotations[{key}]"
-        if key == MIRROR:
+        if key == MIRROR_POD_ANNOTATION:
             yield forbidden(path, f"may not {done} mirror pod annotation")
         elif key.startswith(APP_ARMOR):
             yield forbidden(path, f"may not {done} AppArmor annotations")

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 from volplane.api import kinds
+from volplane.api.annotations import GROUP_SNAPSHOT_HANDLE_ANNOTATION
 from volplane.api.core import PersistentVolume
 from volplane.api.meta import ObjectMeta, OwnerReference
 from volplane.api.snapshot import (
@@ -90,7 +91,7 @@ def make_member_content(
 ) -> VolumeSnapshotContent:
     """The group's handle on it tells the snapshotter that it is neither taken nor deleted alone."""
     assert content.status is not None
-    notes = {snapshots.GROUP_HANDLE: content.status.volume_group_snapshot_handle or ""}
+    notes = {GROUP_SNAPSHOT_HANDLE_ANNOTATION: content.status.volume_group_snapshot_handle or ""}
     notes |= snapshots.secret_annotations(snapshots.SNAPSHOT, snapshots.annotated_secret(content))
     spec = VolumeSnapshotContentSpec(
         volume_snapshot_ref=reference(snapshot),

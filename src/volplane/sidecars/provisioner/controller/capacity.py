@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 from volplane.api import quantity
 from volplane.api.apps import DaemonSet, Deployment, ReplicaSet, StatefulSet
 from volplane.api.core import Node, Pod
+from volplane.api.labels import CAPACITY_DRIVER_LABEL, CAPACITY_MANAGED_BY_LABEL
 from volplane.api.meta import ObjectMeta, OwnerReference, Resource
 from volplane.api.storage import CSINode, CSIStorageCapacity, StorageClass
 from volplane.base import metrics
@@ -31,7 +32,7 @@ from volplane.rules.waits import Wait, WaitReason
 from volplane.rules.workloads import owner_reference
 from volplane.sidecars import DriverClient
 from volplane.sidecars.provisioner import capacity
-from volplane.sidecars.provisioner.capacity import DRIVER, MANAGED_BY, CapacitySlot
+from volplane.sidecars.provisioner.capacity import CapacitySlot
 from volplane.sidecars.provisioner.settings import ProvisionerOptions
 from volplane.sidecars.provisioner.topology import Term
 
@@ -113,7 +114,10 @@ class CapacityPublisher(Controller[str, CapacityView, Step]):
         self.driver, self.settings, self.namespace, self.owner = driver, settings, namespace, owner
         self.segments = segments
         self.topological = "VOLUME_ACCESSIBILITY_CONSTRAINTS" in driver.plugin
-        self.labels = {DRIVER: driver.name, MANAGED_BY: capacity.manager_label(node)}
+        self.labels = {
+            CAPACITY_DRIVER_LABEL: driver.name,
+            CAPACITY_MANAGED_BY_LABEL: capacity.manager_label(node),
+        }
 
     def setup(self) -> None:
         self.memory = CapacityMemory()

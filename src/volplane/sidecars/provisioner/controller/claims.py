@@ -12,8 +12,10 @@ from typing import Any, assert_never
 
 from msgspec import Struct, structs
 
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim
 from volplane.api.errors import AlreadyExists, APIError, Conflict, Forbidden
+from volplane.api.finalizers import PROVISIONING_INTENT_FINALIZER
 from volplane.api.meta import ObjectMeta
 from volplane.api.snapshot import VolumeSnapshot
 from volplane.api.storage import CSINode, CSINodeDriver, CSINodeSpec, StorageClass, VolumeAttributesClass
@@ -45,7 +47,7 @@ from volplane.sidecars.provisioner.plan import (
     ReportProvisionError,
     Reschedule,
 )
-from volplane.sidecars.provisioner.provision_request import INTENT, ProvisionRequest
+from volplane.sidecars.provisioner.provision_request import ProvisionRequest
 from volplane.sidecars.provisioner.settings import ProvisionerOptions
 
 log = logging.getLogger(__name__)
@@ -406,8 +408,10 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         """Write the request before the call. This fails for a claim that is being deleted."""
         patch = {
             "metadata": {
-                "finalizers": [INTENT],
-                "annotations": {INTENT: provision_requests.encode_request(provision_request)},
+                "finalizers": [PROVISIONING_INTENT_FINALIZER],
+                "annotations": {
+                    PROVISIONING_INTENT_FINALIZER: provision_requests.encode_request(provision_request)
+                },
             }
         }
         try:
@@ -459,14 +463,14 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         fresh = await self.client.find(PersistentVolumeClaim, claim.name, claim.namespace)
         if fresh is None or fresh.uid != claim.uid:
             return
-        if fresh.metadata.annotations.get(binding.SELECTED_NODE) != node:
+        if fresh.metadata.annotations.get(SELECTED_NODE_ANNOTATION) != node:
             await self._remove_intent(claim)
             return self.queue.add(claim.key)
         log.info("removing the selected node", extra={"PVC": claim.key, "node": node, "err": why})
         patch = {
             "metadata": {
-                "$deleteFromPrimitiveList/finalizers": [INTENT],
-                "annotations": {INTENT: None, binding.SELECTED_NODE: None},
+                "$deleteFromPrimitiveList/finalizers": [PROVISIONING_INTENT_FINALIZER],
+                "annotations": {PROVISIONING_INTENT_FINALIZER: None, SELECTED_NODE_ANNOTATION: None},
             }
         }
         try:
@@ -516,7 +520,12 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
     async def _remove_intent(self, claim: PersistentVolumeClaim) -> None:
         if claim.uid in self.memory.unnoted:
             return self.memory.unnoted.discard(claim.uid)
-        patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [INTENT], "annotations": {INTENT: None}}}
+        patch = {
+            "metadata": {
+                "$deleteFromPrimitiveList/finalizers": [PROVISIONING_INTENT_FINALIZER],
+                "annotations": {PROVISIONING_INTENT_FINALIZER: None},
+            }
+        }
         with trace.span(COMPONENT, "remove order", f"pvc/{claim.key}"):
             await self._patch_claim(claim, patch)
 

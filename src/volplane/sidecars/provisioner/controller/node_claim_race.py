@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import PersistentVolumeClaim
 from volplane.api.errors import Conflict
 from volplane.api.storage import StorageClass
@@ -18,7 +19,7 @@ from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError
 from volplane.loops.controller import RetryableError
-from volplane.rules import binding, sizes, topology
+from volplane.rules import sizes, topology
 from volplane.sidecars import DriverClient
 from volplane.sidecars.provisioner.settings import ProvisionerOptions
 
@@ -66,7 +67,7 @@ class NodeClaimRace:
                 PersistentVolumeClaim,
                 claim.name,
                 claim.namespace,
-                merge={"metadata": {"annotations": {binding.SELECTED_NODE: self.node}}},
+                merge={"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: self.node}}},
                 uid=claim.uid,
                 revision=claim.metadata.resource_version,
                 missing_ok=True,

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.api.errors import APIError, Forbidden, NotFound
+from volplane.api.finalizers import CLONING_PROTECTION_FINALIZER, SNAPSHOT_AS_SOURCE_FINALIZER
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.client.cache import Cache
 from volplane.client.client import Client
@@ -26,14 +27,7 @@ from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars import DriverClient
 from volplane.sidecars.provisioner import sources
 from volplane.sidecars.provisioner.settings import ProvisionerOptions
-from volplane.sidecars.provisioner.sources import (
-    CLAIM,
-    CLONING,
-    RESTORING,
-    SNAPSHOT,
-    SourceContent,
-    SourceObjects,
-)
+from volplane.sidecars.provisioner.sources import CLAIM, SNAPSHOT, SourceContent, SourceObjects
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +71,7 @@ async def read_source(
 async def protect(client: Client, content: SourceContent, source: SourceObjects) -> None:
     """Add our finalizer to the source. Raises RetryableError where it is being deleted."""
     held = source.snapshot if content.snapshot else source.claim
-    finalizer = RESTORING if content.snapshot else CLONING
+    finalizer = SNAPSHOT_AS_SOURCE_FINALIZER if content.snapshot else CLONING_PROTECTION_FINALIZER
     if held is None or finalizer in held.metadata.finalizers:
         return
     try:
@@ -141,7 +135,7 @@ class SourceProtection(Controller[str, SourceView, ReleaseClaim | ReleaseSnapsho
     def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
-        if new is not None and new.is_deleting and CLONING in new.metadata.finalizers:
+        if new is not None and new.is_deleting and CLONING_PROTECTION_FINALIZER in new.metadata.finalizers:
             yield f"{CLAIM}/{new.key}"
         before = sources.source_keys(old) if old is not None else []
         after = sources.source_keys(new) if new is not None else []
@@ -172,17 +166,21 @@ class SourceProtection(Controller[str, SourceView, ReleaseClaim | ReleaseSnapsho
             yield Wait(WaitReason.SOURCE_IN_USE, WaitData(claims=tuple(view.copied_by)))
         elif view.kind == SNAPSHOT and self.restores:
             yield ReleaseSnapshot()
-        elif claim is not None and claim.is_deleting and CLONING in claim.metadata.finalizers:
+        elif (
+            claim is not None
+            and claim.is_deleting
+            and CLONING_PROTECTION_FINALIZER in claim.metadata.finalizers
+        ):
             yield ReleaseClaim(claim)
 
     async def act(self, key: str, view: SourceView, step: ReleaseClaim | ReleaseSnapshot) -> None:
         match step:
             case ReleaseClaim(claim):
-                await self._remove_finalizer(claim, CLONING)
+                await self._remove_finalizer(claim, CLONING_PROTECTION_FINALIZER)
             case ReleaseSnapshot():
                 snapshot = await self.client.find(VolumeSnapshot, view.name, view.namespace)
-                if snapshot is not None and RESTORING in snapshot.metadata.finalizers:
-                    await self._remove_finalizer(snapshot, RESTORING)
+                if snapshot is not None and SNAPSHOT_AS_SOURCE_FINALIZER in snapshot.metadata.finalizers:
+                    await self._remove_finalizer(snapshot, SNAPSHOT_AS_SOURCE_FINALIZER)
             case _:
                 assert_never(step)
 
@@ -204,7 +202,7 @@ class SourceProtection(Controller[str, SourceView, ReleaseClaim | ReleaseSnapsho
         while True:
             try:
                 for snapshot in await self.client.list(VolumeSnapshot):
-                    if RESTORING in snapshot.metadata.finalizers:
+                    if SNAPSHOT_AS_SOURCE_FINALIZER in snapshot.metadata.finalizers:
                         self.queue.add(f"{SNAPSHOT}/{snapshot.key}")
             except APIError as error:
                 log.debug("cannot list snapshots: %s", error)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never
 
 from volplane.api.core import PersistentVolume, SecretReference
+from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER
 from volplane.api.storage import StorageClass, VolumeAttachment
 from volplane.base import clock, trace
 from volplane.base.backoff import Backoff
@@ -171,7 +172,7 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
             return {}
 
     async def _set_finalizer(self, volume: PersistentVolume, *, present: bool) -> None:
-        names = [binding.EXTERNAL_FINALIZER]
+        names = [EXTERNAL_PROVISIONER_FINALIZER]
         patch = {"finalizers": names} if present else {"$deleteFromPrimitiveList/finalizers": names}
         await self.client.patch(
             PersistentVolume, volume.name, strategic={"metadata": patch}, uid=volume.uid, missing_ok=True

@@ -13,6 +13,7 @@ from typing import Any, assert_never
 
 from msgspec import Struct, structs
 
+from volplane.api.annotations import NODE_EXPANSION_NOT_REQUIRED_ANNOTATION, PRE_RESIZE_CAPACITY_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.base import clock, trace
 from volplane.client.cache import CacheIndex
@@ -142,7 +143,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
                 await self._expand(view.claim, volume, size)
             case RemovePreResizeCapacity():
                 assert volume is not None
-                annotations = {binding.PRE_RESIZE_CAPACITY: None}
+                annotations = {PRE_RESIZE_CAPACITY_ANNOTATION: None}
                 await self.patch_volume(volume, {"metadata": {"annotations": annotations}})
             case _:
                 assert_never(step)
@@ -237,8 +238,8 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
         patch: dict[str, Any] = {"spec": {"capacity": {"storage": text}}}
         if self.driver_info.annotates_capacity and node_needed:
             before = claim.status.capacity.get("storage", "0")
-            if binding.PRE_RESIZE_CAPACITY not in volume.metadata.annotations:
-                patch["metadata"] = {"annotations": {binding.PRE_RESIZE_CAPACITY: before}}
+            if PRE_RESIZE_CAPACITY_ANNOTATION not in volume.metadata.annotations:
+                patch["metadata"] = {"annotations": {PRE_RESIZE_CAPACITY_ANNOTATION: before}}
         with trace.span(COMPONENT, "volume grown", f"pv/{volume.name}", size=text):
             await self.patch_volume(volume, patch)
 
@@ -259,7 +260,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
             "conditions": resizing.conditions(claim, drop=resizing.CONDITIONS),
             "allocatedResourceStatuses": {"storage": None},
         }
-        notes = {"annotations": {resizing.NODE_NOT_REQUIRED: "true"}}
+        notes = {"annotations": {NODE_EXPANSION_NOT_REQUIRED_ANNOTATION: "true"}}
         with trace.span(COMPONENT, "resized", f"pvc/{claim.key}"):
             await self.patch_claim(claim, {"metadata": notes, "status": status})
         self.events.normal(claim, "VolumeResizeSuccessful", "Resize volume succeeded")
@@ -280,8 +281,8 @@ def _condition(type: str, message: str = "") -> dict[str, Any]:
 def _status_patch(claim: PersistentVolumeClaim, status: Mapping[str, Any]) -> dict[str, Any]:
     """A patch of the status that also removes the annotation of an earlier expansion without a node."""
     patch: dict[str, Any] = {"status": status} if status else {}
-    if resizing.NODE_NOT_REQUIRED in claim.metadata.annotations:
-        patch["metadata"] = {"annotations": {resizing.NODE_NOT_REQUIRED: None}}
+    if NODE_EXPANSION_NOT_REQUIRED_ANNOTATION in claim.metadata.annotations:
+        patch["metadata"] = {"annotations": {NODE_EXPANSION_NOT_REQUIRED_ANNOTATION: None}}
     return patch
 
 

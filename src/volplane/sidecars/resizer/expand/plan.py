@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from volplane.api.annotations import PRE_RESIZE_CAPACITY_ANNOTATION, STORAGE_RESIZER_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
-from volplane.rules import binding, classes, resizing, sizes
+from volplane.rules import classes, resizing, sizes
 from volplane.rules.resizing import ResizeState
 from volplane.rules.steps import CommonStep, normal, warning
 from volplane.rules.waits import Wait, WaitData, WaitReason
@@ -124,7 +125,10 @@ def is_ours(claim: PersistentVolumeClaim, volume: PersistentVolume, driver: str)
         return False
     if volume.spec.csi is not None:
         return volume.spec.csi.driver == driver
-    return driver in classes.MIGRATION_DRIVERS and claim.metadata.annotations.get(resizing.RESIZER) == driver
+    return (
+        driver in classes.MIGRATION_DRIVERS
+        and claim.metadata.annotations.get(STORAGE_RESIZER_ANNOTATION) == driver
+    )
 
 
 def target_size(
@@ -165,7 +169,7 @@ def target_size(
 
 
 def _is_complete(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool:
-    if binding.PRE_RESIZE_CAPACITY not in volume.metadata.annotations:
+    if PRE_RESIZE_CAPACITY_ANNOTATION not in volume.metadata.annotations:
         return False
     return resizing.actual_size(claim) >= sizes.capacity(volume)
 
@@ -181,6 +185,6 @@ def relevant_fields(claim: PersistentVolumeClaim | None) -> object:
         claim.spec.volume_name,
         sizes.requested_size(claim),
         resizing.actual_size(claim),
-        claim.metadata.annotations.get(resizing.RESIZER),
+        claim.metadata.annotations.get(STORAGE_RESIZER_ANNOTATION),
         state if state.startswith("Node") else "",
     )

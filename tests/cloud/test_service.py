@@ -283,13 +283,13 @@ async def test_a_killed_service_is_finished_by_the_next(
         await service.delete(volume.id)
 
     host = Host()
-    monkeypatch.setattr("volplane.base.failpoint.armed", True)
+    monkeypatch.setattr("volplane.base.failpoint.is_armed", True)
     monkeypatch.setattr("volplane.base.failpoint.hit", hit)
     died = open_service(settings(tmp_path), host, store)
     service = await died.__aenter__()
     with pytest.raises(Killed):
         await use_volume(service)
-    monkeypatch.setattr("volplane.base.failpoint.armed", False)
+    monkeypatch.setattr("volplane.base.failpoint.is_armed", False)
     async with open_service(settings(tmp_path), host, store) as service:
         unfinished = {VolumeState.CREATING, VolumeState.DELETING}
         moving = {AttachmentState.ATTACHING, AttachmentState.DETACHING}

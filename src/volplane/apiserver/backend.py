@@ -106,7 +106,7 @@ class _CommitScope:
 
     def __init__(self, trace: Trace, call: ApiCall, entry: ServedResource, key: str) -> None:
         self.place = ""
-        if failpoint.armed:
+        if failpoint.is_armed:
             below = f"/{call.subresource}" if call.subresource else ""
             self.place = f"write:{call.verb}:{entry.resource}{below}"
         self.span = None

@@ -81,7 +81,7 @@ class InProcessServer:
         return self
 
     async def _expire_watch_caches(self) -> None:
-        """Release memory: every kind forgets the events and objects that nobody asked for in a while."""
+        """Release memory: drop cached events and objects that were not read for a while."""
         while True:
             await asyncio.sleep(memory.EVERY)
             for entry in self.backend.registry:

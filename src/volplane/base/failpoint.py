@@ -44,7 +44,7 @@ class FailPoints:
         self._file = environment.get("VOLPLANE_FAILPOINT_FILE", "")
 
     @property
-    def armed(self) -> bool:
+    def is_armed(self) -> bool:
         return bool(self._name or self._log or self._file)
 
     def hit(self, name: str) -> None:
@@ -87,7 +87,7 @@ class FailPoints:
 
 
 _fail_points = FailPoints(os.environ)
-armed = _fail_points.armed
+is_armed = _fail_points.is_armed
 
 
 def hit(name: str) -> None:

@@ -269,7 +269,7 @@ def _change(type: type[T], line: bytes) -> ObjectChange[T]:
 
 
 def _fail_points(verb: str, kind: Kind, subresource: str = "") -> AbstractContextManager[None]:
-    if not failpoint.armed:
+    if not failpoint.is_armed:
         return _NOTHING
     return failpoint.around(f"ask:{verb}:{kind.resource}{'/' * bool(subresource)}{subresource}")
 

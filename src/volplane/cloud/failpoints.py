@@ -6,5 +6,5 @@ from volplane.base import failpoint
 
 
 def hit_failpoint(action: str, point: str) -> None:
-    if failpoint.armed:
+    if failpoint.is_armed:
         failpoint.hit(f"cloud:{action}:{point}")

@@ -130,7 +130,7 @@ class CallerBase(ABC):
     ) -> Any:
         """The reply. Raises `CallError`. `subject` is the object in the trace."""
         spec = METHODS[method]
-        if failpoint.armed:
+        if failpoint.is_armed:
             failpoint.hit(f"rpc:{method}:before")
         with trace.span(self.component, method, subject or subject_of(request)):
             if self._interceptor is None:
@@ -143,7 +143,7 @@ class CallerBase(ABC):
                     request,
                     lambda: self._send_logged(spec, request, timeout),
                 )
-        if failpoint.armed:
+        if failpoint.is_armed:
             failpoint.hit(f"rpc:{method}:after")
         return reply
 

@@ -136,7 +136,7 @@ class Dispatcher:
             with self._locks.hold(method, request), trace.span("driver", method, subject_of(request)):
                 log.info("%s: called args=%s", method, redact.text(request))
                 reply: Message = await self._methods[method](request)
-                if failpoint.armed:
+                if failpoint.is_armed:
                     failpoint.hit(f"rpc:{method}:served")
         except asyncio.CancelledError:
             raise Unavailable(f"{self.driver.name} stopped during {method}") from None

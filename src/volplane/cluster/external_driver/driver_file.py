@@ -61,7 +61,7 @@ def read_driver_file(path: str | Path) -> ExternalDriver:
     except yaml.YAMLError as error:
         raise InvalidDriver(f"{path} is not YAML: {error}") from error
     try:
-        return _guest([d for d in documents if d is not None], str(file.parent))
+        return _parse_driver([d for d in documents if d is not None], str(file.parent))
     except BadField as error:
         raise InvalidDriver(f"{path}: {error}") from error
 
@@ -71,7 +71,7 @@ class BadField(ValueError):
         super().__init__(f"{field}: {reason}" if field else str(reason))
 
 
-def _guest(documents: list[Any], directory: str) -> ExternalDriver:
+def _parse_driver(documents: list[Any], directory: str) -> ExternalDriver:
     for number, document in enumerate(documents, 1):
         if not isinstance(document, dict):
             raise BadField(f"document {number}", "must be a mapping")

@@ -91,7 +91,7 @@ is_armed = _fail_points.is_armed
 
 
 def hit(name: str) -> None:
-    if armed:
+    if is_armed:
         _fail_points.hit(name)
 
 

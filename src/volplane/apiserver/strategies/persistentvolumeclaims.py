@@ -1,21 +1,15 @@
 """PersistentVolumeClaims get a storage class and a finalizer; once bound, size and attributes may change.
 
-Expanding a bound claim requires `allowVolumeExpansion` of its class (`admit_update`, 403). A change of a
-claim that is not bound is rejected by validation (422).
+Expanding a bound claim requires `allowVolumeExpansion` of its class (`admit_update`, 403). Changing the size
+of a claim that is not bound is rejected by validation (422).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from msgspec import structs
 
 from volplane.api import core, quantity
-from volplane.api.annotations import (
-    BETA_DEFAULT_CLASS_ANNOTATION,
-    BETA_STORAGE_CLASS_ANNOTATION,
-    DEFAULT_CLASS_ANNOTATION,
-)
+from volplane.api.annotations import BETA_STORAGE_CLASS_ANNOTATION
 from volplane.api.errors import Causes, Forbidden, forbidden, not_supported
 from volplane.api.finalizers import PVC_PROTECTION_FINALIZER
 from volplane.api.kinds import Kind
@@ -25,6 +19,8 @@ from volplane.apiserver.strategies.claim_quotas import ClaimQuotaCheck
 from volplane.apiserver.strategies.finalizers import add_finalizer
 from volplane.apiserver.strategy import ApiCall, Strategy
 from volplane.apiserver.struct_edit import replace_fields
+from volplane.rules import classes
+from volplane.rules.binding import claim_class
 
 IMMUTABLE = (
     "spec is immutable after creation except resources.requests "
@@ -63,8 +59,8 @@ class PersistentVolumeClaimStrategy(Strategy[core.PersistentVolumeClaim]):
             await self._quotas.check(call, old, new)
         if call.subresource or old.status.phase != "Bound" or not _grows(old, new):
             return new
-        name = class_of(new)
-        chosen = await call.reader.get(StorageClass, name) if name and name == class_of(old) else None
+        name = claim_class(new)
+        chosen = await call.reader.get(StorageClass, name) if name and name == claim_class(old) else None
         if chosen is None or not chosen.allow_volume_expansion:
             raise Forbidden.to(
                 call.kind,
@@ -123,26 +119,10 @@ class PersistentVolumeClaimStrategy(Strategy[core.PersistentVolumeClaim]):
 async def _set_default_class(call: ApiCall, obj: core.PersistentVolumeClaim) -> core.PersistentVolumeClaim:
     if obj.spec.storage_class_name is not None or BETA_STORAGE_CLASS_ANNOTATION in obj.metadata.annotations:
         return obj
-    chosen = default_class(await call.reader.list(StorageClass))
+    chosen = classes.default(await call.reader.list(StorageClass))
     if chosen is None:
         return obj
     return structs.replace(obj, spec=structs.replace(obj.spec, storage_class_name=chosen.name))
-
-
-def default_class(classes: Iterable[StorageClass]) -> StorageClass | None:
-    """The newest class marked as default; of equally old ones the first by name."""
-    marked = [c for c in classes if is_default(c)]
-    marked.sort(key=lambda c: c.name)
-    return max(marked, key=lambda c: c.metadata.creation_timestamp, default=None)
-
-
-def is_default(one: StorageClass) -> bool:
-    marks = one.metadata.annotations
-    return "true" in (marks.get(DEFAULT_CLASS_ANNOTATION), marks.get(BETA_DEFAULT_CLASS_ANNOTATION))
-
-
-def class_of(claim: core.PersistentVolumeClaim) -> str:
-    return claim.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION, claim.spec.storage_class_name or "")
 
 
 def _size(claim: core.PersistentVolumeClaim) -> str:

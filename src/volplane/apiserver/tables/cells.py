@@ -1,4 +1,4 @@
-"""Table cells that are computed. The `columns` of a kind name these functions."""
+"""Functions that compute table cells. The `columns` of a kind refer to them by name."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from datetime import datetime
 from typing import Any
 
 from volplane.api import batch, core, discovery, events, rbac
-from volplane.api.annotations import BETA_STORAGE_CLASS_ANNOTATION
 from volplane.api.certificates import CertificateSigningRequestStatus
 from volplane.api.meta import LabelSelector, OwnerReference
 from volplane.api.resource import ResourceClaim
 from volplane.api.selectors import InvalidSelector, LabelMatcher
 from volplane.api.storage import StorageClass, TokenRequest
 from volplane.apiserver.strategies.events_k8s_io import to_core_event
-from volplane.apiserver.strategies.persistentvolumeclaims import class_of, is_default
 from volplane.base import clock
 from volplane.base.units import human_age
+from volplane.rules import binding, classes
 
 NONE, UNKNOWN, UNSET = "<none>", "<unknown>", "<unset>"
 _MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
@@ -95,11 +94,11 @@ def bound_size_and_modes(claim: core.PersistentVolumeClaim) -> list[str]:
 
 
 def claim_class(claim: core.PersistentVolumeClaim) -> str:
-    return class_of(claim)
+    return binding.claim_class(claim) or ""
 
 
 def volume_class(volume: core.PersistentVolume) -> str:
-    return volume.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION, volume.spec.storage_class_name)
+    return binding.volume_class(volume)
 
 
 def claim_ref(ref: core.ObjectReference) -> str:
@@ -107,7 +106,7 @@ def claim_ref(ref: core.ObjectReference) -> str:
 
 
 def class_name(one: StorageClass) -> str:
-    return f"{one.name} (default)" if is_default(one) else one.name
+    return f"{one.name} (default)" if classes.is_default(one) else one.name
 
 
 def audiences(requests: Sequence[TokenRequest]) -> str:

@@ -1,4 +1,4 @@
-"""The built-in kinds, a row each: a new kind is a Struct and a row here.
+"""The built-in kinds, one row each. To add a kind, write a Struct and a row here.
 
 A row names everything that the server knows about a kind: its names and scope, the class with its rules
 (`strategy`), which updates and deletes it allows, its selectable fields and its table columns (the language
@@ -70,7 +70,6 @@ CLIENT_KINDS: tuple[Kind, ...] = (
 
 _BY_TYPE = {k.type: k for k in ALL + SUBRESOURCE_KINDS + CLIENT_KINDS}
 _BY_KIND = {(k.api_version, k.kind): k for k in ALL + SUBRESOURCE_KINDS}
-_BY_PATH = {(k.group, k.version, k.plural): k for k in ALL}
 
 
 def of(type: type[Resource]) -> Kind:
@@ -81,15 +80,11 @@ def by_kind(api_version: str, kind: str) -> Kind | None:
     return _BY_KIND.get((api_version, kind))
 
 
-def by_path(group: str, version: str, plural: str) -> Kind | None:
-    return _BY_PATH.get((group, version, plural))
-
-
 @cache
 def define_metadata_only_type(
     group: str, version: str, kind: str, plural: str, *, namespaced: bool
 ) -> type[Resource]:
-    """A type for a kind that has none here, so that clients can watch its objects: their metadata only."""
+    """Define a type for a kind that has none here, so that clients can watch the metadata of its objects."""
     made: type[Resource] = defstruct(kind, [], bases=(PartialObjectMetadata,), module=__name__)  # type: ignore[assignment]
     _BY_TYPE[made] = Kind(made, group, version, kind, plural, namespaced=namespaced)
     return made

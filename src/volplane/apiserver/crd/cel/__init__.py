@@ -1,7 +1,7 @@
 """CEL, the language of validation rules: a small compiler and evaluator.
 
     program = compile("size(self.name) > 0", {"self": object_of({"name": STRING})})
-    program.run({"self": Obj(name="x")}, Budget(1000))
+    program.run({"self": CelObject(name="x")}, CostBudget(1000))
 
 Source becomes tokens (`lexer`), a tree (`parser`, `nodes`), and a typed function (`compiler`, `evaluation`,
 `types`, `library`); `schema_types` converts schemas to types and JSON values to CEL values. Not supported:

@@ -1,6 +1,6 @@
 """What a kind is, in one row: its names and URL, its rules, its table columns, its selectable fields.
 
-The rows of the built-in kinds stand in `api.kinds`. A custom resource gets its row from its definition while
+The rows of the built-in kinds are in `api.kinds`. A custom resource gets its row from its definition while
 the server runs (`type` is then None), so code that serves or requests objects goes by `Kind`, never by Struct
 alone.
 """

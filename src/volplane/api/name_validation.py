@@ -34,18 +34,18 @@ DNS_1035_MESSAGE = (
 
 
 def dns_1035_problems(name: str) -> list[str]:
-    """A label that starts with a letter, as names of kinds, resources and versions do."""
+    """Check a DNS label that starts with a letter, as names of kinds, resources and versions must."""
     wrong = [] if len(name) <= LABEL_LENGTH else [_length_problem(LABEL_LENGTH)]
     return wrong if _DNS_1035.fullmatch(name) else [*wrong, DNS_1035_MESSAGE]
 
 
 def service_problems(name: str, prefix: bool) -> list[str]:
-    """It becomes an environment variable, which must start with a letter."""
+    """Check the name of a Service: environment variables are named after it, so it starts with a letter."""
     return dns_1035_problems(_complete_generate_name(name, prefix))
 
 
 def path_segment_problems(name: str, prefix: bool) -> list[str]:
-    """Any URL path segment: RBAC roles have names like `system:node`."""
+    """Check that a name is a URL path segment: RBAC roles have names like `system:node`."""
     if not prefix and name in (".", ".."):
         return [f"may not be '{name}'"]
     return [f"may not contain '{character}'" for character in "/%" if character in name]

@@ -1,10 +1,10 @@
 """Protobuf numbers, required fields and integer widths: facts of the published schema that no Struct has.
 
 `published_schema.json` has a row for each message: its fields in the order of their protobuf numbers, counted
-from one; a number in between says where the count goes on. `name!` is a required field, `generation:int64` an
-integer of 64 bits (the others have 32), `items:SchemaOrList` a value that JSON writes in two ways.
-`^core.VolumeSource` is a message whose fields are part of the outer object in JSON.
-`tools/published_schema.py` renews the marks from the schema that Kubernetes publishes.
+from one; a number among them is the protobuf number of the field that follows it. `name!` is a required
+field, `generation:int64` an integer of 64 bits (the others have 32), `items:SchemaOrList` a value that JSON
+writes in two ways. `^core.VolumeSource` is a message whose fields are part of the outer object in JSON.
+`tools/published_schema.py` updates `!` and `:int64` from the schema that Kubernetes publishes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _rows() -> dict[str, str]:
 
 
 def message_name(of: type[Object]) -> str:
-    """The name of a type's row: its group and its own."""
+    """The name of a type's row: the group and the type, as in `core.Pod`."""
     return f"{of.__module__.split('.')[2]}.{of.__name__}"
 
 

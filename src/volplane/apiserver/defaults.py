@@ -1,9 +1,9 @@
-"""Default values, by type, wherever a type stands: in a pod, in a template, in a claim template.
+"""Default values by type, wherever the type occurs: in a pod, in a pod template, in a claim template.
 
-As in Kubernetes, where `SetDefaults_PodSpec` runs on every PodSpec. The values stand in `defaults.yaml`;
-those that depend on other fields are functions here. A traversal that is compiled for each kind visits only
-the fields below which there is something to set. An object gets its own defaults before its fields get
-theirs. Applying defaults twice changes nothing.
+Kubernetes does the same: `SetDefaults_PodSpec` runs on every PodSpec. Fixed values are in `defaults.yaml`;
+those that depend on other fields are set by functions here. A traversal compiled for each kind visits only
+fields that have something to set in them or below them. An object gets its own defaults before its fields
+get theirs. Applying defaults twice changes nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _values() -> Mapping[str, Mapping[str, Any]]:
 
 
 def defaulter_of(of: type[Object] | None) -> Apply:
-    """Returns an object with its defaults; the same object if it has them all."""
+    """Return a function that sets the defaults of an object; it returns the same object if all are set."""
     return (_compile(of) if of is not None else None) or _return_unchanged
 
 
@@ -48,7 +48,7 @@ def _return_unchanged(obj: Any) -> Any:
 
 @cache
 def _compile(of: type[Object]) -> Apply | None:
-    """None: nothing to set in this type, nor below it."""
+    """Return the function that sets the defaults of a type, or None if it has none in it or below it."""
     steps = list(_steps(of))
     if len(steps) <= 1:
         return steps[0] if steps else None
@@ -77,7 +77,7 @@ def _steps(of: type[Object]) -> Iterator[Apply]:
 
 
 def _setter(of: type[Object], values: Mapping[str, Any]) -> Apply:
-    """Sets these values where the writer gave none; a mapping with members is set member by member."""
+    """Return a function that sets these values where the writer gave none; mappings member by member."""
     fields, empty = schema(of), of()
     leaves, below = [], []
     for name, value in values.items():
@@ -91,16 +91,16 @@ def _setter(of: type[Object], values: Mapping[str, Any]) -> Apply:
 
 
 def _visitor(leaves: list[tuple[str, Any, Any]], fields: list[tuple[str, Apply]]) -> Apply:
-    """Sets leaves (attribute, empty value, default), and edits fields that are not empty."""
+    """Return a function that sets empty leaves (attribute, empty value, default) and edits other fields."""
 
     def apply(obj: Any) -> Any:
         changes = {name: value for name, empty, value in leaves if getattr(obj, name) == empty}
         for name, edit in fields:
             value = getattr(obj, name)
             if value:
-                made = edit(value)
-                if made is not value:
-                    changes[name] = made
+                edited = edit(value)
+                if edited is not value:
+                    changes[name] = edited
         return structs.replace(obj, **changes) if changes else obj
 
     return apply
@@ -128,7 +128,7 @@ def _host_ports(container: core.Container) -> core.Container:
 
 
 def _requests_from_limits(container: core.Container) -> core.Container:
-    """A limit without a request requests all of it. Only in pods: a template stays as it was written."""
+    """A limit without a request is also the request. Only in pods: a template stays as it was written."""
     limits, requests = container.resources.limits, container.resources.requests
     if all(name in requests for name in limits):
         return container
@@ -137,7 +137,7 @@ def _requests_from_limits(container: core.Container) -> core.Container:
 
 
 def _pod_spec(spec: core.PodSpec) -> core.PodSpec:
-    """Two names of one field: readers of either find it."""
+    """Set serviceAccountName and its deprecated alias serviceAccount to the same value."""
     account = spec.service_account_name or spec.service_account
     return set_defaults(spec, service_account_name=account, service_account=account) if account else spec
 
@@ -151,7 +151,7 @@ def _image_volume(source: core.ImageVolumeSource) -> core.ImageVolumeSource:
 
 
 def pull_policy(image: str) -> str:
-    """An image whose tag may move is pulled each time."""
+    """Always for the tag `latest`, given or implied; otherwise IfNotPresent."""
     name, digest, _ = image.partition("@")
     tag = name.rpartition("/")[2].partition(":")[2]
     latest = tag == "latest" or (not tag and not digest and bool(image))
@@ -201,7 +201,7 @@ def _stateful_set(obj: apps.StatefulSet) -> apps.StatefulSet:
 
 
 def _replication_controller(obj: core.ReplicationController) -> core.ReplicationController:
-    """Selector and labels are those of the template."""
+    """An omitted selector and omitted labels are copied from the template's labels."""
     if obj.spec.template is None:
         return obj
     labels = obj.spec.template.metadata.labels
@@ -210,7 +210,7 @@ def _replication_controller(obj: core.ReplicationController) -> core.Replication
 
 
 def _job(obj: batch.Job) -> batch.Job:
-    """Not of a JobSpec: the job in a CronJob gets its defaults when it is created."""
+    """Defaults of a Job, not of each JobSpec: a CronJob's template gets them when it becomes a Job."""
     spec = obj.spec
     if spec.completions is None and spec.parallelism is None:
         spec = structs.replace(spec, completions=1)
@@ -227,7 +227,7 @@ def _job(obj: batch.Job) -> batch.Job:
 
 
 def copy_template_labels(job: batch.Job) -> batch.Job:
-    """A job without labels has those of its pods."""
+    """Copy the labels of the pod template to a job that has none."""
     labels = job.spec.template.metadata.labels
     if not labels or job.metadata.labels:
         return job
@@ -255,7 +255,7 @@ def _service_port(port: core.ServicePort) -> core.ServicePort:
 
 
 def _limit_range_item(item: core.LimitRangeItem) -> core.LimitRangeItem:
-    """A container without limits gets the maximum as its limit, and requests as much."""
+    """The default limit is the maximum; the default request is the default limit, or else the minimum."""
     if item.type != "Container":
         return item
     default = {**item.max, **item.default}

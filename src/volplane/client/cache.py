@@ -33,7 +33,7 @@ Subscriber = Callable[[T | None, T | None], None]
 
 RETRY = Backoff(0.05, 5.0)  # between attempts to reach a server that does not answer
 QUIET = 4  # failures in a row that are logged at level debug only
-LONGEST_ASKED = 60  # longest Retry-After, in seconds, that is obeyed
+LONGEST_ASKED = 60  # seconds: a longer Retry-After is shortened to this
 WATCH_SECONDS = (300, 600)  # timeoutSeconds of a watch, as in client-go
 STALLED = 60.0  # seconds after its timeout when a stream is considered dead
 CAUGHT_UP = 0.5  # seconds after which a new stream counts as caught up, if the server sends no bookmark

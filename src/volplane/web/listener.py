@@ -1,7 +1,7 @@
 """The listening sockets.
 
-When descriptors run out, connections are dropped and accepting pauses for a moment: it neither spins nor
-ends.
+When descriptors run out, connections are dropped and accepting pauses for a moment, instead of failing in a
+busy loop.
 
 One descriptor is held in reserve. With it a connection can be accepted and closed at once when no other
 descriptor is free, so that the client does not wait.

@@ -52,7 +52,7 @@ class WebSocket:
         self._messages: deque[str | bytes] = deque()
         self._ended = asyncio.Event()
         self._receiving = False
-        self._heard_of = False  # a pong or a message has arrived
+        self._peer_has_answered = False  # a pong or a message has arrived
 
     async def send(self, data: bytes | str) -> None:
         if self._frames.state is not ConnectionState.OPEN:
@@ -74,7 +74,7 @@ class WebSocket:
         await self._write(Ping())
         with suppress(TimeoutError):
             async with asyncio.timeout(GREETING):
-                while not self._heard_of and not self._ended.is_set():
+                while not self._peer_has_answered and not self._ended.is_set():
                     await self._receive_frames()
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
@@ -105,10 +105,10 @@ class WebSocket:
         for event in self._frames.events():
             match event:
                 case TextMessage() | BytesMessage():
-                    self._heard_of = True
+                    self._peer_has_answered = True
                     await self._gather(event)
                 case Pong():
-                    self._heard_of = True
+                    self._peer_has_answered = True
                 case Ping():
                     await self._write(event.response())
                 case CloseConnection():

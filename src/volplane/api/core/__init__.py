@@ -1,4 +1,4 @@
-"""core/v1, one file per theme; every name is here as well."""
+"""core/v1: one file per topic. Import all names from here."""
 
 from volplane.api.core.claim import (
     ModifyVolumeStatus,

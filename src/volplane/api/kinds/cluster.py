@@ -179,7 +179,8 @@ KINDS = (
             Age
         """,
     ),
-    # No component here allocates devices: schedulers and kubelets list none of them, and none can be created.
+    # No component here allocates devices. Schedulers and kubelets read these lists, which are always empty:
+    # nothing can be created.
     builtin_kind(
         resource.ResourceClaim,
         "resourceclaims.resource.k8s.io",

@@ -148,7 +148,7 @@ def merge(of: ApplyType, live: Any, applied: Any) -> Any:
 
 
 def _merge_items(of: ApplyType, live: Any, applied: list[Any]) -> list[Any]:
-    """Applied items keep their order; a live item stays before the item that followed it."""
+    """Merge lists: applied items keep their order; a live item stays before the item that followed it."""
     live_items, given = split_parts(of, live) or [], split_parts(of, applied) or []
     live_parts, duplicates = index_parts(live_items)
     applied_keys = {key for key, _ in given}

@@ -29,13 +29,13 @@ def check_values(body: bytes) -> None:
 
 
 def _count_separators(text: bytes) -> int:
-    """An upper bound of the number of values: one of these characters stands before each, some are in
-    strings."""
+    """Return an upper bound of the number of values: each follows one of these characters, some of which
+    are part of strings."""
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def _count_values(body: bytes) -> int:
-    """The same without characters in strings, chunk by chunk, so that other threads get their turn."""
+    """Count the same outside of strings, chunk by chunk, so that other threads get their turn."""
     found, inside = 0, False
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     for at in range(0, len(plain), _CHUNK):

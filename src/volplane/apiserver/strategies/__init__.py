@@ -1,4 +1,4 @@
-"""The rules of the kinds: admission, preparation, validation. One file for each kind or group of kinds.
+"""The rules of each kind: admission, preparation, validation. One file for each kind or group of kinds.
 
 The row of a kind names its class (`Kind.strategy`); a kind without rules of its own has the base `Strategy`.
 Everything here is a pure function of objects, except admission, which reads other objects through

@@ -24,7 +24,7 @@ from volplane.base import clock
 
 APPROVED, DENIED, FAILED = "Approved", "Denied", "Failed"
 _VERDICTS = (APPROVED, DENIED)
-MIN_EXPIRATION_SECONDS = 600  # seconds
+MIN_EXPIRATION_SECONDS = 600
 _SIGNER = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+/[A-Za-z0-9._/-]+")
 USAGES = (
     "any", "cert sign", "client auth", "code signing", "content commitment", "crl sign",

@@ -25,22 +25,22 @@ class ClaimQuotaCheck:
     ) -> None:
         """Raises Forbidden."""
         found = await call.reader.list(ResourceQuota, call.namespace)
-        mine = [q for q in found if any(quotas.is_of_claims(name) for name in q.spec.hard)]
-        if not mine:
+        claim_quotas = [q for q in found if any(quotas.is_of_claims(name) for name in q.spec.hard)]
+        if not claim_quotas:
             return
-        there = {c.key: c for c in await call.reader.list(PersistentVolumeClaim, call.namespace)}
+        stored = {c.key: c for c in await call.reader.list(PersistentVolumeClaim, call.namespace)}
         key = f"{call.namespace}/{new.name}"
-        others = [c for k, c in (there | self._list_pending_claims(call, there)).items() if k != key]
-        for quota in mine:
+        others = [c for k, c in (stored | self._list_pending_claims(call, stored)).items() if k != key]
+        for quota in claim_quotas:
             self._check(call, quota, others, old, new)
         if old is None and new.name and not call.dry_run:
             self._admitted[key] = (new, clock.now() + PENDING_SECONDS)
 
     def _list_pending_claims(
-        self, call: ApiCall, there: dict[str, PersistentVolumeClaim]
+        self, call: ApiCall, stored: dict[str, PersistentVolumeClaim]
     ) -> dict[str, PersistentVolumeClaim]:
         now = clock.now()
-        self._admitted = {k: v for k, v in self._admitted.items() if v[1] > now and k not in there}
+        self._admitted = {k: v for k, v in self._admitted.items() if v[1] > now and k not in stored}
         prefix = f"{call.namespace}/"
         return {k: claim for k, (claim, _) in self._admitted.items() if k.startswith(prefix)}
 

@@ -1,7 +1,8 @@
-"""Server-side tables: what `kubectl get` prints of every kind.
+"""Server-side tables: what `kubectl get` prints for each kind.
 
-The row of a kind declares its columns (`columns.py` explains how); `cells.py` has the functions that it
-names. All columns are always in the response; the client hides the wide ones.
+The row of a kind in `api.kinds` declares its columns, in the language that `columns.py` explains; `cells.py`
+and `pods.py` have the functions that the columns refer to. All columns are always in the response; the client
+hides the wide ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Table columns, compiled from the row of a kind.
+"""Table columns, compiled from the `columns` of a kind (`api.kinds`).
 
     Name
     Ready & Status & Restarts = pod_summary()
@@ -6,8 +6,8 @@
     VolumeMode* = spec.volumeMode?<unset>
     Age
 
-One column a line. `*` marks a column that only `-o wide` shows; `#type` or `#type:format` follows a title
-whose cells are not plain strings. After `=` stands the source of the cells: a path in the object's JSON, or a
+Each line is a column. `*` marks a column that only `-o wide` shows; `#type` or `#type:format` follows a title
+whose cells are not plain strings. After `=` is the source of the cells: a path in the object's JSON, or a
 function of `tables.cells` or `tables.pods`, called with the object or with the value at a path. `?x` is shown
 instead of an absent value, `|x` instead of an absent or empty one. Titles joined by `&` share one function,
 which returns a cell for each. `Name` and `Age` need no source.

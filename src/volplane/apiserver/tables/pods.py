@@ -61,7 +61,7 @@ def _sidecars(pod: Pod) -> set[str]:
 
 
 def _initialize(pod: Pod, total: _PodSummary) -> None:
-    """The first init container that has not completed gives the reason."""
+    """Set the reason from the first init container that has not completed."""
     sidecars = _sidecars(pod)
     for at, status in enumerate(pod.status.init_container_statuses):
         total.add_restarts(status)

@@ -34,7 +34,7 @@ class UpdatePart(NamedTuple):
 
     prepare: Callable[[ApiCall, Any, Any], Any]
     validate: Callable[[ApiCall, Any, Any], Causes]
-    counts: bool = True  # increments the generation if the spec changes
+    counts: bool = True  # whether a changed spec increments the generation
     owners: Owners = tracking.updated_owners
 
 

@@ -29,9 +29,9 @@ from volplane.store import RevisionCompacted, StoreEvent, StoreRecord, StoreWatc
 AT_ONCE = 500  # objects of the initial state per batch
 BOOKMARK = "BOOKMARK"
 BOOKMARK_PERIOD = 60.0
-FIRST_BOOKMARK = 0.02  # a watch that resumes at a revision learns soon that it is up to date
-LAST_BOOKMARK = 2.0  # seconds before the end
-LIFETIME = (1800.0, 3600.0)  # of a watch without timeoutSeconds
+FIRST_BOOKMARK = 0.02  # seconds until a watch that resumes at a revision learns that it is up to date
+LAST_BOOKMARK = 2.0  # seconds before the end of the watch
+LIFETIME = (1800.0, 3600.0)  # seconds, at random: of a watch without timeoutSeconds
 
 
 class WatchOptions(Struct):

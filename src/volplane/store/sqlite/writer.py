@@ -60,12 +60,12 @@ Job: TypeAlias = Callable[[], None]
 
 class SqliteWriter:
     def __init__(
-        self, database: Database, descriptor: int, reserve: SpaceReserve, tell: Callable[[WriteBatch], None]
+        self, database: Database, descriptor: int, reserve: SpaceReserve, report: Callable[[WriteBatch], None]
     ) -> None:
         """`descriptor`: of the database file."""
         self._database, self._descriptor = database, descriptor
         self._reserve = reserve
-        self._tell = tell  # called on the loop, in commit order
+        self._report = report  # called on the loop, in commit order
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[list[PendingWrite] | Job] = SimpleQueue()
         self._gathered: list[PendingWrite] = []  # in this iteration of the loop
@@ -133,7 +133,7 @@ class SqliteWriter:
                     batch = self._commit(writes)
                 except Exception as error:  # any error must be reported: callers wait for this thread
                     batch = _fail_all(writes, self._stop_writes(error))
-                self._loop.call_soon_threadsafe(self._tell, batch)
+                self._loop.call_soon_threadsafe(self._report, batch)
             if job is not None:
                 job()
 

@@ -84,7 +84,7 @@ class HttpClient:
         body: bytes = b"",
         timeout: float | None = TIMEOUT,
     ) -> AsyncIterator[tuple[ClientResponse, AsyncIterator[bytes]]]:
-        """The head of the response within the timeout, then its body piece by piece without a timeout."""
+        """Yield the head of the response, for which the timeout applies, and its body piece by piece."""
         message = self._message(method, path, headers, body)
         async with asyncio.timeout(timeout):
             connection = await self._connect()
@@ -106,7 +106,7 @@ class HttpClient:
         body: bytes = b"",
         timeout: float | None = TIMEOUT,
     ) -> tuple[ClientResponse, Stream | None]:
-        """The raw connection after a 101; or the rejection with its body, and no stream."""
+        """Return the response and, after a 101, the raw connection; a rejection has a body and no stream."""
         message = self._message(method, path, headers, body)
         async with asyncio.timeout(timeout):
             connection = await self._connect()

@@ -1,7 +1,7 @@
 """Aggregated cluster roles: their rules are the union of the roles that their selectors match.
 
 The rules are written into the role itself, and again whenever a matched role changes. A controller manager
-that does the same work computes the same rules. One role is written at a time, and the next one only after
+that aggregates as well computes the same rules. One role is written at a time, and the next one only after
 that change was seen: otherwise two roles that select each other would exchange their rules forever.
 """
 

@@ -30,7 +30,7 @@ def _policy() -> Mapping[str, Any]:
 
 @cache
 def cluster_roles() -> tuple[rbac.ClusterRole, ...]:
-    """Aggregated roles already have the rules of the roles that they select."""
+    """Return the bootstrap cluster roles. Aggregated ones already have the rules of the roles they select."""
     policy = _policy()
     roles = [_cluster_role(name, given) for name, given in policy["clusterRoles"].items()]
     roles += [_cluster_role(CONTROLLER + name, given) for name, given in policy["controllers"].items()]
@@ -71,7 +71,7 @@ def role_bindings() -> tuple[rbac.RoleBinding, ...]:
 
 
 def node_rules() -> tuple[rbac.PolicyRule, ...]:
-    """What every node may do, independent of the pods on it: see `auth.nodes`."""
+    """Return what every node may do, independent of the pods on it: see `auth.nodes`."""
     return parse_rules(_policy()["clusterRoles"]["system:node"])
 
 
@@ -96,7 +96,7 @@ def _aggregate_to(role: str) -> dict[str, str]:
 
 
 def _metadata(key: str, labels: Mapping[str, str] | None = None) -> ObjectMeta:
-    """Of `name` or `namespace/name`."""
+    """Return the metadata of a bootstrap object; `key`: `name` or `namespace/name`."""
     namespace, _, name = key.rpartition("/")
     return ObjectMeta(
         name=name,

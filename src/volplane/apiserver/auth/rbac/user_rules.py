@@ -178,8 +178,8 @@ class Rbac:
 
     def _forget(self) -> None:
         self._views.clear()
-        for tell in tuple(self.on_change):
-            tell()
+        for notify in tuple(self.on_change):
+            notify()
 
     def _bind(self, key: str, binding: Binding) -> None:
         scope, _, name = key.rpartition("/")

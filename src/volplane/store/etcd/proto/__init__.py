@@ -1,1 +1,1 @@
-"""The wire: `*.proto` is ours, `*_pb2.py[i]` are made from it by `python -m volplane.store.etcd.proto`."""
+"""etcd's messages: `python -m volplane.store.etcd.proto` generates `*_pb2.py[i]` from our `*.proto` files."""

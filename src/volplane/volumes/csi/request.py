@@ -106,9 +106,9 @@ def pod_attributes(pod: Pod, lifecycle: str) -> dict[str, str]:
     }
 
 
-def token_attributes(held: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+def token_attributes(tokens: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     """The attribute with all tokens, each given as (audience, token, expiry)."""
-    body = {audience: {"token": text, "expirationTimestamp": expiry} for audience, text, expiry in held}
+    body = {audience: {"token": text, "expirationTimestamp": expiry} for audience, text, expiry in tokens}
     return {TOKENS_KEY: json.dumps(body, separators=(",", ":"))} if body else {}
 
 

@@ -103,9 +103,8 @@ class PodNetwork:
         self._bridge: Bridge | None = None
         self._node_range: IPv4Network | None = None
         self._preparing = asyncio.Lock()
-        self._last = (
-            os.getpid() % address_ranges.HIGHEST
-        )  # last number given out in the node's range; starts anywhere
+        # The last number that was assigned in the node's range; the start is arbitrary.
+        self._last = os.getpid() % address_ranges.HIGHEST
         self._addresses: dict[str, IPv4Address] = {}  # by pod
         self._held: dict[str, _HeldNamespace] = {}
         self._joining: KeyedTasks[str, _HeldNamespace | None] = KeyedTasks(ignore_error)

@@ -1,8 +1,8 @@
 """Loop devices and block devices.
 
 The kernel accepts a request to unbind a loop device that is still open, and unbinds it some time later. A
-caller that detaches a disk must know, so `loop_detach` checks, and takes the request back if the device is
-in use.
+caller that detaches a disk must know whether it is unbound. So `loop_detach` checks, and withdraws the
+request if the device is in use.
 """
 
 from __future__ import annotations

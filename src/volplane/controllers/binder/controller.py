@@ -48,7 +48,7 @@ from volplane.controllers.binder.steps import (
 )
 from volplane.loops.controller import Controller, Outcome, Replan, Stop
 from volplane.rules import classes, pods
-from volplane.rules.binding import claim_class, claim_key, volume_class
+from volplane.rules.binding import claim_class, claim_key, claimant, unclaimed_class, volume_class
 from volplane.rules.steps import CommonStep, RecordEvent
 
 COMPONENT = "persistentvolume-controller"
@@ -70,15 +70,6 @@ SPANS = {
 
 View = ClaimView | VolumeView
 Step = ClaimStep | VolumeStep
-
-
-def unclaimed_class(volume: PersistentVolume) -> list[str]:
-    return [volume_class(volume)] if volume.spec.claim_ref is None else []
-
-
-def claimant(volume: PersistentVolume) -> list[str]:
-    key = claim_key(volume)
-    return [key] if key else []
 
 
 def waiting_class(claim: PersistentVolumeClaim) -> list[str]:

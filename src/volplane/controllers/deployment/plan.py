@@ -14,7 +14,13 @@ from msgspec import Struct, structs
 from volplane.api.apps import Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetSpec
 from volplane.api.core import PodTemplateSpec
 from volplane.api.meta import LabelSelector, ObjectMeta
-from volplane.rules.workloads import fraction_of, owner_reference, template_hash, without_label
+from volplane.rules.workloads import (
+    desired_replicas,
+    fraction_of,
+    owner_reference,
+    template_hash,
+    without_label,
+)
 
 HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
@@ -72,10 +78,6 @@ def serves(candidate: ReplicaSet, wanted: Deployment) -> bool:
 def revision_of(candidate: ReplicaSet) -> int:
     text = candidate.metadata.annotations.get(REVISION, "")
     return int(text) if text.isdigit() else 0
-
-
-def desired_replicas(wanted: Deployment) -> int:
-    return 1 if wanted.spec.replicas is None else wanted.spec.replicas
 
 
 def new_set(wanted: Deployment, old: Sequence[ReplicaSet]) -> ReplicaSet:

@@ -7,13 +7,14 @@ deleted and counted, then the end (Complete or Failed), after which none of its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from msgspec import Struct, structs
 
 from volplane.api.batch import Job, JobCondition, JobStatus
 from volplane.api.core import Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod, PodTemplateSpec
 from volplane.api.finalizers import JOB_TRACKING_FINALIZER
+from volplane.base.units import format_time
 from volplane.controllers.job import completion_indexes as indexes
 from volplane.controllers.job.failure_policy import has_failed, pause, restarts, ruling, waits_for_the_end
 from volplane.controllers.job.tracking import JobTally, is_indexed, is_tracked, tally
@@ -286,7 +287,7 @@ def _current_status(job: Job, pods: Sequence[Pod], count: JobTally, now: datetim
     active = [p for p in pods if is_active(p)]
     start = job.status.start_time
     if start is None and not is_suspended(job):
-        start = _stamp(now)
+        start = format_time(now)
     return structs.replace(
         job.status,
         start_time=start,
@@ -312,13 +313,13 @@ def _suspension(job: Job, status: JobStatus, now: datetime) -> tuple[JobStatus, 
             return status, []
         made = _condition("Suspended", "False", "JobResumed", "Job resumed", now)
         say = normal("Resumed", "Job resumed")
-        status = structs.replace(status, start_time=_stamp(now))  # the deadline counts from here again
+        status = structs.replace(status, start_time=format_time(now))  # the deadline counts from here again
     others = tuple(c for c in status.conditions if c.type != "Suspended")
     return structs.replace(status, conditions=(*others, made)), [say]
 
 
 def _condition(type: str, status: str, reason: str, message: str, now: datetime) -> JobCondition:
-    moment = _stamp(now)
+    moment = format_time(now)
     return JobCondition(
         type=type,
         status=status,
@@ -327,7 +328,3 @@ def _condition(type: str, status: str, reason: str, message: str, now: datetime)
         reason=reason,
         message=message,
     )
-
-
-def _stamp(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

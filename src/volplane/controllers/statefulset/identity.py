@@ -18,7 +18,7 @@ from volplane.api.core import PersistentVolumeClaim, PersistentVolumeClaimVolume
 from volplane.api.labels import POD_INDEX_LABEL, STATEFULSET_POD_NAME_LABEL
 from volplane.api.meta import LabelSelector, OwnerReference, Resource
 from volplane.controllers.statefulset.revisions import POD_LABEL, TemplateRevision
-from volplane.rules.workloads import owner_reference, pod_of
+from volplane.rules.workloads import desired_replicas, owner_reference, pod_of
 
 _NUMBERED = re.compile(r"(.*)-([0-9]+)")
 _LARGEST = (1 << 31) - 1
@@ -36,12 +36,8 @@ def start(wanted: StatefulSet) -> int:
     return wanted.spec.ordinals.start if wanted.spec.ordinals else 0
 
 
-def replicas(wanted: StatefulSet) -> int:
-    return 1 if wanted.spec.replicas is None else wanted.spec.replicas
-
-
 def ordinals(wanted: StatefulSet) -> range:
-    return range(start(wanted), start(wanted) + replicas(wanted))
+    return range(start(wanted), start(wanted) + desired_replicas(wanted))
 
 
 def new_pod(wanted: StatefulSet, revision: TemplateRevision, ordinal: int) -> Pod:

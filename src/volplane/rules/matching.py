@@ -1,7 +1,7 @@
 """Which volume a claim gets, and why it does not get the others.
 
 The binder calls it for claims without a node; the scheduler calls it with the labels of a node. `refusal` is
-the one place where a pair is judged, so that the reason a user reads is the reason that decided.
+the one place that decides whether a pair matches, so that the reason a user reads is the reason that decided.
 
 Volumes are tried by their exact set of access modes, fewest modes first, and the first set with a matching
 volume wins even if a later one has a smaller volume. A volume whose claimRef already names the claim is taken

@@ -233,13 +233,13 @@ class Binder(Controller[str, View, Step]):
     def subject(self, view: View) -> Resource:
         return view.claim if isinstance(view, ClaimView) else view.volume
 
-    def emit(self, view: View, say: RecordEvent) -> None:
+    def emit(self, view: View, event: RecordEvent) -> None:
         """Record each event once per sync period: the binder's own writes wake plans that repeat it."""
-        about = say.about or self.subject(view)
-        if self.memory.note_event(about.uid, say, self.resync * 0.9):
+        about = event.about or self.subject(view)
+        if self.memory.note_event(about.uid, event, self.resync * 0.9):
             kind = "pv" if isinstance(about, PersistentVolume) else "pvc"
-            trace.mark(COMPONENT, say.reason, f"{kind}/{about.key}")
-            super().emit(view, say)
+            trace.mark(COMPONENT, event.reason, f"{kind}/{about.key}")
+            super().emit(view, event)
 
     async def act(self, key: str, view: View, step: Step) -> Outcome[View]:
         match step:

@@ -117,12 +117,12 @@ def _end(job: Job) -> str:
 
 
 def _history(wanted: CronJob, jobs: Sequence[Job]) -> Iterator[DeleteJob]:
-    for word, limit in (
+    for outcome, limit in (
         ("Complete", wanted.spec.successful_jobs_history_limit),
         ("Failed", wanted.spec.failed_jobs_history_limit),
     ):
         ended = sorted(
-            (j for j in jobs if _end(j) == word), key=lambda j: (j.status.start_time or "", j.name)
+            (j for j in jobs if _end(j) == outcome), key=lambda j: (j.status.start_time or "", j.name)
         )
         if limit is not None:
             yield from (DeleteJob(j) for j in ended[: max(len(ended) - limit, 0)] if not j.is_deleting)

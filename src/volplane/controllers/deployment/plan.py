@@ -83,13 +83,13 @@ def revision_of(candidate: ReplicaSet) -> int:
 def new_set(wanted: Deployment, old: Sequence[ReplicaSet]) -> ReplicaSet:
     """The set for the current template; its first size is what the strategy allows now."""
     spec = wanted.spec
-    word = template_hash(spec.template, wanted.status.collision_count or 0)
-    labels = {**spec.template.metadata.labels, HASH_LABEL: word}
+    digest = template_hash(spec.template, wanted.status.collision_count or 0)
+    labels = {**spec.template.metadata.labels, HASH_LABEL: digest}
     selector = spec.selector or LabelSelector()
     revision = max((revision_of(s) for s in old), default=0) + 1
     return ReplicaSet(
         metadata=ObjectMeta(
-            name=f"{wanted.name}-{word}",
+            name=f"{wanted.name}-{digest}",
             namespace=wanted.namespace,
             labels=labels,
             annotations={**wanted.metadata.annotations, REVISION: str(revision)},
@@ -98,7 +98,7 @@ def new_set(wanted: Deployment, old: Sequence[ReplicaSet]) -> ReplicaSet:
         spec=ReplicaSetSpec(
             replicas=_room(wanted, old, 0),
             min_ready_seconds=spec.min_ready_seconds,
-            selector=structs.replace(selector, match_labels={**selector.match_labels, HASH_LABEL: word}),
+            selector=structs.replace(selector, match_labels={**selector.match_labels, HASH_LABEL: digest}),
             template=_add_labels(spec.template, labels),
         ),
     )

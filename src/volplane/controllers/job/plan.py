@@ -65,12 +65,12 @@ def plan(job: Job, pods: Sequence[Pod], now: datetime) -> Iterator[Step | Wait |
         verdict = _verdict(job, pods, count, len(active), now)
     status = _current_status(job, pods, count, now)
     status, over = _conclude(status, verdict, pods, now)
-    said: list[RecordEvent] = []
+    events: list[RecordEvent] = []
     if not verdict:
-        status, said = _suspension(job, status, now)
+        status, events = _suspension(job, status, now)
     if status != job.status:
         yield SetJobStatus(status)
-    yield from said
+    yield from events
     if over:
         yield over
     yield from (RemoveTrackingFinalizer(p) for p in count.done_with)
@@ -307,15 +307,15 @@ def _suspension(job: Job, status: JobStatus, now: datetime) -> tuple[JobStatus, 
         if held is not None and held.status == "True":
             return status, []
         made = _condition("Suspended", "True", "JobSuspended", "Job suspended", now)
-        say = normal("Suspended", "Job suspended")
+        event = normal("Suspended", "Job suspended")
     else:
         if held is None or held.status == "False":
             return status, []
         made = _condition("Suspended", "False", "JobResumed", "Job resumed", now)
-        say = normal("Resumed", "Job resumed")
+        event = normal("Resumed", "Job resumed")
         status = structs.replace(status, start_time=format_time(now))  # the deadline counts from here again
     others = tuple(c for c in status.conditions if c.type != "Suspended")
-    return structs.replace(status, conditions=(*others, made)), [say]
+    return structs.replace(status, conditions=(*others, made)), [event]
 
 
 def _condition(type: str, status: str, reason: str, message: str, now: datetime) -> JobCondition:

@@ -1,5 +1,4 @@
-"""What missing heartbeats and conditions of a node lead to: its Ready condition, taints, readiness of its
-pods.
+"""What missing heartbeats and conditions of a node change: its Ready condition, taints, its pods' readiness.
 
 A node that is not Ready gets the taint not-ready, one that is Unknown the taint unreachable: each with
 NoSchedule at once, and with NoExecute as fast as the zone's health allows. Taints of others are never
@@ -150,9 +149,7 @@ def _taints(view: NodeHealth, conditions: dict[str, NodeCondition]) -> Iterator[
     kept = tuple(t for t in held if (t.key, t.effect) in wanted or (t.key, t.effect) not in _OURS)
     there = {(t.key, t.effect) for t in kept}
     moment = format_time(view.now)
-    added = tuple(
-        Taint(key=key, effect=effect, time_added=moment) for key, effect in sorted(wanted - there)
-    )
+    added = tuple(Taint(key=key, effect=effect, time_added=moment) for key, effect in sorted(wanted - there))
     if added or kept != held:
         fresh = not driving and any(t.effect == NO_EXECUTE for t in added)
         yield SetTaints((*kept, *added), evicts_pods=fresh)

@@ -1,8 +1,8 @@
 """The identity of a pod in a set: its ordinal, name, labels and claims, and the owners of those claims.
 
 A claim outlives its pod and is used by the next one. The retention policy is expressed in owner references
-alone, and garbage collection deletes: a claim to be deleted with the set is owned by the set, one to be
-deleted with a pod after scaling down is owned by that pod.
+alone, and the garbage collector acts on them: a claim to be deleted with the set is owned by the set, one to
+be deleted with a pod after scaling down is owned by that pod.
 """
 
 from __future__ import annotations
@@ -130,13 +130,13 @@ def owners(
     others = tuple(r for r in held if not _is_reference_to(r, wanted) and not _is_reference_to(r, pod))
     if has_rival(claim, wanted, pod):
         return others
-    mine: tuple[Resource, ...] = ()
+    new_owners: tuple[Resource, ...] = ()
     if _follows_set(wanted, given_up=given_up):
-        mine = (wanted,)
+        new_owners = (wanted,)
     elif _follows_pod(wanted, given_up=given_up):
-        mine = (pod,)
-    ought = (*others, *(owner_reference(owner) for owner in mine))
-    return held if set(held) == set(ought) else ought
+        new_owners = (pod,)
+    references = (*others, *(owner_reference(owner) for owner in new_owners))
+    return held if set(held) == set(references) else references
 
 
 def _is_reference_to(reference: OwnerReference, owner: Resource) -> bool:

@@ -211,8 +211,8 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
                 "annotations": {ATTACHMENT_NODE_ID_ANNOTATION: node_id},
             }
         }
-        words = "could not save VolumeAttachment"
-        with trace.span(COMPONENT, "note node", f"va/{attachment.name}"), _as_retryable(words):
+        failure = "could not save VolumeAttachment"
+        with trace.span(COMPONENT, "note node", f"va/{attachment.name}"), _as_retryable(failure):
             await self.client.patch(VolumeAttachment, attachment.name, strategic=intent, uid=attachment.uid)
 
     async def _unpublish(self, attachment: VolumeAttachment, step: ControllerUnpublish) -> None:
@@ -354,14 +354,14 @@ class VolumeFinalizerRemover(Controller[str, AttachedVolumeView, RemoveAttacherF
 
 
 @contextmanager
-def _as_retryable(words: str) -> Iterator[None]:
+def _as_retryable(failure: str) -> Iterator[None]:
     """Turn an error of the API server into one that is written to the attachment."""
     try:
         yield
     except Conflict:  # it was changed meanwhile: plan again
         raise
     except APIError as error:
-        raise RetryableError(f"{words}: {error}") from error
+        raise RetryableError(f"{failure}: {error}") from error
 
 
 def _log_fields(attachment: VolumeAttachment, handle: str = "") -> dict[str, str]:

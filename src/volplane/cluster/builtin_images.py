@@ -152,7 +152,12 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
             identity, namespace = _as_sidecar(context)
             where = {"node": context.env.get("NODE_NAME", "")} if placed else {}
             registry = kit.wait_registry
-            channel = CsiChannel(settings.csi_address, component=component, open_socket=open_socket)
+            channel = CsiChannel(
+                settings.csi_address,
+                component=component,
+                open_socket=open_socket,
+                interceptor=kit.interceptor,
+            )
             async with kit.client(component, context) as client, channel:
 
                 def running(options: C) -> Awaitable[None]:

@@ -58,7 +58,7 @@ def plan(job: Job, pods: Sequence[Pod], now: datetime) -> Iterator[Step | Wait |
         if not job.is_deleting:
             yield from _expiry(job, now)
         return
-    verdict = _finished_condition(job)
+    verdict = _written_verdict(job)
     count = tally(job, pods, ending=verdict.type if verdict else "")
     active = [p for p in pods if is_active(p)]
     if verdict is None:
@@ -77,7 +77,7 @@ def plan(job: Job, pods: Sequence[Pod], now: datetime) -> Iterator[Step | Wait |
     if verdict:
         yield from (DeletePod(p) for p in active[:BURST])
     else:
-        yield from _manage(job, pods, active, count, now)
+        yield from _manage_pods(job, pods, active, count, now)
         yield from _deadline(job, status, now)
 
 
@@ -92,7 +92,7 @@ def is_suspended(job: Job) -> bool:
 # The end
 
 
-def _finished_condition(job: Job) -> JobCondition | None:
+def _written_verdict(job: Job) -> JobCondition | None:
     verdicts = ("SuccessCriteriaMet", "FailureTarget")
     return next((c for c in job.status.conditions if c.type in verdicts and c.status == "True"), None)
 
@@ -186,7 +186,7 @@ def _expiry(job: Job, now: datetime) -> Iterator[DeleteExpiredJob | Wait]:
 # The pods
 
 
-def _manage(
+def _manage_pods(
     job: Job, pods: Sequence[Pod], active: Sequence[Pod], count: JobTally, now: datetime
 ) -> Iterator[CreatePod | DiscardPod | Wait]:
     if is_suspended(job):

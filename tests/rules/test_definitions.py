@@ -65,23 +65,6 @@ def volume(*terms: list[dict[str, Any]]) -> PersistentVolume:
     return codec.convert(PersistentVolume, {"metadata": {"name": "v"}, "spec": spec})
 
 
-def host(*names: str) -> list[dict[str, Any]]:
-    return [{"key": "kubernetes.io/hostname", "operator": "In", "values": list(names)}]
-
-
-@pytest.mark.parametrize(
-    ("of", "names"),
-    [
-        (volume(), None),
-        (volume(host("a")), {"a"}),
-        (volume(host("a"), host("b", "c")), {"a", "b", "c"}),
-        (volume(host("a"), [{"key": "zone", "operator": "Exists"}]), None),
-    ],
-)
-def test_a_volume_may_be_tied_to_host_names(of: PersistentVolume, names: set[str] | None) -> None:
-    assert topology.required_hostnames(of) == names
-
-
 def test_an_unknown_operator_selects_nothing() -> None:
     unknown = volume([{"key": "zone", "operator": "Near", "values": ["a"]}])
     assert not topology.is_reachable_from(unknown, {"zone": "a"})

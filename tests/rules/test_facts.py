@@ -21,7 +21,6 @@ from volplane.api.core import (
     Toleration,
 )
 from volplane.api.core import TopologySelectorTerm as Term
-from volplane.api.labels import HOSTNAME_LABEL
 from volplane.api.policy import PodDisruptionBudget
 from volplane.api.storage import StorageClass
 from volplane.rules import (
@@ -294,30 +293,6 @@ def test_when_a_pod_has_let_go_of_its_volumes(of: Pod, gone: bool) -> None:
 def test_an_operator_that_the_api_does_not_know_matches_nothing() -> None:
     selector = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Near"}]}]}
     assert not topology.selects(codec.convert(NodeSelector, selector), {"zone": "a"})
-
-
-@pytest.mark.parametrize(
-    ("terms", "names"),
-    [
-        pytest.param(None, None, id="no affinity"),
-        pytest.param([[(HOSTNAME_LABEL, "a", "b")]], {"a", "b"}, id="two hosts"),
-        pytest.param([[(HOSTNAME_LABEL, "a")], [(HOSTNAME_LABEL, "b")]], {"a", "b"}, id="two terms"),
-        pytest.param([[("zone", "x")]], None, id="a zone"),
-        pytest.param([[(HOSTNAME_LABEL, "a")], [("zone", "x")]], None, id="a host or a zone"),
-    ],
-)
-def test_host_names_that_a_volume_requires(
-    terms: list[list[tuple[str, ...]]] | None, names: set[str] | None
-) -> None:
-    spec: dict[str, Any] = {}
-    if terms is not None:
-        selectors = [
-            {"matchExpressions": [{"key": key, "operator": "In", "values": v} for key, *v in term]}
-            for term in terms
-        ]
-        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": selectors}}
-    volume = codec.convert(PersistentVolume, {"spec": spec})
-    assert topology.required_hostnames(volume) == names
 
 
 def definition(*, established: bool = True, served: bool = True) -> CustomResourceDefinition:

@@ -3,7 +3,7 @@
 `VOLPLANE_FAILPOINT=name` kills the process with SIGKILL when it reaches the name, `name#3` at the third
 time. `VOLPLANE_FAILPOINT_LOG=file` logs every name that is passed, so that a test can list them (`%p` is the
 pid, for one log per process). With `VOLPLANE_FAILPOINT_AFTER=file` nothing counts until that file exists. All
-variables are read once, at import. Callers check `armed` before they build a name.
+variables are read once, at import. Callers check `is_armed` before they build a name.
 
 `VOLPLANE_FAILPOINT_FILE=file` is for long-running processes: the file names the point, and may be created at
 any time. The first process to reach the point removes the file and dies; no other process does. Further lines

@@ -15,7 +15,7 @@ class LockHeld(Exception):
 def lock(path: str, what: str = "") -> int:
     """Take the lock. Returns a descriptor that holds it until closed. Raises LockHeld, OSError.
 
-    `what` names the locked thing in error messages; by default, the path.
+    `what` names the locked resource in error messages; by default, the path.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -87,14 +87,14 @@ class LogHandler(logging.StreamHandler[IO[str]]):
         self._file = file
 
     def emit(self, record: logging.LogRecord) -> None:
-        mine = sink.get()
-        if mine is None:
+        container_sink = sink.get()
+        if container_sink is None:
             super().emit(record)
             if self._file:
                 _rotate_output(self._file)
             return
         try:
-            mine(self.format(record))
+            container_sink(self.format(record))
         except Exception:  # a full disk must not end the container
             self.handleError(record)
 

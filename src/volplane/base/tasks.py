@@ -1,4 +1,4 @@
-"""Background tasks with an owner, who keeps a reference to each, gets their errors and ends them."""
+"""Background tasks with an owner, which keeps a reference to each, gets their errors and ends them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Durations as Go writes them and ages as kubectl prints them."""
+"""Durations as Go writes them, ages as kubectl prints them, and times as the API writes them."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
@@ -31,6 +32,11 @@ def format_duration(seconds: float) -> str:
     hours, minute = divmod(minutes, 60)
     last = f"{second}.{rest:03}".rstrip("0") + "s" if rest else f"{second}s" if second else ""
     return (f"{hours}h" if hours else "") + (f"{minute}m" if minute else "") + last
+
+
+def format_time(moment: datetime) -> str:
+    """The API's Time, in whole seconds. For plans, which are given the time; others call `clock.stamp`."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def human_age(seconds: float) -> str:

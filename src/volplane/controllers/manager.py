@@ -1,7 +1,7 @@
 """Run a set of controllers as one role.
 
 The table names every controller and its class; a new controller is one row. Controllers are imported when
-they run, so that a process imports only what it uses, and no controller's room imports another's.
+they run, so that a process imports only what it uses, and no controller imports another.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An object that is being deleted and still exists: which component holds it, by its finalizers."""
+"""An object that is being deleted and still exists: which component has to remove each finalizer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A volume of a pod that has a node: attached, listed in volumesAttached, staged, mounted.
 
-No object shows how far the kubelet is with staging and mounting. The kubelet's events tell, and its wait
-reports if it is one of ours.
+No object shows how far the kubelet is with staging and mounting. Its events show it, and its wait reports
+if it is a kubelet of Volplane.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _mount_advice(volume: PersistentVolume, node: str) -> list[str]:
 
 
 async def _explain_kubelet(state: ClusterState, pod: Pod) -> Explanation:
-    """Volumes without a claim, and everything else before the first container: only events tell."""
+    """Volumes without a claim, and everything else before the first container: only events show them."""
     events = await state.find_events(pod, *FAILED, "FailedCreatePodSandBox", "FailedCreatePodContainer")
     reports = state.roles.find(f"node/{pod.spec.node_name}", f"pod/{pod.key}")
     what, who = "prepare the containers", f"kubelet of {pod.spec.node_name}"

@@ -65,8 +65,8 @@ def _describe_lost_leader(state: ClusterState, lease: Lease) -> str:
 async def _pods(state: ClusterState, name: str, lease: Lease | None) -> Sequence[Pod]:
     """The leader's pod if the Lease names it, else all pods with such a container."""
     pods = await state.cache(Pod)
-    near = pods.namespace(lease.namespace) if lease is not None else pods.all()
-    fitting = [pod for pod in near if any(c.name == name for c in pod.spec.containers)]
+    candidates = pods.namespace(lease.namespace) if lease is not None else pods.all()
+    fitting = [pod for pod in candidates if any(c.name == name for c in pod.spec.containers)]
     leading = [pod for pod in fitting if lease is not None and pod.name == lease.spec.holder_identity]
     return leading or sorted(fitting, key=lambda pod: pod.name)
 

@@ -208,9 +208,9 @@ class Controller(Generic[K, V, S]):
         """The object of events, unless a `RecordEvent` names another."""
         raise NotImplementedError
 
-    def emit(self, view: V, say: RecordEvent) -> None:
+    def emit(self, view: V, event: RecordEvent) -> None:
         """Record the event of a step."""
-        self.events.event(say.about or self.subject(view), say.type, say.reason, say.message)
+        self.events.event(event.about or self.subject(view), event.type, event.reason, event.message)
 
     # --- 5. what only this process knows
 

@@ -1,6 +1,6 @@
 """Leader election on a Lease, compatible with client-go's electors.
 
-Whether the holder is alive is judged by our own clock since its record last changed, never by the timestamps
+Whether the holder is alive is decided by our own clock since its record last changed, never by the timestamps
 in the record. A candidate watches the Lease: it sees each renewal and tries at the moment the last one
 expires, so that it leads at most one lease duration after the holder's end; it takes a released Lease at
 once. Without permission to watch, it reads every `retry` seconds. Because candidates are that quick, a holder
@@ -290,12 +290,12 @@ class LeaderElector:
 
     def _new_spec(self, before: LeaseSpec | None) -> LeaseSpec:
         self._sent = now = clock.microstamp()
-        mine = before is not None and before.holder_identity == self.identity
-        moves = ((before.lease_transitions or 0) + (not mine)) if before else 0
+        is_own = before is not None and before.holder_identity == self.identity
+        moves = ((before.lease_transitions or 0) + (not is_own)) if before else 0
         return LeaseSpec(
             holder_identity=self.identity,
             lease_duration_seconds=int(self.duration),
-            acquire_time=(before.acquire_time if mine and before else None) or now,
+            acquire_time=(before.acquire_time if is_own and before else None) or now,
             renew_time=now,
             lease_transitions=moves,
         )

@@ -38,6 +38,16 @@ def claim_key(volume: PersistentVolume) -> str:
     return f"{ref.namespace}/{ref.name}" if ref is not None else ""
 
 
+def claimant(volume: PersistentVolume) -> list[str]:
+    """Index function: `namespace/name` of the claim in the volume's claimRef."""
+    return [claim_key(volume)] if volume.spec.claim_ref is not None else []
+
+
+def unclaimed_class(volume: PersistentVolume) -> list[str]:
+    """Index function: the class of a volume without a claimRef."""
+    return [volume_class(volume)] if volume.spec.claim_ref is None else []
+
+
 def is_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
     """The volume's claimRef names this claim: by name, with its uid or with none."""
     ref = volume.spec.claim_ref

@@ -34,11 +34,11 @@ def set_allowed_condition(
     allowed = status.disruptions_allowed > 0 and not failure
     reason = SYNC_FAILED if failure else "SufficientPods" if allowed else "InsufficientPods"
     held = next((c for c in status.conditions if c.type == CONDITION), None)
-    word = "True" if allowed else "False"
-    since = held.last_transition_time if held and held.status == word else now
+    status_text = "True" if allowed else "False"
+    since = held.last_transition_time if held and held.status == status_text else now
     made = Condition(
         type=CONDITION,
-        status=word,
+        status=status_text,
         observed_generation=status.observed_generation,
         last_transition_time=since,
         reason=reason,

@@ -1,11 +1,12 @@
 """Which volume a claim gets, and why it does not get the others.
 
 The binder calls it for claims without a node; the scheduler calls it with the labels of a node. `refusal` is
-the one place where a pair is judged, so that the reason a user reads is the reason that decided.
+the one place that decides whether a pair matches, so that the reason a user reads is the reason that decided.
 
 Volumes are tried by their exact set of access modes, fewest modes first, and the first set with a matching
 volume wins even if a later one has a smaller volume. A volume whose claimRef already names the claim is taken
-whatever its class, selector and phase, but only if it is large enough and of the right volume mode.
+whatever its class, selector and phase, but only if it is not being deleted and its size, volume mode, access
+modes and VolumeAttributesClass match.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def mismatch(volume: PersistentVolume, claim: PersistentVolumeClaim) -> str:
 
 
 def _same_attributes(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    mine, theirs = volume.spec.volume_attributes_class_name, claim.spec.volume_attributes_class_name
-    return (mine or "") == (theirs or "")
+    have, want = volume.spec.volume_attributes_class_name, claim.spec.volume_attributes_class_name
+    return (have or "") == (want or "")
 
 
 def refusal(
@@ -72,8 +73,8 @@ def _never_fits(volume: PersistentVolume, claim: PersistentVolumeClaim) -> str:
     if mode(volume) != mode(claim):
         return f"volumeMode is {mode(volume)}, not {mode(claim)}"
     if not _same_attributes(volume, claim):
-        mine, theirs = volume.spec.volume_attributes_class_name, claim.spec.volume_attributes_class_name
-        return f'volumeAttributesClassName is "{mine or ""}", not "{theirs or ""}"'
+        offered, wanted = volume.spec.volume_attributes_class_name, claim.spec.volume_attributes_class_name
+        return f'volumeAttributesClassName is "{offered or ""}", not "{wanted or ""}"'
     if volume.is_deleting:
         return "being deleted"
     missing = access.missing_modes(volume, claim)

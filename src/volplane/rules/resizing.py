@@ -13,6 +13,7 @@ from typing import Any
 
 from volplane.api import quantity
 from volplane.api.core import PersistentVolumeClaim, PersistentVolumeClaimCondition
+from volplane.rules import sizes
 
 RESIZING = "Resizing"
 FILE_SYSTEM_PENDING = "FileSystemResizePending"
@@ -43,6 +44,11 @@ def state(claim: PersistentVolumeClaim) -> ResizeState:
 def actual_size(claim: PersistentVolumeClaim) -> int:
     """The size in the claim's status."""
     return quantity.value(claim.status.capacity.get("storage", "0"))
+
+
+def needs_expansion(claim: PersistentVolumeClaim) -> bool:
+    """The claim is bound, and requests more than its capacity."""
+    return claim.status.phase == "Bound" and sizes.requested_size(claim) > actual_size(claim)
 
 
 def allocated_size(claim: PersistentVolumeClaim) -> int | None:

@@ -26,6 +26,7 @@ from volplane.api.snapshot import (
     VolumeSnapshotClass,
     VolumeSnapshotContent,
 )
+from volplane.base.units import format_time
 from volplane.rules import groups
 from volplane.rules.templates import InvalidTemplate, resolve
 
@@ -338,5 +339,4 @@ def snapshot_name_for_driver(prefix: str, length: int, uid: str) -> str:
 
 def stamp(nanoseconds: int) -> str:
     """A content's time as its snapshot shows it."""
-    moment = datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return format_time(datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC))

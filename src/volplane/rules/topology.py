@@ -15,7 +15,6 @@ from volplane.api.core import (
     PersistentVolume,
     TopologySelectorTerm,
 )
-from volplane.api.labels import HOSTNAME_LABEL
 
 
 def meets(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
@@ -70,17 +69,3 @@ def allows_node(topologies: Iterable[TopologySelectorTerm], labels: Mapping[str,
 def _covers(term: TopologySelectorTerm, labels: Mapping[str, str]) -> bool:
     wanted = term.match_label_expressions
     return bool(wanted) and all(labels.get(r.key) in r.values for r in wanted)
-
-
-def required_hostnames(volume: PersistentVolume) -> frozenset[str] | None:
-    """The host names that the volume's affinity requires (a local disk); None if it requires none."""
-    affinity = volume.spec.node_affinity
-    if affinity is None or affinity.required is None:
-        return None
-    names: set[str] = set()
-    for term in affinity.required.node_selector_terms:
-        tied = [r for r in term.match_expressions if r.key == HOSTNAME_LABEL and r.operator == "In"]
-        if not tied:
-            return None
-        names.update(tied[0].values)
-    return frozenset(names)

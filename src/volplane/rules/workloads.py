@@ -10,7 +10,8 @@ from datetime import datetime
 from msgspec import Struct, structs
 
 from volplane.api import codec, kinds
-from volplane.api.core import Pod, PodTemplateSpec
+from volplane.api.apps import Deployment, ReplicaSet, StatefulSet
+from volplane.api.core import Pod, PodTemplateSpec, ReplicationController
 from volplane.api.meta import ObjectMeta, OwnerReference, Resource
 from volplane.rules.pods import has_ended
 from volplane.rules.waits import Wait, WaitReason
@@ -63,6 +64,10 @@ def controller_uids(obj: Resource) -> list[str]:
 def orphan_namespaces(obj: Resource) -> list[str]:
     """Index function: the namespace of an object without a controller, which may be adopted."""
     return [] if controller_of(obj) else [obj.namespace]
+
+
+def desired_replicas(wanted: Deployment | ReplicaSet | ReplicationController | StatefulSet) -> int:
+    return 1 if wanted.spec.replicas is None else wanted.spec.replicas
 
 
 def is_active(pod: Pod) -> bool:

@@ -32,19 +32,17 @@ from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.loops.controller import Controller, Stop
 from volplane.rules import pods
-from volplane.rules.binding import claim_key, claim_ref_patch
+from volplane.rules.attachments import attached_node
+from volplane.rules.binding import claim_key, claim_ref_patch, claimant, unclaimed_class
 from volplane.rules.steps import CommonStep
 from volplane.rules.waits import Wait, WaitReason
 from volplane.scheduler import prebind
 from volplane.scheduler.indexers import (
-    attached_node,
     build_condition_patch,
     capacity_class,
-    claimant,
     has_scheduled_condition,
     relevant_node_fields,
     relevant_volume_fields,
-    unclaimed_class,
 )
 from volplane.scheduler.memory import SchedulerMemory
 from volplane.scheduler.plan import (

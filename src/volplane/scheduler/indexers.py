@@ -6,25 +6,12 @@ from msgspec import structs
 
 from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod
-from volplane.api.storage import CSIStorageCapacity, VolumeAttachment
+from volplane.api.storage import CSIStorageCapacity
 from volplane.base import clock
-from volplane.rules.binding import claim_key, volume_class
-
-
-def unclaimed_class(volume: PersistentVolume) -> list[str]:
-    return [volume_class(volume)] if volume.spec.claim_ref is None else []
-
-
-def claimant(volume: PersistentVolume) -> list[str]:
-    return [claim_key(volume)] if volume.spec.claim_ref is not None else []
 
 
 def capacity_class(capacity: CSIStorageCapacity) -> list[str]:
     return [capacity.storage_class_name]
-
-
-def attached_node(attachment: VolumeAttachment) -> list[str]:
-    return [attachment.spec.node_name]
 
 
 def with_claim_ref(volume: PersistentVolume, claim: PersistentVolumeClaim) -> PersistentVolume:

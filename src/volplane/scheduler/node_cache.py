@@ -1,11 +1,12 @@
 """The allocatable and requested resources of each node, updated pod by pod.
 
-Counting a node anew for every decision would cost pods times nodes; here a decision reads sums. A pod is
+Adding up a node's pods for every decision would cost pods times nodes; here a decision reads sums. A pod is
 added when its node is decided (assumed), and again when the caches show it, which replaces the first entry.
 Pods may be known before their node is, and stay when it is deleted.
 
-Pods for which others were evicted are nominated to their node: to pods of lower or equal priority it is
-taken. A decision that tries something out uses a `NodeCacheOverlay`; the cache itself does not change.
+Pods for which others were evicted are nominated to their node: pods of lower or equal priority cannot use
+what they need there. A decision that tries something out uses a `NodeCacheOverlay`; the cache itself does not
+change.
 """
 
 from __future__ import annotations
@@ -145,10 +146,10 @@ class NodeInfo:
 
 def _subtract(counts: Counter[X], values: Iterable[X]) -> None:
     """Like Counter.subtract, without keeping zeros: these counters are read as sets."""
-    for thing in values:
-        counts[thing] -= 1
-        if not counts[thing]:
-            del counts[thing]
+    for value in values:
+        counts[value] -= 1
+        if not counts[value]:
+            del counts[value]
 
 
 class NodeCache:

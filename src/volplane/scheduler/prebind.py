@@ -45,16 +45,16 @@ def check_binding(
     node: Node, pairs: Sequence[ClaimBinding]
 ) -> BindingReady | BindingInProgress | BindingAborted:
     name, labels = node.name, node.metadata.labels
-    waits = ""
+    unbound = ""
     for pair in pairs:
-        trouble = _find_conflict(name, labels, pair)
-        if trouble:
-            return BindingAborted(trouble)
+        conflict = _find_conflict(name, labels, pair)
+        if conflict:
+            return BindingAborted(conflict)
         if pair.claim is None or not is_bound(pair.claim) or pair.volume is None:
-            waits = waits or pair.name
-    if not waits:
+            unbound = unbound or pair.name
+    if not unbound:
         return BindingReady()
-    return BindingInProgress(waits)
+    return BindingInProgress(unbound)
 
 
 def _find_conflict(node: str, labels: Mapping[str, str], pair: ClaimBinding) -> str:

@@ -20,12 +20,8 @@ from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.controllers.attachdetach import plan as p
 from volplane.controllers.attachdetach.facts import (
-    attached_node,
-    attached_volume,
-    claimed_by,
     is_managed,
     listed_volumes,
-    node_of,
     relevant_node_fields,
     relevant_pod_fields,
     split,
@@ -37,7 +33,8 @@ from volplane.controllers.attachdetach.memory import AttachDetachMemory
 from volplane.controllers.attachdetach.volumes_attached import VolumesAttached
 from volplane.loops.controller import Controller, RetryableError
 from volplane.rules import access, pods, taints
-from volplane.rules.binding import claim_key, is_pair
+from volplane.rules.attachments import attached_node, attached_volume
+from volplane.rules.binding import claim_key, claimant, is_pair
 from volplane.rules.steps import CommonStep
 from volplane.rules.waits import Wait, WaitData, WaitReason
 
@@ -84,10 +81,10 @@ class AttachDetach(Controller[str, p.AttachDetachView, p.Step]):
         self.volumes_attached = VolumesAttached(self.client, self.nodes)
         self.drivers = self.watch(CSIDriver, self.keys_of_driver)
         self.users = self.pods.index("claims", pods.claim_keys)
-        self.pods_on = self.pods.index("node", node_of)
+        self.pods_on = self.pods.index("node", pods.node_of)
         self.by_name = self.volumes.index("unique name", unique_name)
         self.by_driver = self.volumes.index("driver", volume_driver)
-        self.by_claim = self.volumes.index("claimant", claimed_by)
+        self.by_claim = self.volumes.index("claimant", claimant)
         self.by_volume = self.attachments.index("volume", attached_volume)
         self.by_node = self.attachments.index("node", attached_node)
         self.listing = self.nodes.index("volumes attached", listed_volumes)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from volplane.api import names
 from volplane.api.annotations import CONTROLLER_MANAGED_ATTACH_ANNOTATION
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
-from volplane.api.storage import VolumeAttachment
 from volplane.rules import pods, taints
-from volplane.rules.binding import claim_key
 
 CSI = "kubernetes.io/csi/"
 
@@ -22,19 +20,6 @@ def volume_driver(volume: PersistentVolume) -> list[str]:
     return [volume.spec.csi.driver] if volume.spec.csi is not None else []
 
 
-def claimed_by(volume: PersistentVolume) -> list[str]:
-    return [claim_key(volume)] if volume.spec.claim_ref is not None else []
-
-
-def attached_volume(attachment: VolumeAttachment) -> list[str]:
-    name = attachment.spec.source.persistent_volume_name
-    return [name] if name else []
-
-
-def attached_node(attachment: VolumeAttachment) -> list[str]:
-    return [attachment.spec.node_name]
-
-
 def listed_volumes(node: Node) -> list[str]:
     return [v.name for v in node.status.volumes_attached]
 
@@ -43,10 +28,6 @@ def split(volume: str) -> tuple[str, str] | None:
     """Driver and handle of a unique name; None if that is ambiguous."""
     driver, separator, handle = volume.removeprefix(CSI).partition("^")
     return (driver, handle) if volume.startswith(CSI) and separator and "^" not in handle else None
-
-
-def node_of(pod: Pod) -> list[str]:
-    return [pod.spec.node_name] if pod.spec.node_name else []
 
 
 def is_managed(node: Node) -> bool:

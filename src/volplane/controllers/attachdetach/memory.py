@@ -1,6 +1,6 @@
 """What only the running attach/detach controller knows: timers, reported failures, deleted nodes.
 
-A deleted node takes its `volumesInUse` with it, so the last one is kept here.
+The `volumesInUse` of a deleted node is gone with its status, so its last value is kept here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ Timer = tuple[str, str]  # a node, and `unwanted`, `attach` or `detach`
 class AttachDetachMemory:
     def __init__(self) -> None:
         self._since: dict[str, dict[Timer, float]] = {}  # volume → timer → loop time
-        self._failures: dict[str, dict[str, tuple[int, float]]] = {}  # volume → node → how often, next due
+        self._failures: dict[
+            str, dict[str, tuple[int, float]]
+        ] = {}  # volume → node → reports, when the next is due
         self._conflicts: dict[str, set[str]] = {}  # volume → nodes whose pods got the Multi-Attach event
         self._last_in_use: dict[str, frozenset[str]] = {}  # deleted node → its volumes
 

@@ -56,9 +56,8 @@ class VolumesAttached:
         change = self._pending.setdefault(node, {})[volume] = VolumesAttachedChange(present)
         async with self._locks.setdefault(node, asyncio.Lock()):
             if not change.done:
-                self._pending.setdefault(node, {})[volume] = (
-                    change  # retry if the write it was part of failed
-                )
+                # Not pending any more if the write that it was part of has failed.
+                self._pending.setdefault(node, {})[volume] = change
                 await self._flush(node)
         notes = written_revisions.get()
         if notes is not None and change.revision:  # also for changes that another caller wrote

@@ -48,7 +48,7 @@ from volplane.controllers.binder.steps import (
 )
 from volplane.loops.controller import Controller, Outcome, Replan, Stop
 from volplane.rules import classes, pods
-from volplane.rules.binding import claim_class, claim_key, volume_class
+from volplane.rules.binding import claim_class, claim_key, claimant, unclaimed_class, volume_class
 from volplane.rules.steps import CommonStep, RecordEvent
 
 COMPONENT = "persistentvolume-controller"
@@ -70,15 +70,6 @@ SPANS = {
 
 View = ClaimView | VolumeView
 Step = ClaimStep | VolumeStep
-
-
-def unclaimed_class(volume: PersistentVolume) -> list[str]:
-    return [volume_class(volume)] if volume.spec.claim_ref is None else []
-
-
-def claimant(volume: PersistentVolume) -> list[str]:
-    key = claim_key(volume)
-    return [key] if key else []
 
 
 def waiting_class(claim: PersistentVolumeClaim) -> list[str]:
@@ -242,13 +233,13 @@ class Binder(Controller[str, View, Step]):
     def subject(self, view: View) -> Resource:
         return view.claim if isinstance(view, ClaimView) else view.volume
 
-    def emit(self, view: View, say: RecordEvent) -> None:
+    def emit(self, view: View, event: RecordEvent) -> None:
         """Record each event once per sync period: the binder's own writes wake plans that repeat it."""
-        about = say.about or self.subject(view)
-        if self.memory.note_event(about.uid, say, self.resync * 0.9):
+        about = event.about or self.subject(view)
+        if self.memory.note_event(about.uid, event, self.resync * 0.9):
             kind = "pv" if isinstance(about, PersistentVolume) else "pvc"
-            trace.mark(COMPONENT, say.reason, f"{kind}/{about.key}")
-            super().emit(view, say)
+            trace.mark(COMPONENT, event.reason, f"{kind}/{about.key}")
+            super().emit(view, event)
 
     async def act(self, key: str, view: View, step: Step) -> Outcome[View]:
         match step:

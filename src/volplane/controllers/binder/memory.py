@@ -44,11 +44,11 @@ class BinderMemory:
         taken = self._taken.get(volume.name)
         return taken is not None and taken[0] != claim.uid
 
-    def note_event(self, uid: str, say: RecordEvent, period: float) -> bool:
+    def note_event(self, uid: str, event: RecordEvent, period: float) -> bool:
         """Whether to record the event: the same one only once per period; 0: only once."""
         recorded = self._recorded.setdefault(uid, {})
-        now, last = clock.now(), recorded.get((say.reason, say.message))
+        now, last = clock.now(), recorded.get((event.reason, event.message))
         if last is not None and (not period or now - last < period):
             return False
-        recorded[say.reason, say.message] = now
+        recorded[event.reason, event.message] = now
         return True

@@ -5,7 +5,7 @@ and both complete a half-bound pair in the same way. The numbers are those of th
 
 Whether a claim counts as bound is decided by the annotation `bind-completed`, not by the phase: a claim whose
 volume was deleted stays a bound claim that is Lost. A claim's deletionTimestamp is ignored: a claim that is
-deleted while it is Pending may still be bound, because its volume may already be being created.
+deleted while it is Pending may still be bound, because its volume may already be in creation.
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ def plan_claim(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
     elif claim.spec.volume_name:
         yield from _plan_named_volume(claim, view.volume)
     else:
-        yield from _accepts_any_volume(view)
+        yield from _plan_any_volume(view)
 
 
-def _accepts_any_volume(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
+def _plan_any_volume(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
     claim = view.claim
     wanted = claim_class(claim)
     if view.storage_class is not None and not view.storage_class.volume_binding_mode:
@@ -115,7 +115,7 @@ def _accepts_any_volume(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
         yield SetDefaultClass(claim, view.default_class)
     elif delayed and SELECTED_NODE_ANNOTATION not in claim.metadata.annotations:
         # 1.4 claim is Pending, the scheduler has not chosen a node for a pod that uses it
-        yield from _awaits_consumer(claim, view.pods)
+        yield from _wait_for_consumer(claim, view.pods)
     elif wanted:
         # 1.5 claim is Pending, no volume fits, its class may provision one
         yield from _provision(view, wanted)
@@ -126,7 +126,7 @@ def _accepts_any_volume(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
         yield from _wait_without_provisioner(view, Wait(WaitReason.NO_MATCHING_VOLUME))
 
 
-def _awaits_consumer(claim: PersistentVolumeClaim, pods: Sequence[str]) -> Iterator[ClaimStep | CommonStep]:
+def _wait_for_consumer(claim: PersistentVolumeClaim, pods: Sequence[str]) -> Iterator[ClaimStep | CommonStep]:
     if pods:
         many = "s" if len(pods) > 1 else ""
         yield normal("WaitForPodScheduled", f"waiting for pod{many} {','.join(pods)} to be scheduled")
@@ -295,11 +295,11 @@ def _plan_claimed(view: VolumeView, claim: PersistentVolumeClaim) -> Iterator[Vo
     elif not claim.spec.volume_name and matching.mode(volume) != matching.mode(claim):
         # 4.6 volume is for a claim that cannot use it
         why = "due to incompatible volumeMode."
-        mine = f'Cannot bind PersistentVolume to requested PersistentVolumeClaim "{claim.name}" {why}'
-        theirs = f'Cannot bind PersistentVolume "{volume.name}" to requested PersistentVolumeClaim {why}'
-        yield warning("VolumeMismatch", mine)
-        yield warning("VolumeMismatch", theirs, about=claim)
-        yield Wait(WaitReason.VOLUME_MISMATCH, WaitData(claim=claim.key), message=mine)
+        for_volume = f'Cannot bind PersistentVolume to requested PersistentVolumeClaim "{claim.name}" {why}'
+        for_claim = f'Cannot bind PersistentVolume "{volume.name}" to requested PersistentVolumeClaim {why}'
+        yield warning("VolumeMismatch", for_volume)
+        yield warning("VolumeMismatch", for_claim, about=claim)
+        yield Wait(WaitReason.VOLUME_MISMATCH, WaitData(claim=claim.key), message=for_volume)
     elif not claim.spec.volume_name:
         # 4.7 claim does not name the volume yet: the claim's own plan continues
         yield Requeue(f"pvc/{claim.key}")
@@ -307,7 +307,7 @@ def _plan_claimed(view: VolumeView, claim: PersistentVolumeClaim) -> Iterator[Vo
         # 4.9 claim is bound to another volume; this one was provisioned for it and is not needed
         yield from _release(view)
     else:
-        # 4.10 claim is bound to another volume; this one is released
+        # 4.10 claim is bound to another volume; this one loses its claimRef and is Available again
         yield UnbindVolume(volume)
         yield from _set_phase(volume, "Available")
 
@@ -333,7 +333,7 @@ def _release(view: VolumeView) -> Iterator[VolumeStep | CommonStep]:
         case "Retain":
             # 5.2 data and claimRef are kept until the user decides
             yield Wait(WaitReason.VOLUME_RETAINED)
-        case "Delete" if _is_deleted_outside(volume):
+        case "Delete" if _has_external_deleter(volume):
             # 5.3 its provisioner deletes the disk and the object
             who = notes.get(PROVISIONED_BY_ANNOTATION) or (volume.spec.csi.driver if volume.spec.csi else "")
             yield Wait(WaitReason.DISK_DELETION, WaitData(driver=who))
@@ -350,7 +350,7 @@ def _release(view: VolumeView) -> Iterator[VolumeStep | CommonStep]:
             yield from _set_failed(volume, "VolumeUnknownReclaimPolicy", UNKNOWN_POLICY)
 
 
-def _is_deleted_outside(volume: PersistentVolume) -> bool:
+def _has_external_deleter(volume: PersistentVolume) -> bool:
     maker = volume.metadata.annotations.get(PROVISIONED_BY_ANNOTATION)
     if maker is not None and not maker.startswith(classes.IN_TREE):
         return True

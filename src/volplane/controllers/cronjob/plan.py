@@ -7,7 +7,7 @@ name contains its scheduled time, so that one time never starts two jobs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 
 from msgspec import Struct, structs
 
@@ -15,6 +15,7 @@ from volplane.api import kinds
 from volplane.api.batch import CronJob, CronJobStatus, Job
 from volplane.api.core import ObjectReference
 from volplane.api.meta import ObjectMeta
+from volplane.base.units import format_time
 from volplane.rules.cron import InvalidSchedule, Schedule, parse, zone
 from volplane.rules.steps import RecordEvent, normal, warning
 from volplane.rules.waits import Wait, WaitData, WaitReason
@@ -66,7 +67,8 @@ def plan(wanted: CronJob, jobs: Sequence[Job], now: datetime) -> Iterator[Step |
         yield from _start(wanted, jobs, due)
     coming = schedule.after(now, where)
     if coming is not None:
-        yield Wait(WaitReason.NEXT_RUN, WaitData(names=(_stamp(coming),)), (coming - now).total_seconds())
+        data = WaitData(names=(format_time(coming),))
+        yield Wait(WaitReason.NEXT_RUN, data, (coming - now).total_seconds())
 
 
 def _since(wanted: CronJob, status: CronJobStatus, now: datetime) -> datetime:
@@ -103,7 +105,7 @@ def new_job(wanted: CronJob, due: datetime) -> Job:
         name=f"{wanted.name}-{int(due.timestamp()) // 60}",
         namespace=wanted.namespace,
         labels=template.metadata.labels,
-        annotations={**template.metadata.annotations, MOMENT: _stamp(due)},
+        annotations={**template.metadata.annotations, MOMENT: format_time(due)},
         owner_references=(owner_reference(wanted),),
     )
     return Job(metadata=metadata, spec=template.spec)
@@ -115,12 +117,12 @@ def _end(job: Job) -> str:
 
 
 def _history(wanted: CronJob, jobs: Sequence[Job]) -> Iterator[DeleteJob]:
-    for word, limit in (
+    for outcome, limit in (
         ("Complete", wanted.spec.successful_jobs_history_limit),
         ("Failed", wanted.spec.failed_jobs_history_limit),
     ):
         ended = sorted(
-            (j for j in jobs if _end(j) == word), key=lambda j: (j.status.start_time or "", j.name)
+            (j for j in jobs if _end(j) == outcome), key=lambda j: (j.status.start_time or "", j.name)
         )
         if limit is not None:
             yield from (DeleteJob(j) for j in ended[: max(len(ended) - limit, 0)] if not j.is_deleting)
@@ -152,7 +154,3 @@ def current_status(wanted: CronJob, jobs: Sequence[Job]) -> CronJobStatus:
         last_schedule_time=max((m for m in moments if m), default=None),
         last_successful_time=max((m for m in successes if m), default=None),
     )
-
-
-def _stamp(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

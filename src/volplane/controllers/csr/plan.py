@@ -1,8 +1,8 @@
 """What to do about a signing request: approve it, sign it, reject it, or delete it after a while.
 
-Two signers are ours. Client certificates of kubelets are approved for requestors with permission: a machine
-with a bootstrap token for a new node, a node for itself. Serving certificates are approved by people, as in
-upstream; once approved they are signed here.
+Two signers are handled here. Client certificates of kubelets are approved for requestors with permission: a
+machine with a bootstrap token for a new node, a node for itself. Serving certificates are approved by people,
+as in upstream; once approved they are signed here.
 """
 
 from __future__ import annotations

@@ -14,7 +14,13 @@ from msgspec import Struct, structs
 from volplane.api.apps import Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetSpec
 from volplane.api.core import PodTemplateSpec
 from volplane.api.meta import LabelSelector, ObjectMeta
-from volplane.rules.workloads import fraction_of, owner_reference, template_hash, without_label
+from volplane.rules.workloads import (
+    desired_replicas,
+    fraction_of,
+    owner_reference,
+    template_hash,
+    without_label,
+)
 
 HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
@@ -74,20 +80,16 @@ def revision_of(candidate: ReplicaSet) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def desired_replicas(wanted: Deployment) -> int:
-    return 1 if wanted.spec.replicas is None else wanted.spec.replicas
-
-
 def new_set(wanted: Deployment, old: Sequence[ReplicaSet]) -> ReplicaSet:
     """The set for the current template; its first size is what the strategy allows now."""
     spec = wanted.spec
-    word = template_hash(spec.template, wanted.status.collision_count or 0)
-    labels = {**spec.template.metadata.labels, HASH_LABEL: word}
+    digest = template_hash(spec.template, wanted.status.collision_count or 0)
+    labels = {**spec.template.metadata.labels, HASH_LABEL: digest}
     selector = spec.selector or LabelSelector()
     revision = max((revision_of(s) for s in old), default=0) + 1
     return ReplicaSet(
         metadata=ObjectMeta(
-            name=f"{wanted.name}-{word}",
+            name=f"{wanted.name}-{digest}",
             namespace=wanted.namespace,
             labels=labels,
             annotations={**wanted.metadata.annotations, REVISION: str(revision)},
@@ -96,7 +98,7 @@ def new_set(wanted: Deployment, old: Sequence[ReplicaSet]) -> ReplicaSet:
         spec=ReplicaSetSpec(
             replicas=_room(wanted, old, 0),
             min_ready_seconds=spec.min_ready_seconds,
-            selector=structs.replace(selector, match_labels={**selector.match_labels, HASH_LABEL: word}),
+            selector=structs.replace(selector, match_labels={**selector.match_labels, HASH_LABEL: digest}),
             template=_add_labels(spec.template, labels),
         ),
     )

@@ -7,12 +7,13 @@ allow more evictions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from msgspec import Struct, structs
 
 from volplane.api.core import Pod
 from volplane.api.policy import PodDisruptionBudget, PodDisruptionBudgetStatus
+from volplane.base.units import format_time
 from volplane.rules.disruption import DELETION_TIMEOUT, set_allowed_condition
 from volplane.rules.steps import RecordEvent, normal, warning
 from volplane.rules.waits import Wait, WaitReason
@@ -48,7 +49,7 @@ def plan(
         expected_pods=expected,
         disrupted_pods=disrupted,
     )
-    yield from _report(budget, set_allowed_condition(status, _stamp(now)))
+    yield from _report(budget, set_allowed_condition(status, format_time(now)))
     if not pods and budget.status.observed_generation != budget.metadata.generation:
         yield normal("NoPods", "No matching pods found")
     left = [DELETION_TIMEOUT - _age(since, now) for since in disrupted.values()]
@@ -66,7 +67,7 @@ def _deny_all(
 ) -> Iterator[SetBudgetStatus | RecordEvent]:
     """If pods cannot be counted, no disruption is allowed."""
     status = structs.replace(budget.status, disruptions_allowed=0)
-    reports = list(_report(budget, set_allowed_condition(status, _stamp(now), failure=failure)))
+    reports = list(_report(budget, set_allowed_condition(status, format_time(now), failure=failure)))
     if reports:
         text = f"Failed to calculate the number of expected pods: {failure}"
         yield warning("CalculateExpectedPodCountFailed", text)
@@ -112,7 +113,3 @@ def _still_disrupted(budget: PodDisruptionBudget, pods: Sequence[Pod], now: date
 
 def _age(stamp: str, now: datetime) -> float:
     return (now - datetime.fromisoformat(stamp)).total_seconds()
-
-
-def _stamp(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -14,7 +14,6 @@ from volplane.controllers.expand.plan import (
     SetResizer,
     StartNodeExpansion,
     Step,
-    is_wanted,
     plan,
     relevant_fields,
 )
@@ -41,7 +40,7 @@ class Expansion(Controller[str, ExpandView, Step]):
     def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
-        if new is not None and is_wanted(new) and relevant_fields(old) != relevant_fields(new):
+        if new is not None and resizing.needs_expansion(new) and relevant_fields(old) != relevant_fields(new):
             yield new.key
 
     def view(self, key: str) -> ExpandView | None:

@@ -44,7 +44,7 @@ Step = SetResizer | StartNodeExpansion
 
 
 def plan(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> Iterator[Step | RecordEvent]:
-    if volume is None or not is_wanted(claim) or not binding.is_pair(claim, volume):
+    if volume is None or not resizing.needs_expansion(claim) or not binding.is_pair(claim, volume):
         return
     if plugin := in_tree(volume):
         message = f"CSI migration enabled for {plugin}; waiting for external resizer to expand the pvc"
@@ -57,10 +57,6 @@ def plan(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> Itera
             yield StartNodeExpansion(claim.spec.resources.requests["storage"])
     else:
         yield normal("ExternalExpanding", "waiting for an external controller to expand this PVC")
-
-
-def is_wanted(claim: PersistentVolumeClaim) -> bool:
-    return claim.status.phase == "Bound" and sizes.requested_size(claim) > resizing.actual_size(claim)
 
 
 def in_tree(volume: PersistentVolume) -> str:

@@ -1,8 +1,8 @@
 """Metadata caches of custom kinds, each for as long as its definition exists.
 
 Only this controller uses them: a shared cache cannot be stopped, and one whose kind is gone would retry
-forever. A kind that is no longer defined says nothing about its objects: they are dropped here, and do not
-count as deleted.
+forever. When a definition is deleted, it is not known which of its objects still exist: they are dropped
+here, and do not count as deleted.
 """
 
 from __future__ import annotations

@@ -7,13 +7,14 @@ deleted and counted, then the end (Complete or Failed), after which none of its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from msgspec import Struct, structs
 
 from volplane.api.batch import Job, JobCondition, JobStatus
 from volplane.api.core import Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod, PodTemplateSpec
 from volplane.api.finalizers import JOB_TRACKING_FINALIZER
+from volplane.base.units import format_time
 from volplane.controllers.job import completion_indexes as indexes
 from volplane.controllers.job.failure_policy import has_failed, pause, restarts, ruling, waits_for_the_end
 from volplane.controllers.job.tracking import JobTally, is_indexed, is_tracked, tally
@@ -57,26 +58,26 @@ def plan(job: Job, pods: Sequence[Pod], now: datetime) -> Iterator[Step | Wait |
         if not job.is_deleting:
             yield from _expiry(job, now)
         return
-    verdict = _finished_condition(job)
+    verdict = _written_verdict(job)
     count = tally(job, pods, ending=verdict.type if verdict else "")
     active = [p for p in pods if is_active(p)]
     if verdict is None:
         verdict = _verdict(job, pods, count, len(active), now)
     status = _current_status(job, pods, count, now)
     status, over = _conclude(status, verdict, pods, now)
-    said: list[RecordEvent] = []
+    events: list[RecordEvent] = []
     if not verdict:
-        status, said = _suspension(job, status, now)
+        status, events = _suspension(job, status, now)
     if status != job.status:
         yield SetJobStatus(status)
-    yield from said
+    yield from events
     if over:
         yield over
     yield from (RemoveTrackingFinalizer(p) for p in count.done_with)
     if verdict:
         yield from (DeletePod(p) for p in active[:BURST])
     else:
-        yield from _manage(job, pods, active, count, now)
+        yield from _manage_pods(job, pods, active, count, now)
         yield from _deadline(job, status, now)
 
 
@@ -91,7 +92,7 @@ def is_suspended(job: Job) -> bool:
 # The end
 
 
-def _finished_condition(job: Job) -> JobCondition | None:
+def _written_verdict(job: Job) -> JobCondition | None:
     verdicts = ("SuccessCriteriaMet", "FailureTarget")
     return next((c for c in job.status.conditions if c.type in verdicts and c.status == "True"), None)
 
@@ -185,7 +186,7 @@ def _expiry(job: Job, now: datetime) -> Iterator[DeleteExpiredJob | Wait]:
 # The pods
 
 
-def _manage(
+def _manage_pods(
     job: Job, pods: Sequence[Pod], active: Sequence[Pod], count: JobTally, now: datetime
 ) -> Iterator[CreatePod | DiscardPod | Wait]:
     if is_suspended(job):
@@ -286,7 +287,7 @@ def _current_status(job: Job, pods: Sequence[Pod], count: JobTally, now: datetim
     active = [p for p in pods if is_active(p)]
     start = job.status.start_time
     if start is None and not is_suspended(job):
-        start = _stamp(now)
+        start = format_time(now)
     return structs.replace(
         job.status,
         start_time=start,
@@ -306,19 +307,19 @@ def _suspension(job: Job, status: JobStatus, now: datetime) -> tuple[JobStatus, 
         if held is not None and held.status == "True":
             return status, []
         made = _condition("Suspended", "True", "JobSuspended", "Job suspended", now)
-        say = normal("Suspended", "Job suspended")
+        event = normal("Suspended", "Job suspended")
     else:
         if held is None or held.status == "False":
             return status, []
         made = _condition("Suspended", "False", "JobResumed", "Job resumed", now)
-        say = normal("Resumed", "Job resumed")
-        status = structs.replace(status, start_time=_stamp(now))  # the deadline counts from here again
+        event = normal("Resumed", "Job resumed")
+        status = structs.replace(status, start_time=format_time(now))  # the deadline counts from here again
     others = tuple(c for c in status.conditions if c.type != "Suspended")
-    return structs.replace(status, conditions=(*others, made)), [say]
+    return structs.replace(status, conditions=(*others, made)), [event]
 
 
 def _condition(type: str, status: str, reason: str, message: str, now: datetime) -> JobCondition:
-    moment = _stamp(now)
+    moment = format_time(now)
     return JobCondition(
         type=type,
         status=status,
@@ -327,7 +328,3 @@ def _condition(type: str, status: str, reason: str, message: str, now: datetime)
         reason=reason,
         message=message,
     )
-
-
-def _stamp(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

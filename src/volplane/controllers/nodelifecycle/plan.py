@@ -1,5 +1,4 @@
-"""What missing heartbeats and conditions of a node lead to: its Ready condition, taints, readiness of its
-pods.
+"""What missing heartbeats and conditions of a node change: its Ready condition, taints, its pods' readiness.
 
 A node that is not Ready gets the taint not-ready, one that is Unknown the taint unreachable: each with
 NoSchedule at once, and with NoExecute as fast as the zone's health allows. Taints of others are never
@@ -9,12 +8,13 @@ touched.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from math import isinf
 
 from msgspec import Struct, structs
 
 from volplane.api.core import Node, NodeCondition, Pod, Taint
+from volplane.base.units import format_time
 from volplane.rules.steps import TICK, CommonStep, normal, warning
 from volplane.rules.taints import (
     DISK_PRESSURE,
@@ -103,7 +103,7 @@ def _status(conditions: dict[str, NodeCondition]) -> str:
 
 
 def _unknown_conditions(view: NodeHealth, conditions: dict[str, NodeCondition]) -> Iterator[NodeCondition]:
-    moment = _stamp(view.now)
+    moment = format_time(view.now)
     for type in REPORTED:
         held = conditions.get(type)
         if held is None:
@@ -148,9 +148,8 @@ def _taints(view: NodeHealth, conditions: dict[str, NodeCondition]) -> Iterator[
             yield _eviction_wait(view)
     kept = tuple(t for t in held if (t.key, t.effect) in wanted or (t.key, t.effect) not in _OURS)
     there = {(t.key, t.effect) for t in kept}
-    added = tuple(
-        Taint(key=key, effect=effect, time_added=_stamp(view.now)) for key, effect in sorted(wanted - there)
-    )
+    moment = format_time(view.now)
+    added = tuple(Taint(key=key, effect=effect, time_added=moment) for key, effect in sorted(wanted - there))
     if added or kept != held:
         fresh = not driving and any(t.effect == NO_EXECUTE for t in added)
         yield SetTaints((*kept, *added), evicts_pods=fresh)
@@ -161,7 +160,3 @@ def _eviction_wait(view: NodeHealth) -> Wait:
     if isinf(view.eviction_delay):
         return Wait(WaitReason.ZONE_DISRUPTED, data)
     return Wait(WaitReason.EVICTION_RATE, data, view.eviction_delay)
-
-
-def _stamp(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -15,6 +15,7 @@ from volplane.rules.workloads import (
     DeletePod,
     availability,
     available_in,
+    desired_replicas,
     first_to_go,
     is_active,
     is_ready,
@@ -49,10 +50,6 @@ def plan(wanted: Wanted, pods: Sequence[Pod], now: datetime) -> Iterator[Step | 
     if status != wanted.status:
         yield SetReplicaSetStatus(status)
     yield from availability(active, wanted.spec.min_ready_seconds, now)
-
-
-def desired_replicas(wanted: Wanted) -> int:
-    return 1 if wanted.spec.replicas is None else wanted.spec.replicas
 
 
 def template_of(wanted: Wanted) -> PodTemplateSpec:

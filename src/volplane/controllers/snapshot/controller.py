@@ -2,7 +2,7 @@
 
 Upstream has two queues and polls where they meet. Here a snapshot is woken by what it waits for: its content,
 its claim, a class, a claim that is restored from it. An error that this controller writes into a snapshot
-does not wake it: otherwise the write would cut the pause after the error short.
+does not wake it: otherwise the write would end the backoff early.
 """
 
 from __future__ import annotations

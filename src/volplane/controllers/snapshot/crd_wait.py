@@ -1,4 +1,4 @@
-"""Wait until the kinds of snapshots are served: they are custom resources."""
+"""Wait until the API server serves the snapshot kinds, which are custom resources."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class SnapshotWriter(Controller[str, V, S]):
             await self.client.delete(type(obj), obj.name, obj.namespace, uid=obj.uid, missing_ok=True)
 
     async def _report_error(self, snapshot: AnySnapshot, step: ReportError) -> None:
-        """Write an error into the status, with an event; the same error again is written neither way."""
+        """Write an error into the status, with an event. A repeated error is neither written nor recorded."""
         known = snapshot.status.error if snapshot.status is not None else None
         if known is None or known.message != step.message:
             status: dict[str, Any] = {"error": {"time": clock.stamp(), "message": step.message}}

@@ -1,8 +1,8 @@
 """The identity of a pod in a set: its ordinal, name, labels and claims, and the owners of those claims.
 
 A claim outlives its pod and is used by the next one. The retention policy is expressed in owner references
-alone, and garbage collection deletes: a claim to be deleted with the set is owned by the set, one to be
-deleted with a pod after scaling down is owned by that pod.
+alone, and the garbage collector acts on them: a claim to be deleted with the set is owned by the set, one to
+be deleted with a pod after scaling down is owned by that pod.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from volplane.api.core import PersistentVolumeClaim, PersistentVolumeClaimVolume
 from volplane.api.labels import POD_INDEX_LABEL, STATEFULSET_POD_NAME_LABEL
 from volplane.api.meta import LabelSelector, OwnerReference, Resource
 from volplane.controllers.statefulset.revisions import POD_LABEL, TemplateRevision
-from volplane.rules.workloads import owner_reference, pod_of
+from volplane.rules.workloads import desired_replicas, owner_reference, pod_of
 
 _NUMBERED = re.compile(r"(.*)-([0-9]+)")
 _LARGEST = (1 << 31) - 1
@@ -36,12 +36,8 @@ def start(wanted: StatefulSet) -> int:
     return wanted.spec.ordinals.start if wanted.spec.ordinals else 0
 
 
-def replicas(wanted: StatefulSet) -> int:
-    return 1 if wanted.spec.replicas is None else wanted.spec.replicas
-
-
 def ordinals(wanted: StatefulSet) -> range:
-    return range(start(wanted), start(wanted) + replicas(wanted))
+    return range(start(wanted), start(wanted) + desired_replicas(wanted))
 
 
 def new_pod(wanted: StatefulSet, revision: TemplateRevision, ordinal: int) -> Pod:
@@ -134,13 +130,13 @@ def owners(
     others = tuple(r for r in held if not _is_reference_to(r, wanted) and not _is_reference_to(r, pod))
     if has_rival(claim, wanted, pod):
         return others
-    mine: tuple[Resource, ...] = ()
+    new_owners: tuple[Resource, ...] = ()
     if _follows_set(wanted, given_up=given_up):
-        mine = (wanted,)
+        new_owners = (wanted,)
     elif _follows_pod(wanted, given_up=given_up):
-        mine = (pod,)
-    ought = (*others, *(owner_reference(owner) for owner in mine))
-    return held if set(held) == set(ought) else ought
+        new_owners = (pod,)
+    references = (*others, *(owner_reference(owner) for owner in new_owners))
+    return held if set(held) == set(references) else references
 
 
 def _is_reference_to(reference: OwnerReference, owner: Resource) -> bool:

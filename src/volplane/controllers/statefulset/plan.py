@@ -28,7 +28,7 @@ from volplane.controllers.statefulset.revisions import (
 from volplane.rules.pods import has_ended
 from volplane.rules.steps import CommonStep, RecordEvent, warning
 from volplane.rules.waits import Wait, WaitData, WaitReason
-from volplane.rules.workloads import DeletePod, availability, available_in, is_ready
+from volplane.rules.workloads import DeletePod, availability, available_in, desired_replicas, is_ready
 
 
 class StatefulSetView(Struct, frozen=True):
@@ -305,7 +305,7 @@ def _report(
 
 
 def current_status(view: StatefulSetView, pods: Sequence[Pod], held: RevisionHistory) -> StatefulSetStatus:
-    wanted, total = view.wanted, identity.replicas(view.wanted)
+    wanted, total = view.wanted, desired_replicas(view.wanted)
     ready = [p for p in pods if p.status.phase == "Running" and is_ready(p)]
     minimum = wanted.spec.min_ready_seconds
     available = [p for p in ready if available_in(p, minimum, view.now) == 0]

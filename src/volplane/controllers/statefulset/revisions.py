@@ -81,11 +81,11 @@ def _read(revision: ControllerRevision) -> PodTemplateSpec:
 
 
 def new_revision(wanted: StatefulSet, data: Mapping[str, Any], number: int) -> ControllerRevision:
-    word = template_hash(wanted.spec.template, wanted.status.collision_count or 0)
+    digest = template_hash(wanted.spec.template, wanted.status.collision_count or 0)
     metadata = ObjectMeta(
-        name=f"{wanted.name[:LONGEST_PREFIX]}-{word}",
+        name=f"{wanted.name[:LONGEST_PREFIX]}-{digest}",
         namespace=wanted.namespace,
-        labels={**wanted.spec.template.metadata.labels, CONTROLLER_HASH_LABEL: word},
+        labels={**wanted.spec.template.metadata.labels, CONTROLLER_HASH_LABEL: digest},
         annotations=wanted.metadata.annotations,
         owner_references=(owner_reference(wanted),),
     )

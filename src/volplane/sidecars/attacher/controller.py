@@ -24,6 +24,7 @@ from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import BadReply, CallError
 from volplane.loops.controller import Controller, RetryableError
+from volplane.rules.attachments import attached_volume
 from volplane.rules.steps import CommonStep
 from volplane.rules.waits import Wait
 from volplane.sidecars import DriverClient, read_secrets
@@ -43,11 +44,6 @@ log = logging.getLogger(__name__)
 
 COMPONENT = "csi-attacher"
 LONGEST_MESSAGE = 1024  # bytes of an error that the API server accepts
-
-
-def _volume_of(attachment: VolumeAttachment) -> list[str]:
-    name = attachment.spec.source.persistent_volume_name
-    return [name] if name else []
 
 
 def _node_of(attachment: VolumeAttachment) -> list[str]:
@@ -99,7 +95,7 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
         )
         self.volumes = self.watch(PersistentVolume, self.keys_of_volume)
         self.nodes = self.watch(CSINode, self.keys_of_node)
-        self.by_volume = self.attachments.index("volume", _volume_of)
+        self.by_volume = self.attachments.index("volume", attached_volume)
         self.by_node = self.attachments.index("node", _node_of)
 
     # --- which keys a change wakes
@@ -215,8 +211,8 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
                 "annotations": {ATTACHMENT_NODE_ID_ANNOTATION: node_id},
             }
         }
-        words = "could not save VolumeAttachment"
-        with trace.span(COMPONENT, "note node", f"va/{attachment.name}"), _as_retryable(words):
+        failure = "could not save VolumeAttachment"
+        with trace.span(COMPONENT, "note node", f"va/{attachment.name}"), _as_retryable(failure):
             await self.client.patch(VolumeAttachment, attachment.name, strategic=intent, uid=attachment.uid)
 
     async def _unpublish(self, attachment: VolumeAttachment, step: ControllerUnpublish) -> None:
@@ -331,13 +327,13 @@ class VolumeFinalizerRemover(Controller[str, AttachedVolumeView, RemoveAttacherF
     def setup(self) -> None:
         self.volumes = self.watch(PersistentVolume, self.keys_of_volume)
         self.attachments = self.watch(VolumeAttachment, self.keys_of_attachment)
-        self.by_volume = self.attachments.index("volume", _volume_of)
+        self.by_volume = self.attachments.index("volume", attached_volume)
 
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> list[str]:
         return [new.name] if new is not None and new.is_deleting else []
 
     def keys_of_attachment(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:
-        return _volume_of(old) if old is not None and new is None else []
+        return attached_volume(old) if old is not None and new is None else []
 
     def view(self, key: str) -> AttachedVolumeView | None:
         volume = self.volumes.get(key)
@@ -358,14 +354,14 @@ class VolumeFinalizerRemover(Controller[str, AttachedVolumeView, RemoveAttacherF
 
 
 @contextmanager
-def _as_retryable(words: str) -> Iterator[None]:
+def _as_retryable(failure: str) -> Iterator[None]:
     """Turn an error of the API server into one that is written to the attachment."""
     try:
         yield
     except Conflict:  # it was changed meanwhile: plan again
         raise
     except APIError as error:
-        raise RetryableError(f"{words}: {error}") from error
+        raise RetryableError(f"{failure}: {error}") from error
 
 
 def _log_fields(attachment: VolumeAttachment, handle: str = "") -> dict[str, str]:

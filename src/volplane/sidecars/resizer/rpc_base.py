@@ -69,7 +69,7 @@ class ResizeRpcController(Controller[str, V, S]):
         return await self.driver.call(method, request, timeout=self.settings.timeout, subject=subject)
 
     def retry_slowly(self, claim: PersistentVolumeClaim, reason: WaitReason, message: str) -> None:
-        """The driver says that it can never do this: try again after the longest pause."""
+        """The driver can never do this: retry after the longest delay."""
         pause = self.settings.retry_interval_max
         self.memory.retry_after(claim, pause)
         data = WaitData(driver=self.driver.name)

@@ -61,7 +61,7 @@ class ContentController(Controller[str, ContentView[C, L], plans.Step], Generic[
     kind: ClassVar[SnapshotKind]
     content_type: type[C]
     class_type: type[L]
-    deleted_fields: ClassVar[tuple[str, ...]]  # of the status, that go with the snapshot
+    deleted_fields: ClassVar[tuple[str, ...]]  # status fields to remove with the snapshot
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class ContentController(Controller[str, ContentView[C, L], plans.Step], Generic[
             raise RetryableError(f'cannot get credentials for snapshot content "{content.name}"') from error
 
     async def _set_creation_mark(self, content: C, *, present: bool) -> None:
-        """Annotate that the driver is called and that the outcome is unknown until the mark is removed."""
+        """Annotate that the driver is called; the outcome is unknown until the annotation is removed."""
         if present and self.kind.being_created in content.metadata.annotations:
             return
         notes = {self.kind.being_created: snapshots.YES if present else None}
@@ -256,7 +256,7 @@ class ContentController(Controller[str, ContentView[C, L], plans.Step], Generic[
         raise RetryableError(why)
 
     async def _report_error(self, content: C, why: str, *, first: bool) -> None:
-        """Write an error into the status, with an event; the same error again is written neither way."""
+        """Write an error into the status, with an event. A repeated error is neither written nor recorded."""
         noun, reason = self.kind.noun, self.kind.reason
         reason, message = (
             (f"{reason}CreationFailed", f"Failed to create {noun}: {why}")

@@ -89,7 +89,7 @@ def make_member_content(
     content: VolumeGroupSnapshotContent,
     volume: PersistentVolume | None,
 ) -> VolumeSnapshotContent:
-    """The group's handle on it tells the snapshotter that it is neither taken nor deleted alone."""
+    """Its group handle shows the snapshotter that it is neither taken nor deleted alone."""
     assert content.status is not None
     notes = {GROUP_SNAPSHOT_HANDLE_ANNOTATION: content.status.volume_group_snapshot_handle or ""}
     notes |= snapshots.secret_annotations(snapshots.SNAPSHOT, snapshots.annotated_secret(content))

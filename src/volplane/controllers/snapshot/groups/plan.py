@@ -35,10 +35,10 @@ class GroupSnapshotInputs(Struct, frozen=True):
 
     content: VolumeGroupSnapshotContent | None = None  # the one it names, or that was created for it
     volumes: tuple[PersistentVolume, ...] = ()  # of the claims that its selector finds
-    unfit: str = ""  # why there are none
+    unfit: str = ""  # why there are no volumes
     classes: Mapping[str, VolumeGroupSnapshotClass] = {}
     members: Mapping[str, VolumeSnapshot] = {}  # by name
-    restoring: tuple[str, ...] = ()  # members that claims are being filled from
+    restoring: tuple[str, ...] = ()  # members that claims are being restored from
 
 
 class CreateMember(Struct, frozen=True):
@@ -62,17 +62,17 @@ def plan(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> Iterator[St
     elif snapshots.source_content_name(group) is not None:
         yield from common.bind_existing(group, inputs.content)
     else:
-        yield from _take(group, inputs)
+        yield from _take_snapshot(group, inputs)
 
 
-def _take(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> Iterator[Step | CommonStep]:
+def _take_snapshot(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> Iterator[Step | CommonStep]:
     content = inputs.content
     if content is not None:
         if (mismatch := common.find_dynamic_mismatch(group, content)) is not None:
             yield mismatch
             return
         yield from common.set_finalizers(group, content)
-        yield from _members(group, content, inputs)
+        yield from _create_members(group, content, inputs)
         yield from common.copy_status(group, content)
         return
     chosen = common.choose_class(group, inputs.classes, lambda: _find_driver(group, inputs))
@@ -96,10 +96,10 @@ def _find_driver(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> str
     return driver_of(group, inputs.volumes[0])
 
 
-def _members(
+def _create_members(
     group: VolumeGroupSnapshot, content: VolumeGroupSnapshotContent, inputs: GroupSnapshotInputs
 ) -> Iterator[Step | CommonStep]:
-    """Before the group is ready, so that a ready group has all its members."""
+    """Create missing members before the group is ready, so that a ready group has all of them."""
     if content.status is None or content.status.volume_group_snapshot_handle is None:
         return
     for info in content.status.volume_snapshot_info_list:

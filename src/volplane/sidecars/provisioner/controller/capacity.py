@@ -217,11 +217,11 @@ class CapacityPublisher(Controller[str, CapacityView, Step]):
                 assert_never(step)
 
     async def _publish(self, key: str, slot: CapacitySlot, found: CSIStorageCapacity | None) -> None:
-        room = await self._get_capacity(slot)
+        reply = await self._get_capacity(slot)
         largest = (
-            quantity.from_bytes(room.maximum_volume_size.value) if room.maximum_volume_size.value else None
+            quantity.from_bytes(reply.maximum_volume_size.value) if reply.maximum_volume_size.value else None
         )
-        written = (quantity.from_bytes(room.available_capacity), largest)
+        written = (quantity.from_bytes(reply.available_capacity), largest)
         self.memory.published[key] = written
         if found is None:
             await self.client.create(

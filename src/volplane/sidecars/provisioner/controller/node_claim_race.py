@@ -83,11 +83,11 @@ class NodeClaimRace:
         if self.segments:
             request.accessible_topology.CopyFrom(convert.topology(self.segments))
         try:
-            room = await self.driver.call(
+            reply = await self.driver.call(
                 "GetCapacity", request, timeout=self.settings.timeout, subject=f"pvc/{claim.key}"
             )
         except CallError as error:
             raise RetryableError(str(error)) from error
         wanted = sizes.requested_size(claim)
-        largest = room.maximum_volume_size.value
-        return bool(room.available_capacity >= wanted and (not largest or largest >= wanted))
+        largest = reply.maximum_volume_size.value
+        return bool(reply.available_capacity >= wanted and (not largest or largest >= wanted))

@@ -21,6 +21,7 @@ from volplane.csi.outcome import CallError
 from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.events import EventRecorder
 from volplane.rules import binding
+from volplane.rules.attachments import attached_volume
 from volplane.rules.steps import CommonStep
 from volplane.rules.waits import Wait
 from volplane.sidecars import DriverClient, read_secrets
@@ -41,11 +42,6 @@ from volplane.sidecars.provisioner.plan import (
 from volplane.sidecars.provisioner.settings import ProvisionerOptions
 
 log = logging.getLogger(__name__)
-
-
-def _volume_of(attachment: VolumeAttachment) -> list[str]:
-    name = attachment.spec.source.persistent_volume_name
-    return [name] if name else []
 
 
 class ReclaimMemory:
@@ -87,7 +83,7 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
         self.classes = self.watch(StorageClass)
         if self.driver_info.attaches:
             self.attachments = self.watch(VolumeAttachment, self.keys_of_attachment)
-            self.by_volume = self.attachments.index("volume", _volume_of)
+            self.by_volume = self.attachments.index("volume", attached_volume)
 
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
         if new is None or not plans.is_responsible(new, self.driver.name):
@@ -98,7 +94,7 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
             yield new.name
 
     def keys_of_attachment(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:
-        return _volume_of(old) if old is not None and new is None else []
+        return attached_volume(old) if old is not None and new is None else []
 
     def view(self, key: str) -> ReclaimView | None:
         volume = self.volumes.get(key)

@@ -89,7 +89,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
             yield claim.key
 
     def _is_relevant(self, claim: PersistentVolumeClaim) -> bool:
-        return plans.needs_expansion(claim) or self.driver_info.annotates_capacity
+        return resizing.needs_expansion(claim) or self.driver_info.annotates_capacity
 
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
         if new is None or new.spec.claim_ref is None:

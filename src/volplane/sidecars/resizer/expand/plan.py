@@ -69,12 +69,12 @@ def plan(
     if not claim.spec.volume_name:
         return
     if volume is None:
-        if needs_expansion(claim):
+        if resizing.needs_expansion(claim):
             yield Wait(WaitReason.VOLUME_NOT_FOUND, WaitData(volume=claim.spec.volume_name))
         return
     if driver.annotates_capacity and _is_complete(claim, volume):
         yield RemovePreResizeCapacity()
-    if needs_expansion(claim) and is_ours(claim, volume, driver.name):
+    if resizing.needs_expansion(claim) and is_ours(claim, volume, driver.name):
         yield from _expand(claim, volume, driver, last, in_use=in_use)
 
 
@@ -109,11 +109,6 @@ def _expand(
         return
     yield normal("Resizing", f"External resizer is resizing volume {volume.name}")
     yield ControllerExpand(size)
-
-
-def needs_expansion(claim: PersistentVolumeClaim) -> bool:
-    """The claim is bound, and requests more than its capacity."""
-    return claim.status.phase == "Bound" and sizes.requested_size(claim) > resizing.actual_size(claim)
 
 
 def is_ours(claim: PersistentVolumeClaim, volume: PersistentVolume, driver: str) -> bool:

@@ -100,6 +100,11 @@ def test_an_empty_dir_over_its_limit_is_named() -> None:
     assert told == 'Usage of EmptyDir volume "small" exceeds the limit "1Mi". '
 
 
+def test_a_limit_of_zero_is_no_limit() -> None:
+    of = pod("p", spec={"volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "0"}}]})
+    assert plan.over_limit(PodDiskUsage(of, volumes={"scratch": DiskAmount(GIB)})) == ""
+
+
 def test_thresholds_are_amounts_or_shares() -> None:
     both = thresholds.parse("nodefs.available<10%, imagefs.inodesFree<5")
     disk = MeasuredDisk(available=9 * GIB, capacity=100 * GIB, inodes_free=4, inodes=1000)

@@ -126,12 +126,12 @@ def test_a_moved_or_restored_directory_keeps_its_port(tmp_path: Path) -> None:
     up.directory.rename(tmp_path / "after")
     with cluster(tmp_path / "after") as moved:
         assert moved.memory().port == port
-        assert "was copied" not in moved.log()
+        assert "is a copy" not in moved.log()
     subprocess.run(["cp", "-a", moved.directory, tmp_path / "backup"], check=True)
     shutil.rmtree(moved.directory)
     (tmp_path / "backup").rename(moved.directory)
     with cluster(moved.directory) as restored:
-        assert "was copied" in restored.log()
+        assert "is a copy" in restored.log()
         assert restored.memory().port == port
     assert not restored.leftovers()
 

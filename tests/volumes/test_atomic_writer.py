@@ -73,3 +73,13 @@ def test_a_volume_with_a_group_is_readable_by_it(tmp_path: Path) -> None:
 def test_a_path_cannot_leave_the_volume(tmp_path: Path, path: str) -> None:
     with pytest.raises(InvalidVolumePath):
         write_files(str(tmp_path), {path: VolumeFile(b"")})
+
+
+def test_directories_are_readable_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write_files(str(tmp_path), {"a/b/c": VolumeFile(b"1")})
+    finally:
+        os.umask(before)
+    for directory in ("..data", "..data/a", "..data/a/b"):
+        assert (tmp_path / directory).stat().st_mode & 0o777 == 0o755

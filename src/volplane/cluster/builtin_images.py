@@ -152,7 +152,12 @@ def builtin_images(deps: ImageDeps, programs: ImageOverrides | None = None) -> B
             identity, namespace = _as_sidecar(context)
             where = {"node": context.env.get("NODE_NAME", "")} if placed else {}
             registry = deps.wait_registry
-            channel = CsiChannel(settings.csi_address, component=component, open_socket=open_socket)
+            channel = CsiChannel(
+                settings.csi_address,
+                component=component,
+                open_socket=open_socket,
+                interceptor=deps.interceptor,
+            )
             async with deps.client(component, context) as client, channel:
 
                 def running(options: C) -> Awaitable[None]:

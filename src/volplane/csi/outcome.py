@@ -91,9 +91,8 @@ def classify(error: BaseException) -> CallOutcome:
 class ProvisioningOutcome(StrEnum):
     FINAL = "final"  # no volume exists
     INFEASIBLE = "infeasible"  # the arguments can never work: do not retry soon
-    BACKGROUND = (
-        "background"  # a volume may exist or be created: repeat the same call until the outcome is known
-    )
+    # A volume may exist or be created: repeat the same call until the outcome is known.
+    BACKGROUND = "background"
     EXHAUSTED = "exhausted"  # final; another topology may have capacity
 
 
@@ -115,5 +114,5 @@ def is_infeasible(error: BaseException) -> bool:
 
 
 def is_refused_in_use(error: BaseException) -> bool:
-    """For ControllerExpandVolume: the driver expands only volumes that are not in use."""
+    """For ControllerExpandVolume and NodeExpandVolume: the driver expands only volumes not in use."""
     return isinstance(error, CallError) and error.code is Code.FAILED_PRECONDITION

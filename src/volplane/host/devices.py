@@ -1,8 +1,8 @@
 """Loop devices and block devices.
 
 The kernel accepts a request to unbind a loop device that is still open, and unbinds it some time later. A
-caller that detaches a disk must know, so `loop_detach` checks, and takes the request back if the device is
-in use.
+caller that detaches a disk must know whether it is unbound. So `loop_detach` checks, and withdraws the
+request if the device is in use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from contextlib import contextmanager, suppress
 
 from volplane.base import failpoint
 from volplane.host import mounts
-from volplane.host.mounts import MountEntry
 
 _LOOP_CLR_FD, _LOOP_SET_STATUS64, _LOOP_GET_STATUS64 = 0x4C01, 0x4C04, 0x4C05
 _LOOP_SET_CAPACITY, _LOOP_CONFIGURE, _LOOP_CTL_GET_FREE = 0x4C07, 0x4C0A, 0x4C82
@@ -58,9 +57,8 @@ def loop_attach(file: str, *, readonly: bool = False, direct: bool = False) -> s
 
 def _bind_free_loop(file: str, readonly: bool, direct: bool) -> str:
     mode = os.O_RDONLY if readonly else os.O_RDWR
-    flags = (_READ_ONLY if readonly else 0) | (
-        _DIRECT_IO if direct else 0
-    )  # never AUTOCLEAR: a crash must not unbind
+    # Never AUTOCLEAR: a crash must not unbind the file.
+    flags = (_READ_ONLY if readonly else 0) | (_DIRECT_IO if direct else 0)
     with _open_descriptor(file, mode) as backing, _open_descriptor("/dev/loop-control", os.O_RDWR) as control:
         info = _INFO.pack(0, 0, 0, 0, 0, 0, 0, 0, flags, os.fsencode(file)[:63], b"", b"", 0, 0)
         request = _CONFIG.pack(backing, 0, info, *[0] * 8)
@@ -205,15 +203,7 @@ def _list_inodes(directory: str, names: set[str]) -> dict[tuple[int, int] | None
 def _find_foreign_mounts(directory: str) -> set[str]:
     table = mounts.read_table()
     known = {entry.id: entry for entry in table}
-    return {e.target for e in table.under(directory) if not _is_self_bind(e, known.get(e.parent))}
-
-
-def _is_self_bind(entry: MountEntry, parent: MountEntry | None) -> bool:
-    """Whether the mount is a directory bound to itself, as a node's root is: it shows the same files."""
-    if parent is None or entry.device != parent.device:
-        return False
-    here = os.path.relpath(entry.target, parent.target)
-    return os.path.normpath(os.path.join(parent.root, here)) == entry.root
+    return {e.target for e in table.under(directory) if not mounts.is_self_bind(e, known.get(e.parent))}
 
 
 def backing_file(device: str) -> str:

@@ -1,4 +1,4 @@
-"""All blocking calls to the operating system, run on threads of their own.
+"""All blocking calls to the operating system, run on separate threads.
 
 A hung file system blocks one of these threads and nothing else. A cancelled caller stops waiting, but a
 mount or mkfs in progress is finished, because half of one would be worse.

@@ -119,11 +119,9 @@ class MountTable:
     def is_on_itself(self, path: str) -> bool:
         """Whether the directory is bind-mounted to itself, which only makes it a mount."""
         top = self.at(path)
-        around = next((e for e in self if top is not None and e.id == top.parent), None)
-        if top is None or around is None or top.device != around.device:
+        if top is None:
             return False
-        inside = os.path.relpath(top.target, around.target)
-        return top.root == os.path.normpath(os.path.join(around.root, inside))
+        return is_self_bind(top, next((e for e in self if e.id == top.parent), None))
 
     def references(self, device: str) -> list[MountEntry]:
         """Mounts of a block device, given by its path (links are followed) or by its `major:minor`."""
@@ -145,6 +143,14 @@ class MountTable:
             and e.target != own.target
             and (e.root == own.root or e.root.startswith(inside))
         ]
+
+
+def is_self_bind(entry: MountEntry, parent: MountEntry | None) -> bool:
+    """Whether the mount is a directory bound to itself, as a node's root is: it shows the same files."""
+    if parent is None or entry.device != parent.device:
+        return False
+    inside = os.path.relpath(entry.target, parent.target)
+    return entry.root == os.path.normpath(os.path.join(parent.root, inside))
 
 
 def read_table() -> MountTable:

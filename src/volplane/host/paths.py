@@ -117,9 +117,6 @@ class NodePaths:
     def volume_device(self, uid: str, plugin: str, spec_name: str) -> str:
         return f"{self.volume_devices(uid)}/{escape_plugin_name(plugin)}/{spec_name}"
 
-    def plugin_data(self, uid: str, plugin: str) -> str:
-        return f"{self.pod(uid)}/plugins/{escape_plugin_name(plugin)}"
-
     def subpaths(self, uid: str) -> str:
         return f"{self.pod(uid)}/volume-subpaths"
 
@@ -166,11 +163,6 @@ class NodePaths:
 
     def block_link(self, uid: str, spec_name: str) -> str:
         return self.volume_device(uid, "kubernetes.io/csi", spec_name)
-
-    # FlexVolume
-
-    def flex_device(self, vendor: str, driver: str, name: str) -> str:
-        return f"{self.wire_root}/plugins/kubernetes.io/flexvolume/{vendor}/{driver}/mounts/{name}"
 
 
 def _inside(path: str, directory: str) -> bool:

@@ -130,9 +130,8 @@ def spawn(
     """
     bare = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, blocked_signals
-    )  # of this thread, and the child inherits it
+    # The mask belongs to this thread, and the child inherits it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked_signals)
     try:
         started = subprocess.Popen(
             argv,

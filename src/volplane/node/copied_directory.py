@@ -1,7 +1,7 @@
 """Removal of the original's state from a node directory that was copied.
 
-Nothing is mounted in a copy and nothing runs. But `cp` descends into mount points, so files of volumes are
-where volumes are to be mounted, device nodes lead to the original's disks, and secrets and tokens that were
+Nothing is mounted in a copy and nothing runs. But `cp` descends into mount points: in the copy, mount points
+contain the files of volumes, device nodes refer to the original's disks, and secrets and tokens that were
 only in memory are on disk.
 """
 
@@ -26,18 +26,18 @@ def discard_original_state(root: str, pods: str, plugins: str) -> None:
     """`root` is the node's directory, `pods` and `plugins` those in it."""
     forget_addresses(pods)
     aside = _choose_name(os.path.join(root, ASIDE))
-    places = {f"{plugins}/kubernetes.io/csi": f"{aside}/plugins"}
+    moves = {f"{plugins}/kubernetes.io/csi": f"{aside}/plugins"}
     for uid in _list_directory(pods):
         for kind in DERIVED:
             shutil.rmtree(f"{pods}/{uid}/volumes/kubernetes.io~{kind}", ignore_errors=True)
-        places[f"{pods}/{uid}/volumes/kubernetes.io~csi"] = f"{aside}/{uid}/volumes"
-        places[f"{pods}/{uid}/volumeDevices"] = f"{aside}/{uid}/volumeDevices"
-    for place, target in places.items():
-        if not os.path.isdir(place) or _remove_empty(place):
+        moves[f"{pods}/{uid}/volumes/kubernetes.io~csi"] = f"{aside}/{uid}/volumes"
+        moves[f"{pods}/{uid}/volumeDevices"] = f"{aside}/{uid}/volumeDevices"
+    for source, target in moves.items():
+        if not os.path.isdir(source) or _remove_empty(source):
             continue
         os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
-        os.rename(place, target)
-        log.warning("%s holds files that were copied from mounted volumes: moved to %s", place, target)
+        os.rename(source, target)
+        log.warning("%s holds files that were copied from mounted volumes: moved to %s", source, target)
 
 
 def _choose_name(path: str) -> str:

@@ -40,7 +40,7 @@ class InotifyEvent(Struct, frozen=True):
 
 
 class Inotify:
-    """`async with Inotify() as watch: watch.add(path, CREATE); notices = await watch.read()`"""
+    """`async with Inotify() as watch: watch.add(path, CREATE); events = await watch.read()`"""
 
     def __init__(self) -> None:
         self._descriptor = _raise_on_error(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify")
@@ -53,8 +53,8 @@ class Inotify:
     async def read(self) -> list[InotifyEvent]:
         """The next events, at least one."""
         while True:
-            if notices := self._read_events():
-                return notices
+            if events := self._read_events():
+                return events
             await self._wait_until_readable()
 
     def wait(self, seconds: float) -> list[InotifyEvent]:
@@ -78,13 +78,13 @@ class Inotify:
             data = os.read(self._descriptor, 65536)
         except BlockingIOError:
             return []
-        notices, place = [], 0
-        while place < len(data):
-            watch, mask, _, length = _HEAD.unpack_from(data, place)
-            name = data[place + _HEAD.size : place + _HEAD.size + length].rstrip(b"\0")
-            notices.append(InotifyEvent(self._paths.get(watch, ""), os.fsdecode(name), mask))
-            place += _HEAD.size + length
-        return notices
+        events, offset = [], 0
+        while offset < len(data):
+            watch, mask, _, length = _HEAD.unpack_from(data, offset)
+            name = data[offset + _HEAD.size : offset + _HEAD.size + length].rstrip(b"\0")
+            events.append(InotifyEvent(self._paths.get(watch, ""), os.fsdecode(name), mask))
+            offset += _HEAD.size + length
+        return events
 
     def close(self) -> None:
         if self._descriptor >= 0:

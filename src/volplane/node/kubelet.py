@@ -94,7 +94,7 @@ class Kubelet:
         self.wait_registry = wait_registry or WaitRegistry()
         self.name = settings.hostname_override or os.uname().nodename.lower()
         self.paths = paths = NodePaths(settings.root_dir, identity=not settings.own_paths)
-        # What the node object reports to is made below, from it.
+        # The callbacks use objects that are created below: those need the node object themselves.
         self.node_object = NodeObject(
             client,
             settings,
@@ -158,7 +158,7 @@ class Kubelet:
             on_range_chosen=self.node_object.set_pod_cidr,
             relay_links=shares.relay_links,
         )
-        kit = ContainerDeps(
+        container_deps = ContainerDeps(
             self.runtimes,
             builder,
             self.events,
@@ -180,16 +180,16 @@ class Kubelet:
             on_ended=budget.pod_ended,
         )
         self.limits = AttachLimits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)
-        shared = PodDeps(
+        pod_deps = PodDeps(
             client,
             self.volumes,
-            kit,
+            container_deps,
             host_ip=settings.node_ip,
             mount_timeout=settings.pod_mount_timeout,
             admission=admission,
             find_mount_failure=self.limits.find_exceeded_limit,
         )
-        self.pods = PodManager(client, self.name, shared)
+        self.pods = PodManager(client, self.name, pod_deps)
         self.api = KubeletApi(self.pods, host, paths, allowed=settings.api_server_names)
         self.eviction = EvictionManager(
             settings, host, paths, self.node_object, self.pods.workers, self.events
@@ -208,7 +208,7 @@ class Kubelet:
         await self.wait()
 
     async def start(self) -> None:
-        """Raises Locked if another process uses this root directory."""
+        """Raises LockHeld if another process uses this root directory."""
         self._failed = asyncio.get_running_loop().create_future()
         self._stack.callback(self._root.release)
         await finish_uncancelled(self.host.call(self._root.take))
@@ -309,10 +309,8 @@ class Kubelet:
         """
         table = await self.host.mounts()
         around = [e for e in table if _is_inside(self.paths.root, e.target)]
-        above = max(
-            reversed(around), key=lambda e: len(e.target)
-        )  # the mount that contains the root directory
-        if not above.is_shared:
+        containing = max(reversed(around), key=lambda e: len(e.target))  # the root is in it
+        if not containing.is_shared:
             await finish_uncancelled(self.host.make_shared(self.paths.root))
 
     async def _register_node(self) -> None:
@@ -437,7 +435,7 @@ class _RootDirectory:
         self._pods, self._plugins = paths.real(paths.pods), paths.real(paths.plugins)
 
     def take(self) -> None:
-        """Raises Locked, OSError."""
+        """Raises LockHeld, OSError."""
         _make_directories(self._path, [])
         self._lock = lock(f"{self._path}/{LOCK}", f"the node's directory {self._path}")
         claim_directory(self._path, lambda _: discard_original_state(self._path, self._pods, self._plugins))

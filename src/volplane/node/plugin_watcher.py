@@ -1,9 +1,9 @@
 """Plugin registration: calls GetInfo on sockets in `plugins_registry/` and registers their drivers.
 
 The directory is watched with inotify, never polled. A socket that is created again counts as a new one, even
-at the same path: its predecessor is deregistered first, so that a restarted registrar can register. A
-registration that failed is not repeated until its socket is created again; a socket that does not answer is
-retried with backoff.
+at the same path: its predecessor is deregistered first, so that a restarted registrar can register. A socket
+that does not answer, or whose plugin is refused after GetInfo, is retried with backoff. If a later step fails
+(NodeGetInfo, the CSINode), the registration is not repeated until the socket is created again.
 """
 
 from __future__ import annotations

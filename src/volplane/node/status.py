@@ -1,10 +1,10 @@
 """The Node object: registration, heartbeat, status, and volumesInUse.
 
-`volumesInUse` is the kubelet's half of the hand-shake with the attach/detach controller. It is written as
+`volumesInUse` is the kubelet's half of the handshake with the attach/detach controller. It is written as
 soon as it changes, by one writer: changes during a write are collected into the next one. `reported_in_use`
 is what the API server has acknowledged, and no device is mounted before its volume is in there. A volume that
-leaves is removed from it before the write. A stop waits for `_acknowledged_in_use`, the exact content of the
-last acknowledged write.
+is no longer in use is removed from it before the write. A stop waits for `_acknowledged_in_use`, the exact
+content of the last acknowledged write.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class NodeObject:
         return await self.client.patch(Node, self.name, strategic={"status": status}, subresource="status")
 
     def set_ready(self, problem: str = "") -> None:
-        """An empty problem makes the node Ready."""
+        """Make the node Ready, or not ready because of `problem`."""
         if problem != self.not_ready:
             self.not_ready = problem
             self._status_changed.set()
@@ -294,10 +294,8 @@ class NodeObject:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            if (
-                self.list_volumes_in_use is None
-            ):  # what an earlier run wrote holds until the disk has been read
-                continue
+            if self.list_volumes_in_use is None:
+                continue  # until the disk has been read, the list of the earlier run stays
             if self._is_behind(self.list_volumes_in_use):
                 try:
                     await self._retry_until_reached(lambda: self._write_volumes(self.list_volumes_in_use))
@@ -308,13 +306,13 @@ class NodeObject:
         assert in_use is not None
         names = in_use()  # the current ones, also in a retry
         patch = {"status": {"volumesInUse": names}}
-        # A volume that leaves is removed before the attach/detach controller can see that: if it is needed
-        # again, it must be reported again.
+        # A volume that is no longer in use is removed here before the attach/detach controller can see the
+        # write: if a pod needs the volume again, it must be reported again.
         self.reported_in_use &= frozenset(names)
         written = await self.client.patch(Node, self.name, strategic=patch, subresource="status")
-        news = frozenset(names) - self.reported_in_use
+        added = frozenset(names) - self.reported_in_use
         self._acknowledge(frozenset(names), written.revision)
-        self._on_in_use_acknowledged(news)
+        self._on_in_use_acknowledged(added)
 
     def _acknowledge(self, names: frozenset[str], revision: int) -> None:
         self.reported_in_use = self._acknowledged_in_use = names

@@ -95,8 +95,16 @@ def _fresh_directory(directory: str) -> str:
     return fresh
 
 
+def _make_directories(path: str) -> None:
+    """Like os.makedirs, with modes that do not depend on the umask."""
+    if not os.path.isdir(path):
+        _make_directories(os.path.dirname(path))
+        os.mkdir(path)
+        os.chmod(path, 0o755)
+
+
 def _write_file(path: str, file: VolumeFile, group: int | None) -> None:
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    _make_directories(os.path.dirname(path))
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as opened:
         opened.write(file.data)

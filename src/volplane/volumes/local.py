@@ -59,11 +59,8 @@ class LocalVolumePlugin(VolumePlugin):
         path, staged = self.path(spec), self._staging_path(spec.name)
         if await self.context.host.is_mount(path):
             return
-        source = (
-            staged
-            if await self.context.host.is_mount(staged)
-            else self.context.paths.real(_source(spec).path)
-        )
+        is_staged = await self.context.host.is_mount(staged)
+        source = staged if is_staged else self.context.paths.real(_source(spec).path)
         await self.run_in_thread(make_directory, path, 0o750)
         try:
             await self.context.host.bind(source, path, readonly=spec.readonly)

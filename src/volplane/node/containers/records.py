@@ -172,7 +172,7 @@ def load(directory: str) -> ProcessContainerRecord | None:
 
 
 def _load(directory: str) -> ProcessContainerRecord | None:
-    """Raises Unreadable."""
+    """Raises UnreadableContainerRecord."""
     started = _read(f"{directory}/container.json", _started_decoder)
     if started is None:
         return None

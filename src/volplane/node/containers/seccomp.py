@@ -174,7 +174,7 @@ _FAMILIES = (
 
 
 def read_profile(path: str) -> OciSeccompProfile:
-    """Raises CannotCompile."""
+    """Raises SeccompCompileError."""
     try:
         with open(path, "rb") as file:
             data = file.read(LARGEST_PROFILE + 1)
@@ -214,7 +214,7 @@ def _encode_program(program: bytes) -> str:
 
 
 def compile_profile(profile: OciSeccompProfile, capabilities: Sequence[str]) -> bytes:
-    """The program, an array of struct sock_filter. Raises CannotCompile."""
+    """The program, an array of struct sock_filter. Raises SeccompCompileError."""
     if profile.flags:
         raise SeccompCompileError(f"seccomp flags are not supported: {', '.join(profile.flags)}")
     library = _library()

@@ -1,7 +1,7 @@
 """The eviction manager: measures the node's disk, sets DiskPressure, and evicts pods one by one.
 
 After an eviction it waits for the pod to exit before it chooses the next one, because that may free enough.
-The condition stays for a while after there is space again, so that pods do not come and go.
+The condition stays for a while after there is space again, so that pods are not started and evicted in turns.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class EvictionManager:
     def _set_pressure(self, pressure: bool) -> None:
         if pressure == self._node.has_pressure(DISK_PRESSURE):
             return
-        words = ("KubeletHasDiskPressure", "kubelet has disk pressure") if pressure else ("", "")
-        self._node.set_pressure(DISK_PRESSURE, *words)
+        condition = ("KubeletHasDiskPressure", "kubelet has disk pressure") if pressure else ("", "")
+        self._node.set_pressure(DISK_PRESSURE, *condition)
         reason = "NodeHasDiskPressure" if pressure else "NodeHasNoDiskPressure"
         log.warning("node %s: %s", self._node.name, reason)
-        about = ObjectReference(kind="Node", name=self._node.name, uid=self._node.uid)
-        self._events.normal(about, reason, f"Node {self._node.name} status is now: {reason}")
+        node = ObjectReference(kind="Node", name=self._node.name, uid=self._node.uid)
+        self._events.normal(node, reason, f"Node {self._node.name} status is now: {reason}")
 
     async def _evict_one(self, crossed: list[CrossedThreshold]) -> PodWorker | None:
         limited = [w.pod for w in self._evictable() if plan.limited_volumes(w.pod)]
@@ -89,8 +89,8 @@ class EvictionManager:
             return None
         worst = crossed[0]
         resource = RESOURCES[worst.threshold.measure]
-        about = ObjectReference(kind="Node", name=self._node.name, uid=self._node.uid)
-        self._events.warning(about, "EvictionThresholdMet", f"Attempting to reclaim {resource}")
+        node = ObjectReference(kind="Node", name=self._node.name, uid=self._node.uid)
+        self._events.warning(node, "EvictionThresholdMet", f"Attempting to reclaim {resource}")
         usages = await self._measure([w.pod for w in self._evictable()])
         for first in plan.rank(usages, worst.threshold.measure):
             return self._evict(first, plan.eviction_message(first, worst), worst.threshold.signal)

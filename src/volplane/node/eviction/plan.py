@@ -93,8 +93,12 @@ def check_disk_pressure(pod: Pod, *, disk_pressure: bool) -> Rejection | None:
 
 
 def limited_volumes(pod: Pod) -> list[Volume]:
-    """emptyDirs on the disk with a sizeLimit; those in memory are limited by their tmpfs."""
-    return [v for v in pod.spec.volumes if v.empty_dir and v.empty_dir.size_limit and not v.empty_dir.medium]
+    """emptyDirs on the disk with a sizeLimit above 0; those in memory are limited by their tmpfs."""
+    return [
+        v
+        for v in pod.spec.volumes
+        if v.empty_dir and not v.empty_dir.medium and quantity.value(v.empty_dir.size_limit or "0") > 0
+    ]
 
 
 def over_limit(usage: PodDiskUsage) -> str:

@@ -1,8 +1,7 @@
 """Thresholds of `--eviction-hard`, in the kubelet's syntax. Pure.
 
-All nodes share this machine's disk with everything else on it, and a developer's disk is often more than 90
-% full. Upstream's default of 10 % would evict pods while tens of gigabytes are free, so the default is an
-amount.
+All nodes share this machine's disk with everything else on it, and a developer's disk is often nearly full.
+Upstream's default of 10 % would evict pods while tens of gigabytes are free, so the default is an amount.
 """
 
 from __future__ import annotations

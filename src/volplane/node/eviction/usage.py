@@ -39,18 +39,26 @@ def _amount(directory: str) -> DiskAmount:
     seen: set[int] = set()  # inodes of files with several hard links
     left = [directory]
     while left:
-        try:
-            with os.scandir(left.pop()) as entries:
-                for entry in entries:
-                    info = entry.stat(follow_symlinks=False)
-                    if info.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
-                        if info.st_ino in seen:
-                            continue
-                        seen.add(info.st_ino)
-                    size += info.st_blocks * 512
-                    inodes += 1
-                    if entry.is_dir(follow_symlinks=False):
-                        left.append(entry.path)
-        except OSError:
-            continue
+        for entry in _list_entries(left.pop()):
+            try:
+                info = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            is_directory = entry.is_dir(follow_symlinks=False)
+            if info.st_nlink > 1 and not is_directory:
+                if info.st_ino in seen:
+                    continue
+                seen.add(info.st_ino)
+            size += info.st_blocks * 512
+            inodes += 1
+            if is_directory:
+                left.append(entry.path)
     return DiskAmount(size, inodes)
+
+
+def _list_entries(directory: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return list(entries)
+    except OSError:
+        return []

@@ -1,10 +1,10 @@
 """The network of each pod: namespace, address, and relays in and out of it.
 
-The namespace is held by a descriptor of this process and by the pod's processes, so it is gone when both
-are, however they ended. Only the address is stored, with the pod's other files and before it is used. After
-a restart, a pod whose containers still run is found by their namespace, and a pod that is started again gets
-its old address. The only connections in and out are relayed ones: to the API server on the pod's loopback,
-and from host ports.
+The namespace is held by a descriptor of this process and by the pod's processes, so the kernel removes it
+when all of them have ended. Only the address is stored, with the pod's other files and before it is used.
+After a restart, a pod whose containers still run is found by their namespace, and a pod that is started again
+gets its old address. The bridge connects pods with each other and with this machine. All other connections
+are relayed: to the API server on the pod's loopback, and from host ports.
 """
 
 from __future__ import annotations
@@ -103,9 +103,8 @@ class PodNetwork:
         self._bridge: Bridge | None = None
         self._node_range: IPv4Network | None = None
         self._preparing = asyncio.Lock()
-        self._last = (
-            os.getpid() % address_ranges.HIGHEST
-        )  # last number given out in the node's range; starts anywhere
+        # The last number that was assigned in the node's range; the start is arbitrary.
+        self._last = os.getpid() % address_ranges.HIGHEST
         self._addresses: dict[str, IPv4Address] = {}  # by pod
         self._held: dict[str, _HeldNamespace] = {}
         self._joining: KeyedTasks[str, _HeldNamespace | None] = KeyedTasks(ignore_error)
@@ -152,7 +151,7 @@ class PodNetwork:
             return NetworkAttachment(self._settings.node_ip)
         held = self._held.get(pod.uid)
         if held is None:
-            # A caller that is cancelled leaves the join to its end: a namespace must belong to a pod.
+            # The join goes on if the caller is cancelled: otherwise its namespace would belong to no pod.
             held = await asyncio.shield(
                 self._joining.get_or_start(
                     pod.uid, lambda: self._join(pod, list(pids)), f"network of pod {pod.key}"

@@ -1,1 +1,1 @@
-"""Pods on this node, from their first sight to the last of their directories."""
+"""Pods on this node, from their start to the removal of their directories."""

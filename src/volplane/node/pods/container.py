@@ -67,7 +67,7 @@ class ContainerDeps:
 class ContainerLoop:
     def __init__(
         self,
-        kit: ContainerDeps,
+        deps: ContainerDeps,
         container: Container,
         *,
         policy: str,
@@ -77,11 +77,11 @@ class ContainerLoop:
         volumes: Callable[[], Awaitable[dict[str, MountedVolume]]],
         attachment: Callable[[], Awaitable[NetworkAttachment]],
     ) -> None:
-        self.deps, self.container, self.policy = kit, container, policy
+        self.deps, self.container, self.policy = deps, container, policy
         self.record = record
         self.started = asyncio.Event()
         self._pod, self._changed, self._volumes, self._attachment = pod, changed, volumes, attachment
-        self._backoff = CrashLoopBackoff(0.0, kit.longest_backoff)
+        self._backoff = CrashLoopBackoff(0.0, deps.longest_backoff)
         self._pre_stop_ran = False  # the preStop hook has been run
         self._unhealthy = False  # a failed probe stops it
         self._starting = ""  # the id of an attempt whose start is unfinished

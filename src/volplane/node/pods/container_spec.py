@@ -73,7 +73,7 @@ class ContainerSpecBuilder(Struct, frozen=True):
         attempt: int,
         builtin: bool,
     ) -> ContainerSpec:
-        """Raises ConfigError."""
+        """Raises ContainerConfigError."""
         site = self.site
         environment = Environment(
             site.client, self._with_addresses(pod, attachment), container, site.allocatable()

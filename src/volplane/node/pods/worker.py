@@ -61,9 +61,8 @@ class StopReason(StrEnum):
     SUSPENDED = "suspended"  # the node stops; the pod runs again when the node starts again
 
 
-MountFailureCheck = Callable[
-    [str], Awaitable[str]
-]  # why a pod's volumes cannot be mounted; "" if they still may
+# Takes a pod's uid; returns why its volumes cannot be mounted on this node, "" if they still may be.
+MountFailureCheck = Callable[[str], Awaitable[str]]
 
 
 class PodDeps:
@@ -73,20 +72,19 @@ class PodDeps:
         self,
         client: Client,
         volumes: VolumeManager,
-        kit: ContainerDeps,
+        containers: ContainerDeps,
         *,
         host_ip: str,
         mount_timeout: float,
         admission: PodAdmission,
         find_mount_failure: MountFailureCheck,
     ) -> None:
-        self.client, self.volumes, self.containers, self.host_ip = client, volumes, kit, host_ip
+        self.client, self.volumes, self.containers, self.host_ip = client, volumes, containers, host_ip
         self.mount_timeout = mount_timeout  # seconds before `find_mount_failure` is called
-        self.network: PodNetwork = kit.network
+        self.network: PodNetwork = containers.network
         self.admission, self.find_mount_failure = admission, find_mount_failure
-        self.interrupted: dict[
-            str, dict[str, int]
-        ] = {}  # attempts the node stopped itself, by pod and container
+        # Attempts that the node itself stopped, by pod and container.
+        self.interrupted: dict[str, dict[str, int]] = {}
 
 
 class PodWorker:
@@ -106,8 +104,10 @@ class PodWorker:
         self._volumes_ready = asyncio.Event()
         self._network_ready = asyncio.Event()
         self._network: NetworkAttachment | None = None
-        self._has_run = False  # an earlier process has started containers of it, whatever its status says
-        self._pids: list[int] = []  # of containers that an earlier process has started
+        self._has_run = (
+            False  # an earlier kubelet process has started its containers, whatever its status says
+        )
+        self._pids: list[int] = []  # of containers that an earlier kubelet process has started
         self.ended = asyncio.Event()  # its containers have exited for good
         self.unmounted = asyncio.Event()
         self._evicted = self._forced = False
@@ -189,9 +189,9 @@ class PodWorker:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                pushing = tasks.create_task(self._status_writer.run(), name=f"status of pod {self.pod.key}")
+                writing = tasks.create_task(self._status_writer.run(), name=f"status of pod {self.pod.key}")
                 await self._run()
-                pushing.cancel()
+                writing.cancel()
         finally:
             self._tasks = None
             self.deps.admission.pod_ended(self.uid)
@@ -328,8 +328,8 @@ class PodWorker:
 
     async def _join_network(self) -> None:
         def report(error: Exception) -> None:
-            words = f"Failed to create pod sandbox: {error}"
-            self.deps.containers.events.warning(self.pod, "FailedCreatePodSandBox", words)
+            text = f"Failed to create pod sandbox: {error}"
+            self.deps.containers.events.warning(self.pod, "FailedCreatePodSandBox", text)
 
         async def join() -> NetworkAttachment:
             if why := find_sandbox_problem(self.pod):
@@ -389,7 +389,7 @@ class PodWorker:
         await asyncio.gather(*(loop.stop(grace) for loop in mains))
         for loop in reversed(init):
             await loop.stop(max(0.0, deadline - clock.now()))
-        # Starts of an earlier process, which no loop here knows.
+        # Starts of an earlier kubelet process, which have no loop here.
         await self.deps.containers.runtimes.cancel_starts(self.uid)
 
     async def _remove(self) -> None:
@@ -455,7 +455,7 @@ class PodWorker:
         return all(self.records.get(c.name, NO_RECORD).current for c in self.pod.spec.containers)
 
     def _status(self, before: Sequence[PodCondition]) -> PodStatus:
-        facts = PodStatusInputs(
+        inputs = PodStatusInputs(
             records=self.records,
             started_at=self._started_at,
             volumes_ready=self._volumes_ready.is_set() or any(r.running for r in self.records.values()),
@@ -467,7 +467,7 @@ class PodWorker:
             message=self._message,
             rejected=self._is_rejected,
         )
-        return make_pod_status(self.pod, facts, clock.stamp(), before)
+        return make_pod_status(self.pod, inputs, clock.stamp(), before)
 
     @property
     def _address(self) -> str:

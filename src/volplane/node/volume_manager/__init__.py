@@ -2,5 +2,5 @@
 
 `resolve_volumes` reads what a pod needs, `state` is the desired and actual state, `reducer` changes it,
 `plan` compares both halves, `manager` is the reconciler, `operations` calls volume plugins, `expansion`
-follows disks that grow, `reconstruct` reads after a restart what is on disk.
+expands volumes whose disks have grown, `reconstruct` reads what is on disk after a restart.
 """

@@ -1,9 +1,9 @@
-"""Node expansion: the file system, or the pod's device, takes up the size that its disk has been given.
+"""Node expansion: expand the file system, or the pod's device, to the new size of its disk.
 
-The resizer enlarges the disk and writes the volume's capacity. The file system and the claim's status are the
-node's part. The claim says that the node is expanding before the driver is called, so that the resizer never
-changes the target during a call. A kubelet may get the claims of its pods but not watch them, so it reads
-them again from time to time.
+The resizer enlarges the disk and writes the volume's capacity. The node expands the file system and writes
+the claim's status: NodeResizeInProgress before the driver is called, so that the resizer never changes the
+target during a call. A kubelet may get the claims of its pods but not watch them, so it reads them again from
+time to time.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ExpansionResult(Struct, frozen=True):
 def find_expansion_target(
     claim: PersistentVolumeClaim | None, volume: PersistentVolume | None, size: int
 ) -> ExpansionTarget | None:
-    """`size`: bytes that the volume has on this node as far as it knows, else 0.
+    """The expansion that this node has to do. `size`: the volume's bytes on this node, 0 if not known.
 
     If several nodes use the volume, the first one writes the claim's status. The others see only from `size`
     that they still have to expand.
@@ -147,11 +147,11 @@ class NodeVolumeExpander:
     async def _report_refusal(
         self, spec: PodVolumeSpec, target: ExpansionTarget, error: VolumeOperationError
     ) -> ExpansionResult:
-        """Write a final error to the claim. Others are not written there."""
+        """Write a final error to the claim, and decide whether the expansion is retried."""
         claim, gives_up = None, False
         if not target.finished:
-            lowered = _requested_size(spec) != target.bytes
-            gives_up = target.tracked and (isinstance(error, InfeasibleExpansionError) or lowered)
+            request_changed = _requested_size(spec) != target.bytes
+            gives_up = target.tracked and (isinstance(error, InfeasibleExpansionError) or request_changed)
             claim = await self._write(spec, _failure_patch(str(error), INFEASIBLE if gives_up else ""))
         if isinstance(error, InUseExpansionError):
             text = f'NodeExpandVolume.NodeExpandVolume failed for volume "{spec.name}" : {error}'

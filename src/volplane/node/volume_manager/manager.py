@@ -63,7 +63,7 @@ from volplane.rules.waits import Wait
 from volplane.volumes.base import NodeContext, PodVolumeSpec, ReferencedObject, VolumePlugin
 
 FIRST_READ_DELAY, MAX_READ_DELAY = 0.005, 10.0  # between reads of a claim that cannot be mounted yet
-REPORTED_DELAY = 0.16  # from this delay on an event tells the pod why its volumes are not mounted
+REPORTED_DELAY = 0.16  # from this delay on, an event reports why the pod's volumes are not mounted
 
 
 class MountedVolume(Struct, frozen=True):
@@ -85,7 +85,7 @@ class PodVolumes(Struct):
     read_again: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait_to_read_again(self, seconds: float) -> None:
-        """Until another pod has released a volume that blocks this one, or that long."""
+        """Wait until another pod has released a volume that blocks this pod, at most for `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.read_again.wait()
@@ -145,12 +145,12 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
 
     def keys_of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
         """Volumes that have entered or left volumesAttached."""
-        if not _lists_others(old, new):
+        if not _volumes_attached_changed(old, new):
             return ()
         return {volume.name for volume in _attached_volumes(old) ^ _attached_volumes(new)}
 
     def observe_node(self, old: Node | None, new: Node | None) -> None:
-        if new is not None and _lists_others(old, new):
+        if new is not None and _volumes_attached_changed(old, new):
             attached = frozenset(volume.name for volume in new.status.volumes_attached)
             lost, self.memory.volumes_attached = self.memory.volumes_attached - attached, attached
             for name in lost:
@@ -198,7 +198,7 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
     # --- 4. doing it
 
     async def act(self, key: str, view: NodeVolumeView, step: VolumeStep) -> Outcome[NodeVolumeView]:
-        """The state may have changed since the plan was made; steps that no longer hold are left out."""
+        """Carry out a step, unless the state has changed so that it no longer applies."""
         state = self.memory.volumes[key]
         match step:
             case MountDevice(uid) | MountVolume(uid) | RejectMount(uid):
@@ -279,8 +279,8 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
     async def _wait_until_resolved(self, pod: Pod, volumes: PodVolumes) -> None:
         """Read again, soon at first, until every volume of the pod is known.
 
-        A pod may come a moment before its claim says Bound: the scheduler relies on the binder's first write.
-        That is not reported, and costs nothing: the disk is being attached meanwhile.
+        A pod may arrive shortly before its claim is Bound, because the scheduler relies on the binder's first
+        write. So short waits are not reported. They cost nothing: the disk is being attached meanwhile.
         """
         delay = FIRST_READ_DELAY
         while not volumes.is_resolved:
@@ -477,8 +477,8 @@ def _is_attachable(state: NodeVolumeState | None) -> bool:
     return state is not None and state.attachable
 
 
-def _lists_others(old: Node | None, new: Node | None) -> bool:
-    """Whether volumesAttached has changed. Volumes of a Node that was deleted are still attached."""
+def _volumes_attached_changed(old: Node | None, new: Node | None) -> bool:
+    """Always False for a deleted Node: its volumes are still attached."""
     return new is not None and (old is None or old.status.volumes_attached != new.status.volumes_attached)
 
 
@@ -487,7 +487,7 @@ def _attached_volumes(node: Node | None) -> frozenset[AttachedVolume]:
 
 
 def _shown_fields(pod: Pod) -> tuple[object, object]:
-    """What of a pod mounted files may show."""
+    """The fields of a pod that change while it runs and that files of its volumes may show."""
     return pod.metadata.labels, pod.metadata.annotations
 
 

@@ -1,7 +1,7 @@
-"""Operations on a volume: one call to its plugin each, and what its outcome means.
+"""Operations on a volume: each calls the volume's plugin and classifies the outcome.
 
-The manager decides what is tried when. An error that a plugin did not foresee counts as uncertain, because
-it is not known how far the call got.
+The manager decides which operation runs when. An error that a plugin did not foresee counts as uncertain,
+because it is not known how far the call got.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class VolumeOperations:
         self._expander = NodeVolumeExpander(context, events)
 
     async def run(self, name: str, step: VolumeOperation, *, keep_pod_data: bool = False) -> bool:
-        """Whether it succeeded. A failure is reported and delays the next try."""
+        """Carry out a step; return whether it succeeded. A failure is reported and starts a backoff."""
         state = self._states[name]
         plugin = self._plugins[state.plugin]
         spec = None if isinstance(step, UnmountVolume | UnmountDevice) else state.desired.pods[step.pod]
@@ -169,7 +169,7 @@ class VolumeOperations:
         remount = state.is_mounted(spec.pod.uid)
         self._apply(state.unique_name, MountStarted(spec))
         await plugin.publish(spec, again=remount)
-        # Before the pod's containers see it; they do not start until that has succeeded.
+        # The pod's containers do not start until the expansion has succeeded.
         if not remount and (error := await self._expand(state.unique_name, plugin, spec)):
             raise _ExpansionFailed(str(error)) from error
         for where in plugin.success_messages(spec):

@@ -80,7 +80,7 @@ class NodeVolumeView(Struct, frozen=True):
     backoffs: tuple[OperationBackoff, ...] = ()
 
     def backoff(self, operation: Operation, pod: str = "") -> OperationBackoff | None:
-        """The running backoff of an operation, its own or one of all pods."""
+        """The backoff that this operation has to wait for: the pod's own, or one of all pods."""
         found = (b for b in self.backoffs if b.operation is operation and b.pod in ("", pod))
         return next(found, None)
 

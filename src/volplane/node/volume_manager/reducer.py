@@ -71,7 +71,7 @@ class PodRemoved(Struct, frozen=True):
 
 
 class RemountRequired(Struct, frozen=True):
-    """What the pod has mounted must be published again."""
+    """The pod's mount must be published again."""
 
     uid: str
 
@@ -93,7 +93,7 @@ class AttachmentLost(Struct, frozen=True):
 
 
 class AttachabilityRead(Struct, frozen=True):
-    """The CSIDriver objects are known, and whether its driver attaches volumes."""
+    """The CSIDriver objects were read: they say whether the volume's driver attaches volumes."""
 
     attachable: bool
 
@@ -116,6 +116,8 @@ class OperationEnded(Struct, frozen=True):
 
 
 class ExpansionEnded(Struct, frozen=True):
+    """An attempt to expand the volume has ended."""
+
     target: ExpansionTarget
     outcome: ExpansionOutcome
     uid: str
@@ -123,7 +125,7 @@ class ExpansionEnded(Struct, frozen=True):
 
 
 class BackoffCleared(Struct, frozen=True):
-    """What the volume's operations failed for may be over."""
+    """The cause of earlier failures may be gone: failed operations may be retried at once."""
 
 
 class MountFound(Struct, frozen=True):
@@ -141,7 +143,7 @@ class DeviceFound(Struct, frozen=True):
 
 
 class VolumeForgotten(Struct, frozen=True):
-    """Nothing of it is mounted or needed."""
+    """Nothing of the volume is mounted, and no pod needs it."""
 
 
 VolumeEvent = (
@@ -173,8 +175,8 @@ def reduce(state: NodeVolumeState | None, event: VolumeEvent) -> NodeVolumeState
             known = state or NodeVolumeState(spec.unique_name, spec.plugin)
             return _add_pod(known, event)
         case MountFound(ref) | DeviceFound(ref):
-            # Attachable until its pod says more: one volume too many in volumesInUse delays a detach, one
-            # too few loses data.
+            # `attachable` is a guess until a pod needs the volume. If in doubt it is True: a volume too many
+            # in volumesInUse delays a detach, one too few loses data.
             known = state or NodeVolumeState(
                 ref.unique_name, ref.plugin, attachable=event.attachable, has_device=event.attachable
             )
@@ -216,7 +218,7 @@ def _change(state: NodeVolumeState, event: VolumeEvent) -> NodeVolumeState | Non
             mounts = _with(actual.mounts, spec.pod.uid, PodMount(spec.ref))
             return replace(state, actual=replace(actual, mounts=mounts))
         case OperationEnded():
-            return _note_failure(_end_operation(state, event), event)
+            return _update_backoff(_end_operation(state, event), event)
         case ExpansionEnded():
             return _end_expansion(state, event)
         case BackoffCleared():
@@ -281,7 +283,8 @@ def _add_found(state: NodeVolumeState, event: MountFound | DeviceFound) -> NodeV
         found = PodMount(event.ref, MountState.UNCERTAIN, reconstructed=True)
         actual = replace(actual, mounts=_with(actual.mounts, event.ref.pod, found))
     has_device = state.has_device or isinstance(event, DeviceFound)
-    if has_device:  # even without metadata: it may be damaged, or of a driver that does not stage
+    if has_device:
+        # Also if only a pod's mount was found: the device's own metadata may be missing or damaged.
         actual = replace(actual, device=MountState.UNCERTAIN, device_reconstructed=True)
     return replace(state, name=event.ref.name or state.name, has_device=has_device, actual=actual)
 
@@ -347,11 +350,11 @@ def _end_unmount(state: NodeVolumeState, uid: str, event: OperationEnded) -> Nod
 # --- backoff
 
 
-def _note_failure(state: NodeVolumeState, event: OperationEnded) -> NodeVolumeState:
-    """A failure delays only its own kind of operation: an unmount does not wait for a mount's backoff.
+def _update_backoff(state: NodeVolumeState, event: OperationEnded) -> NodeVolumeState:
+    """Start a backoff after a failure; end all backoffs of the pod after a success.
 
-    Nor does a failure of another kind end the backoff, or a mount and an unmount that both fail would repeat
-    each other without a pause. A success ends it.
+    A failure delays only its own kind of operation: an unmount does not wait for a mount's backoff. Nor does
+    it end the backoff of another kind: a mount and an unmount that both fail would alternate without a pause.
     """
     operation, pod = operation_key(state, event.step)
     if not event.error:
@@ -365,7 +368,7 @@ def _note_failure(state: NodeVolumeState, event: OperationEnded) -> NodeVolumeSt
 
 
 def _serve_last(state: NodeVolumeState, uid: str) -> NodeVolumeState:
-    """The pod's mount failed; others that need the volume are served before it is tried again."""
+    """Move a pod whose mount failed to the end: other pods that need the volume come first."""
     spec = state.desired.pods.get(uid)
     if spec is None or len(state.desired.pods) == 1:
         return state

@@ -14,9 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from volplane.api.core import PersistentVolume
-from volplane.node.volume_manager.expansion import (
-    ExpansionTarget,
-)
+from volplane.node.volume_manager.expansion import ExpansionTarget
 from volplane.node.volume_manager.plan import (
     ExpandInUseVolume,
     MountDevice,
@@ -39,7 +37,7 @@ class DesiredVolume(Struct, frozen=True):
     """The pods that need a volume, in the order in which they are served."""
 
     pods: Mapping[str, PodVolumeSpec] = {}  # by uid
-    remount_pods: frozenset[str] = frozenset()  # what they have mounted must be published again
+    remount_pods: frozenset[str] = frozenset()  # pods whose mounts must be published again
     expansion: ExpansionTarget | None = None
 
 
@@ -60,7 +58,7 @@ class ActualVolume(Struct, frozen=True):
     mounts: Mapping[str, PodMount] = {}  # by the pod's uid
     selinux_label: str = ""  # of the last mount
     size: int = 0  # bytes, as far as this node knows
-    refuses_expansion_in_use: bool = False  # so its driver has answered
+    refuses_expansion_in_use: bool = False  # its driver expands only volumes that no pod uses
     attachment_verified: bool = False  # a live read of the Node has confirmed volumesAttached
 
     @property
@@ -100,14 +98,14 @@ class NodeVolumeState(Struct, frozen=True):
         return self.actual.device_reconstructed and not self.actual.mounts and not self.desired.pods
 
     def fit_selinux_label(self, spec: PodVolumeSpec) -> tuple[PodVolumeSpec, str]:
-        """The spec with the SELinux label that it can have, and the conflict with other pods, else ""."""
+        """The spec with the SELinux label to mount it with, and its conflict with other pods, else ""."""
         if spec.pod.uid in self.actual.mounts:  # a label is not changed while containers run
             spec = replace(spec, selinux_label=self.actual.selinux_label)
         labels = (other.selinux_label for other in self.desired.pods.values())
-        taken = next((label for label in labels if label != spec.selinux_label), None)
-        if taken is None:
+        other_label = next((label for label in labels if label != spec.selinux_label), None)
+        if other_label is None:
             return spec, ""
-        labels_text = f'"{taken}" and "{spec.selinux_label}"'
+        labels_text = f'"{other_label}" and "{spec.selinux_label}"'
         return spec, f"conflicting SELinux labels of volume {spec.name}: {labels_text}"
 
 
@@ -127,7 +125,7 @@ class ActualStateOfWorld(Struct, frozen=True):
 
 
 def operation_key(state: NodeVolumeState, step: VolumeOperation) -> tuple[Operation, str]:
-    """The operation that a step is, and the pod that its backoff is for, "" for all."""
+    """The kind of operation, and the pod whose backoff it has: "" for a backoff of all pods."""
     match step:
         case MountDevice(pod) | MountVolume(pod) | RejectMount(pod):
             return Operation.MOUNT, "" if state.attachable or state.has_device else pod
@@ -141,7 +139,7 @@ def operation_key(state: NodeVolumeState, step: VolumeOperation) -> tuple[Operat
 
 
 def find_failure(state: NodeVolumeState, operation: Operation, pod: str) -> OperationFailure | None:
-    """The last failure of an operation, its own or one of all pods."""
+    """The last failure of this operation for the pod, or for all pods."""
     for (failed, of), failure in state.failures.items():
         if failed is operation and pods_overlap(of, pod):
             return failure

@@ -84,9 +84,8 @@ class CsiBlockPlugin(CsiPlugin):
         if call.final_error:
             mapped = os.path.dirname(self._maps("", spec.name).map)
             if await self.context.host.call(_holds_anything, staging, mapped):
-                raise UncertainProgressError(
-                    str(call.final_error)
-                )  # mounted before a restart: it has to be unmounted
+                # An earlier call, perhaps before a restart, has staged the device: it must be unstaged.
+                raise UncertainProgressError(str(call.final_error))
             await self.run_in_thread(_remove_device, metadata, staging)
             raise VolumeOperationError(str(call.final_error))
 
@@ -195,15 +194,15 @@ def _remove_map_file(maps: _BlockPaths) -> None:
 
 def _map(maps: _BlockPaths, *, readonly: bool) -> None:
     device = os.path.realpath(maps.target)  # a driver may publish a symlink or a bind mount
-    wanted = _number(device)
-    if wanted is None:
+    number = _number(device)
+    if number is None:
         raise OSError(f"{device} is not a block device")
-    if mounts.is_mount(maps.map) and _number(maps.map) != wanted:
+    if mounts.is_mount(maps.map) and _number(maps.map) != number:
         _release(maps.map)  # of an earlier attachment: the name may be another disk's by now
     if not mounts.is_mount(maps.map):
         mounts.bind(device, maps.map, readonly=False, recursive=False)
-    pinned = devices.loop_attach(maps.map, readonly=readonly)
-    _replace_link(pinned if readonly else device, maps.link)
+    loop = devices.loop_attach(maps.map, readonly=readonly)
+    _replace_link(loop if readonly else device, maps.link)
 
 
 def _number(path: str) -> int | None:

@@ -41,9 +41,7 @@ from volplane.volumes.csi.drivers import RegisteredDriver, RegisteredDrivers, Rp
 from volplane.volumes.csi.rpc_outcome import expansion_error, node_rpc
 from volplane.volumes.projected import DEFAULT_TOKEN_LIFETIME, ServiceAccountTokens
 
-ATTACHMENT_REUSE = (
-    2.0  # seconds for which a VolumeAttachment read for staging also serves the publish after it
-)
+ATTACHMENT_REUSE = 2.0  # seconds for which publish reuses the VolumeAttachment that stage has read
 
 
 class CsiPlugin(VolumePlugin):
@@ -108,10 +106,10 @@ class CsiPlugin(VolumePlugin):
         )
         if not mountable:
             return ""
-        wanted = selinux.label(spec.pod, spec.source.name, policy)
-        about = self.objects.get(request.driver_of(spec))
-        can = about is not None and about.spec.se_linux_mount is True
-        return wanted if can and not selinux.is_mount_declined(spec.pod) else ""
+        label = selinux.label(spec.pod, spec.source.name, policy)
+        csi_driver = self.objects.get(request.driver_of(spec))
+        supported = csi_driver is not None and csi_driver.spec.se_linux_mount is True
+        return label if supported and not selinux.is_mount_declined(spec.pod) else ""
 
     def forget_pod(self, pod: str) -> None:
         self.tokens.forget(pod)
@@ -227,8 +225,8 @@ class CsiPlugin(VolumePlugin):
         self, spec: PodVolumeSpec
     ) -> tuple[v1.NodePublishVolumeRequest, RegisteredDriver]:
         name = request.driver_of(spec)
-        about = self.objects.get(name)
-        request.check_lifecycle(spec, about)
+        csi_driver = self.objects.get(name)
+        request.check_lifecycle(spec, csi_driver)
         driver = self.drivers[name]
         capabilities = await self._capabilities(driver)
         attachment, until = self._recent_attachments.pop(spec.unique_name, (None, 0.0))
@@ -236,14 +234,14 @@ class CsiPlugin(VolumePlugin):
             attachment = await self._attachment(spec)
         context = request.volume_attributes(spec)
         secrets = await self._publish_secrets(spec)
-        if about is not None and about.spec.pod_info_on_mount:
+        if csi_driver is not None and csi_driver.spec.pod_info_on_mount:
             context |= request.pod_attributes(spec.pod, request.lifecycle_of(spec))
-        if about is not None and about.spec.token_requests and not request.is_block(spec):
-            held = await self._request_tokens(spec.pod, about)
-            if about.spec.service_account_token_in_secrets:
-                secrets |= held
+        if csi_driver is not None and csi_driver.spec.token_requests and not request.is_block(spec):
+            tokens = await self._request_tokens(spec.pod, csi_driver)
+            if csi_driver.spec.service_account_token_in_secrets:
+                secrets |= tokens
             else:
-                context |= held
+                context |= tokens
         # The staging path is always sent for block volumes, otherwise only to drivers that stage.
         staged = request.is_block(spec) or (not request.is_inline(spec) and await driver.supports_staging())
         message = v1.NodePublishVolumeRequest(
@@ -269,29 +267,29 @@ class CsiPlugin(VolumePlugin):
         inline = spec.source.csi.node_publish_secret_ref
         return await self._secret(inline.name, spec.pod.namespace) if inline else {}
 
-    async def _request_tokens(self, pod: Pod, about: CSIDriver) -> dict[str, str]:
-        held = []
-        for wanted in about.spec.token_requests:
-            lifetime = wanted.expiration_seconds or DEFAULT_TOKEN_LIFETIME
+    async def _request_tokens(self, pod: Pod, csi_driver: CSIDriver) -> dict[str, str]:
+        tokens = []
+        for token_request in csi_driver.spec.token_requests:
+            lifetime = token_request.expiration_seconds or DEFAULT_TOKEN_LIFETIME
             try:
-                token = await self.tokens.get(pod, wanted.audience, lifetime)
+                token = await self.tokens.get(pod, token_request.audience, lifetime)
             except APIError as error:
                 raise TransientOperationError(f"failed to fetch token: {error}") from error
-            held.append((wanted.audience, token.text, token.expires))
-        return request.token_attributes(held)
+            tokens.append((token_request.audience, token.text, token.expires))
+        return request.token_attributes(tokens)
 
     async def _apply_fs_group(self, spec: PodVolumeSpec) -> None:
         context = spec.pod.spec.security_context
-        gentle = context is not None and context.fs_group_change_policy == "OnRootMismatch"
+        on_root_mismatch = context is not None and context.fs_group_change_policy == "OnRootMismatch"
         assert spec.fs_group is not None
         touched = [0]
-        telling = asyncio.create_task(self._report_slow_ownership(spec, touched))
+        reporting = asyncio.create_task(self._report_slow_ownership(spec, touched))
         try:
             await self.context.host.call(
                 files.apply_fs_group,
                 self.path(spec),
                 spec.fs_group,
-                only_if_root_differs=gentle,
+                only_if_root_differs=on_root_mismatch,
                 progress=lambda count: touched.__setitem__(0, count),
             )
         except OSError as error:
@@ -299,7 +297,7 @@ class CsiPlugin(VolumePlugin):
                 f"applyFSGroup failed for vol {request.handle_of(spec)}: {error}"
             ) from error
         finally:
-            telling.cancel()
+            reporting.cancel()
 
     async def _report_slow_ownership(self, spec: PodVolumeSpec, touched: list[int]) -> None:
         """Report to the pod why it waits: a volume with many files takes long."""
@@ -373,10 +371,8 @@ class CsiPlugin(VolumePlugin):
 
     async def unstage(self, device: StagedVolumeRef) -> None:
         driver, handle = split_unique_name(device.unique_name)
-        staging, metadata = (
-            self.context.paths.staging(driver, handle),
-            self.context.paths.staging_data(driver, handle),
-        )
+        paths = self.context.paths
+        staging, metadata = paths.staging(driver, handle), paths.staging_data(driver, handle)
         real = self.real(staging)
         self.forget_attachment(device.unique_name)
         known, others = await self.context.host.call(_find_staged_mounts, self.real(metadata), real)

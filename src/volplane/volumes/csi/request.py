@@ -1,4 +1,4 @@
-"""The fields of the node's CSI requests. Pure.
+"""Build the fields of the node's CSI requests. Pure.
 
 The pod's data is added to a copy of the volume's attributes. Kubernetes merges it into the shared map, which
 would show another pod's tokens to a later stage call.
@@ -13,6 +13,7 @@ from volplane.api import names
 from volplane.api.core import Pod
 from volplane.api.storage import CSIDriver, VolumeAttachment
 from volplane.csi import convert, v1
+from volplane.rules import access
 from volplane.volumes.base import PodVolumeSpec, VolumeMetrics, VolumeOperationError
 from volplane.volumes.csi.drivers import Rpc
 
@@ -106,9 +107,9 @@ def pod_attributes(pod: Pod, lifecycle: str) -> dict[str, str]:
     }
 
 
-def token_attributes(held: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+def token_attributes(tokens: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     """The attribute with all tokens, each given as (audience, token, expiry)."""
-    body = {audience: {"token": text, "expirationTimestamp": expiry} for audience, text, expiry in held}
+    body = {audience: {"token": text, "expirationTimestamp": expiry} for audience, text, expiry in tokens}
     return {TOKENS_KEY: json.dumps(body, separators=(",", ":"))} if body else {}
 
 
@@ -164,7 +165,7 @@ def _fs_type(spec: PodVolumeSpec) -> str:
 def _is_single_node(spec: PodVolumeSpec) -> bool:
     if spec.volume is None:
         return True  # an inline volume counts as ReadWriteOnce
-    return bool({"ReadWriteOnce", "ReadWriteOncePod"} & set(spec.volume.spec.access_modes))
+    return bool({access.ONCE, access.ONCE_POD} & set(spec.volume.spec.access_modes))
 
 
 def volume_metrics(reply: v1.NodeGetVolumeStatsResponse, *, condition: bool) -> VolumeMetrics:

@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from volplane.api.core import Pod
-from volplane.csi.outcome import CallError, Code, classify, is_infeasible
+from volplane.csi.outcome import CallError, classify, is_infeasible, is_refused_in_use
 from volplane.volumes.base import (
     InfeasibleExpansionError,
     InUseExpansionError,
@@ -45,6 +45,6 @@ def node_rpc() -> Iterator[NodeRpc]:
 
 def expansion_error(error: CallError) -> VolumeOperationError:
     """The exception for a final error of NodeExpandVolume."""
-    if error.code is Code.FAILED_PRECONDITION:
+    if is_refused_in_use(error):
         return InUseExpansionError(str(error))
     return InfeasibleExpansionError(str(error)) if is_infeasible(error) else VolumeOperationError(str(error))

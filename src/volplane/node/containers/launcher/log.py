@@ -76,9 +76,8 @@ class RotatingFile:
         self._size += written
         whole = head + data
         self._torn = whole[written - 1 : written] != b"\n"
-        lost = data[max(0, written - len(head)) :].count(
-            b"\n"
-        )  # of a short write: the disk is full from there
+        # A short write means that the disk is full: the lines that were not written are lost.
+        lost = data[max(0, written - len(head)) :].count(b"\n")
         self._lost = lost + (self._lost if written < len(head) else 0)
         if lost:
             self._why = "No space left on device"

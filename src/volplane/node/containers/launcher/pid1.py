@@ -39,10 +39,8 @@ def run(layout: RootLayout, control: socket.socket, reporting: int, *, plain: bo
         if handles is not None:
             _rehearse(handles)
         spec, descriptors = _receive_spec(control)
-        stdio, trees = (
-            descriptors[: streams.count_descriptors(spec)],
-            descriptors[streams.count_descriptors(spec) :],
-        )
+        count = streams.count_descriptors(spec)
+        stdio, trees = descriptors[:count], descriptors[count:]
         if spec["network"]:
             progress.reach(NETWORK)
             kernel.setns(trees[0], kernel.CLONE_NEWNET)

@@ -21,9 +21,8 @@ from .sync_process import SyncProcess
 
 _MAX_REQUEST = 128 << 10
 _MAX_DESCRIPTORS = 4  # descriptors in one request: the reply, and the three standard streams
-_STANDBY_DELAY = (
-    20  # milliseconds without a request, before a container is made ready: in a burst that only costs time
-)
+# Milliseconds without a request before a standby is prepared: in a burst of requests it would only cost time.
+_STANDBY_DELAY = 20
 
 Work = Callable[[], None]
 
@@ -52,7 +51,7 @@ class LauncherServer:
     def __init__(self, requests: socket.socket, layout: RootLayout, problem: str) -> None:
         self.requests, self.layout, self.problem = requests, layout, problem
         self.writer = SyncProcess()
-        self.standby: socket.socket | None = None  # the way to the container made in advance
+        self.standby: socket.socket | None = None  # our end of the connection to the standby
         self.poll = select.poll()
         self.poll.register(requests, select.POLLIN)
 
@@ -72,9 +71,8 @@ class LauncherServer:
                 os.close(number)
 
     def _start_standby(self) -> None:
-        self.standby, theirs = (
-            socket.socketpair()
-        )  # set first: the fork closes it, or it would wait for itself
+        # Set before the fork, which closes its copy: with an open copy, the standby would wait for itself.
+        self.standby, theirs = socket.socketpair()
         self._fork(lambda: shim.run_standby(theirs, self.layout, self.writer))
         theirs.close()
 

@@ -1,4 +1,4 @@
-"""A CSI driver whose volumes are directories that all nodes share, as those of a file server are."""
+"""A CSI driver whose volumes are directories that all nodes share, like those of a file server."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ class Folders(sdk.Driver):
 
     async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse:
         if any(capability.HasField("block") for capability in request.volume_capabilities):
-            raise errors.InvalidArgument("a directory is no block device")
+            raise errors.InvalidArgument("a directory is not a block device")
         await self.host.call(os.makedirs, self.path(request.name), 0o777, True)
         size = request.capacity_range.required_bytes or GIB
         return v1.CreateVolumeResponse(volume=v1.Volume(volume_id=request.name, capacity_bytes=size))
@@ -46,7 +46,7 @@ class Folders(sdk.Driver):
     ) -> v1.ValidateVolumeCapabilitiesResponse:
         await self.check(request.volume_id)
         if any(capability.HasField("block") for capability in request.volume_capabilities):
-            return v1.ValidateVolumeCapabilitiesResponse(message="a directory is no block device")
+            return v1.ValidateVolumeCapabilitiesResponse(message="a directory is not a block device")
         confirmed = v1.ValidateVolumeCapabilitiesResponse.Confirmed(
             volume_capabilities=request.volume_capabilities
         )

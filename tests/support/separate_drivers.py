@@ -84,7 +84,9 @@ class SeparateWithDrivers(MultiProcessCluster):
     async def _stop(self) -> None:
         await self._end_nodes()
         drivers = ("driver-", "registrar/", "attacher", "provisioner")
-        await asyncio.gather(*(self._end(role) for role in list(self._keepers) if role.startswith(drivers)))
+        await asyncio.gather(
+            *(self._end(role) for role in list(self._supervisors) if role.startswith(drivers))
+        )
         await super()._stop()
 
 

@@ -19,7 +19,7 @@ from volplane.testing.driver_process import DriverProcess, DriverStartError
 async def test_the_error_of_a_driver_that_does_not_listen_has_a_hint(
     word: str, has_socket: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver_process, "START", 0.3)
+    monkeypatch.setattr(driver_process, "START_TIMEOUT", 0.3)
     host = Host()
     command = Command(("/bin/sh", "-c", "echo waiting; sleep 1000", word), {}, "/")
     one = DriverProcess("node-1", command, tmp_path, host, mode="all", interceptor=CallInterceptor())

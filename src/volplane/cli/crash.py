@@ -27,14 +27,14 @@ def command(role: str, data_dir: str, revive: bool) -> None:
     """
     layout = DataDirectory(data_dir)
     runs = RoleFiles(layout.run)
-    keeper = runs.read("up")
-    if keeper is None or not keeper.is_alive:
+    supervisor = runs.read("up")
+    if supervisor is None or not supervisor.is_alive:
         raise CommandError(
             f"no cluster with separate processes runs in {layout.directory}: volplane up --separate"
         )
     if revive:
         runs.crash_marker(role).unlink(missing_ok=True)
-        os.kill(keeper.pid, signal.SIGHUP)
+        os.kill(supervisor.pid, signal.SIGHUP)
         return
     found = runs.read(role)
     if found is None or not found.is_alive:

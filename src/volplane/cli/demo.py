@@ -90,10 +90,10 @@ def _find_leftovers(directory: Path) -> str:
     ]
     bound = Path("/sys/block").glob("loop*/loop/backing_file")
     loops = [backing.parent.parent.name for backing in bound if place in backing.read_text()]
-    cables = [
+    networks = [
         alias.parent.name for alias in Path("/sys/class/net").glob("*/ifalias") if place in _text(alias)
     ]
-    found = {"mounts": mounts, "loops": loops, "networks": cables}
+    found = {"mounts": mounts, "loops": loops, "networks": networks}
     parts = [f"{what} left: {', '.join(names)}" for what, names in found.items() if names]
     return "; ".join(parts)
 

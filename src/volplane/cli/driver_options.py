@@ -84,13 +84,13 @@ def load_user_drivers(options: SavedOptions) -> UserDrivers:
         external_driver.ExternalDriver(controller=line.command, node=line.command)
         for line in options.commands
     ]
-    objects = tuple(thing for path in options.manifests for thing in user_drivers.read_manifests(path))
-    alone = bool(external_drivers) or any(thing["kind"] == "CSIDriver" for thing in objects)
+    objects = tuple(obj for path in options.manifests for obj in user_drivers.read_manifests(path))
+    has_own_driver = bool(external_drivers) or any(obj["kind"] == "CSIDriver" for obj in objects)
     return UserDrivers(
         drivers=tuple(external_drivers),
         manifests=objects,
         images={image: user_drivers.program_for(line.command) for image, line in options.images.items()},
-        builtin=not alone if options.ours is None else options.ours,
+        builtin=not has_own_driver if options.ours is None else options.ours,
         options=options,
     )
 
@@ -117,26 +117,26 @@ def resolve_user_drivers(directory: str, **given: Any) -> tuple[UserDrivers, boo
         ) from error
 
 
-def find_unused_images(bringing: UserDrivers) -> Iterator[str]:
+def find_unused_images(drivers: UserDrivers) -> Iterator[str]:
     """Warnings about --image options that match no manifest: they may be mistyped."""
-    there = {image for thing in bringing.manifests for image in _images(thing)}
-    names = {name for image in there for name in (image, image.partition("@")[0], image_repository(image))}
-    known = ", ".join(sorted(there)) or "none"
-    for image in bringing.images if bringing.manifests else ():
+    used = {image for manifest in drivers.manifests for image in _images(manifest)}
+    names = {name for image in used for name in (image, image.partition("@")[0], image_repository(image))}
+    known = ", ".join(sorted(used)) or "none"
+    for image in drivers.images if drivers.manifests else ():
         if image not in names:
             yield f"--image {image}: no container of the manifests has this image; they have {known}"
 
 
-def _images(thing: Any) -> Iterator[str]:
+def _images(part: Any) -> Iterator[str]:
     """The images of all containers in an object."""
-    if isinstance(thing, dict):
-        if isinstance(thing.get("image"), str) and "name" in thing:
-            yield thing["image"]
-        for part in thing.values():
-            yield from _images(part)
-    elif isinstance(thing, list):
-        for part in thing:
-            yield from _images(part)
+    if isinstance(part, dict):
+        if isinstance(part.get("image"), str) and "name" in part:
+            yield part["image"]
+        for value in part.values():
+            yield from _images(value)
+    elif isinstance(part, list):
+        for item in part:
+            yield from _images(item)
 
 
 def describe_drivers(learned: DiscoveredDrivers) -> Iterator[str]:
@@ -149,8 +149,8 @@ def describe_drivers(learned: DiscoveredDrivers) -> Iterator[str]:
             external_driver.DeploymentShape.ONE_NODE: "one instance, on the first node",
         }[external_driver.resolve_shape(one, facts)]
         yield f"driver {facts.name} {facts.version}".rstrip() + f": {where}"
-        can = sorted(facts.plugin | facts.controller | {f"node {name}" for name in facts.node})
-        yield f"  capabilities: {', '.join(can) or 'none; it only mounts'}"
+        capabilities = sorted(facts.plugin | facts.controller | {f"node {name}" for name in facts.node})
+        yield f"  capabilities: {', '.join(capabilities) or 'none; it only mounts'}"
         if facts.topology:
             yield f"  topology: {', '.join(sorted(facts.topology))}"
         for made in external_driver.build_manifests(one, facts):

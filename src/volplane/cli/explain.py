@@ -1,4 +1,4 @@
-"""`volplane explain`: which step waits, for whom, since when, and what to do."""
+"""`volplane explain`: which step waits, for what, since when, and what to do."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PATIENCE = 60.0  # timeout in seconds
 @click.option("--data-dir", default="", metavar="DIR", help="cluster of `volplane up`; shows its timers, too")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="output format")
 def command(what: str, namespace: str, kubeconfig: str, data_dir: str, output: str) -> None:
-    """Explain why KIND/NAME waits: the step, for whom, since when, and what to do.
+    """Explain why KIND/NAME waits: the step, for what, since when, and what to do.
 
     KIND is pvc, pv, pod, volumeattachment, node or volumesnapshot. Changes nothing in the cluster. Exit
     code 0: nothing waits; 3: something waits; 1: it could not be determined.
@@ -47,12 +47,12 @@ def command(what: str, namespace: str, kubeconfig: str, data_dir: str, output: s
         )
     file = _file(kubeconfig, data_dir)
     try:
-        asked = parse_target(what, namespace or (configs.namespace(file) if file else "") or "default")
+        target = parse_target(what, namespace or (configs.namespace(file) if file else "") or "default")
     except (UnsupportedKind, MissingName) as error:
         raise click.UsageError(str(error)) from error
     except configs.BadKubeconfig as error:
         raise CommandError(str(error)) from error
-    answer = asyncio.run(_ask(asked, file))
+    answer = asyncio.run(_ask(target, file))
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
     else:
@@ -71,10 +71,10 @@ def _file(kubeconfig: str, data_dir: str) -> str:
     return next(iter(given), "") or next((str(path) for path in usual if path.exists()), "")
 
 
-async def _ask(asked: ExplainTarget, file: str) -> ExplainResult:
+async def _ask(target: ExplainTarget, file: str) -> ExplainResult:
     try:
         async with asyncio.timeout(PATIENCE):
-            return await _explain(asked, file)
+            return await _explain(target, file)
     except NotFound as error:
         raise CommandError(str(error)) from error
     except APIError as error:
@@ -83,20 +83,20 @@ async def _ask(asked: ExplainTarget, file: str) -> ExplainResult:
         raise CommandError(f"no answer within {PATIENCE:g} seconds") from None
 
 
-async def _explain(asked: ExplainTarget, file: str) -> ExplainResult:
-    carrier: HttpsTransport = open_transport(file, "volplane-explain")
-    still = SnapshotCaches(carrier, namespace=asked.namespace)
+async def _explain(target: ExplainTarget, file: str) -> ExplainResult:
+    transport: HttpsTransport = open_transport(file, "volplane-explain")
+    caches = SnapshotCaches(transport, namespace=target.namespace)
     try:
-        obj = await Client(carrier, caches=still).get(asked.type, asked.name, asked.namespace)
+        obj = await Client(transport, caches=caches).get(target.type, target.name, target.namespace)
         reports = (
             await wait_reports.read_all_reports(Path(file).parent / "run")
             if file
             else wait_reports.RoleReports()
         )
-        return await explain(ClusterState(still, reports), asked, obj)
+        return await explain(ClusterState(caches, reports), target, obj)
     finally:
-        await still.close()
-        await carrier.close()
+        await caches.close()
+        await transport.close()
 
 
 def _print(answer: ExplainResult) -> None:

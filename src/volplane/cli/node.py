@@ -46,7 +46,9 @@ from volplane.node.options import NodeOptions, pki_directory
     metavar="IMAGE=COMMAND",
     help="run this command instead of the image",
 )
-@click.option("--programs-file", default="", metavar="FILE", help="the same for many images, as JSON")
+@click.option(
+    "--programs-file", default="", metavar="FILE", help="images and the commands to run instead, as JSON"
+)
 @click.option(
     "--shared-dir",
     default="/var/lib/volplane/efs",
@@ -114,7 +116,7 @@ async def _serve(
     kubeconfig: str,
     cover: tuple[str, ...],
     latency: str,
-    standing: ImageOverrides,
+    programs: ImageOverrides,
     shared_dir: str,
     registry: WaitRegistry,
     stop: asyncio.Event,
@@ -123,9 +125,9 @@ async def _serve(
     host = Host()
     places = {name_of(settings): ebs.EbsNodeConfig(settings.instance_id, settings.zone, latency=latency)}
     recorder = start_recording()
-    kit = ImageDeps(service_account_client, host, aws_account(), places, shared_dir, registry, recorder)
+    deps = ImageDeps(service_account_client, host, aws_account(), places, shared_dir, registry, recorder)
     try:
-        own = builtin_images(kit, standing)
+        own = builtin_images(deps, programs)
         await kubelet.run(
             settings,
             client,
@@ -133,7 +135,7 @@ async def _serve(
             own,
             stop=stop,
             cover=cover,
-            programs=standing,
+            programs=programs,
             wait_registry=registry,
             interceptor=recorder,
         )

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 FEWEST_FILES = 96
 RAISE = "raise the hard limit (ulimit -Hn, LimitNOFILE= of a systemd unit, --ulimit nofile of docker)"
 STOPS = (signal.SIGINT, signal.SIGTERM)
-DEAF = 20.0  # seconds after which an event loop that does not respond while stopping counts as hung
+HANG_TIMEOUT = 20.0  # seconds without a response, while stopping, after which the event loop counts as hung
 CLOSED = "the handler is closed"  # uvloop's message for a connection that both ends have closed
 
 
@@ -111,9 +111,9 @@ class StopSignals:
 
     def listen(self) -> None:
         for number in STOPS:
-            signal.signal(number, self._ask)
+            signal.signal(number, self._handle)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._watch.ident is not None:
             os._exit(130)
         self._watch.start()
@@ -124,7 +124,7 @@ class StopSignals:
             while True:
                 self._answered.clear()
                 self._loop.call_soon_threadsafe(self._answered.set)
-                if not self._answered.wait(DEAF):
+                if not self._answered.wait(HANG_TIMEOUT):
                     break
                 time.sleep(1.0)
             os.write(2, b"volplane: the process hangs and does not stop; exiting without cleanup\n")

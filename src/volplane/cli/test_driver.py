@@ -20,7 +20,7 @@ from volplane.cli.error import CommandError
 from volplane.cli.options import DURATION
 from volplane.cli.serve import require_root, serve
 from volplane.cluster import external_driver
-from volplane.cluster.errors import CannotStart as CannotBring
+from volplane.cluster.errors import CannotStart
 from volplane.cluster.external_driver import ExternalDriver
 from volplane.cluster.user_drivers import BadImage, parse_image_option, read_manifests
 from volplane.csi.outcome import CallError
@@ -52,7 +52,7 @@ SEEDS = 1 << 31
 @click.option(
     "--secret", "secrets", multiple=True, metavar="KEY=VALUE", help="secret for calls that take secrets"
 )
-@click.option("--secret-file", "vault", metavar="FILE", help="file of secrets, as KEY: VALUE lines")
+@click.option("--secret-file", "secret_file", metavar="FILE", help="file of secrets, as KEY: VALUE lines")
 @click.option(
     "--parameter",
     "parameters",
@@ -82,7 +82,7 @@ def command(
     manifests: tuple[str, ...],
     images: tuple[str, ...],
     secrets: tuple[str, ...],
-    vault: str | None,
+    secret_file: str | None,
     parameters: tuple[str, ...],
     mutables: tuple[str, ...],
     focus: str,
@@ -125,7 +125,7 @@ def command(
     places = {"--junit": junit, "--json": as_json, "--html": html}
     for option, place in places.items():
         _check_report_path(option, place)
-    sent = {**_read_secrets(vault), **_pairs(secrets, "--secret")}
+    sent = {**_read_secrets(secret_file), **_pairs(secrets, "--secret")}
     wanted = _pairs(parameters, "--parameter")
     mutable = _pairs(mutables, "--mutable-parameter")
     require_root()
@@ -138,7 +138,7 @@ def command(
             )
     except BadImage as error:
         raise CommandError(str(error)) from error
-    except CannotBring as error:
+    except CannotStart as error:
         option = "--driver" if file else "--manifest" if manifests else "--driver-command"
         raise CommandError(f"{option}: {error}") from error
     option_values: dict[str, Sequence[str | None]] = {
@@ -148,7 +148,7 @@ def command(
         "--image": images,
         "--parameter": parameters,
         "--mutable-parameter": mutables,
-        "--secret-file": [vault],
+        "--secret-file": [secret_file],
         "--secret": [f"{pair.partition('=')[0]}=…" for pair in secrets],
         "--timeout": [format_duration(timeout) if timeout != TIMEOUT else None],
     }
@@ -191,9 +191,9 @@ async def _test(
 
     def note_start(run: DriverTestRun) -> None:
         begun.append(run)
-        promises = ", ".join(run.capabilities) or "nothing beyond mounting"
+        capabilities = ", ".join(run.capabilities) or "nothing beyond mounting"
         progress.console.print(
-            f"{run.driver} {run.version}, {len(run.nodes)} nodes, seed {run.seed}\n  {promises}\n"
+            f"{run.driver} {run.version}, {len(run.nodes)} nodes, seed {run.seed}\n  {capabilities}\n"
         )
 
     try:
@@ -209,7 +209,7 @@ async def _test(
             on_start=note_start,
             on_case_start=progress.case_starts,
         )
-    except (DriverStartError, CannotBring) as error:
+    except (DriverStartError, CannotStart) as error:
         raise CommandError(str(error)) from error
     except CallError as error:
         raise CommandError(f"the driver does not answer identity calls: {error}") from error
@@ -266,9 +266,9 @@ def _write(run: DriverTestRun, places: Mapping[str, str | None]) -> None:
 
 def _read_deployment(manifests: Sequence[str], images: Sequence[str]) -> ExternalDriver:
     """The driver in deployment manifests. Raises CannotStart."""
-    things = [thing for path in manifests for thing in read_manifests(path)]
+    objects = [obj for path in manifests for obj in read_manifests(path)]
     return external_driver.from_manifests(
-        things, {image: option_values.command for image, option_values in map(parse_image_option, images)}
+        objects, {image: line.command for image, line in map(parse_image_option, images)}
     )
 
 

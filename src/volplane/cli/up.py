@@ -54,12 +54,12 @@ async def _up(settings: ClusterOptions, drivers: UserDrivers, separate: bool, st
     began = time.monotonic()
     me = asyncio.current_task()
     assert me is not None
-    guard = asyncio.create_task(_end_start(stop, me), name="end of a start")
+    canceller = asyncio.create_task(_end_start(stop, me), name="end of a start")
     try:
         async with (
             MultiProcessCluster(settings, drivers) if separate else Cluster(settings, drivers) as cluster
         ):
-            guard.cancel()
+            canceller.cancel()
             await _serve(cluster, stop, began)
     except CannotStart as error:
         raise CommandError(str(error)) from error
@@ -71,7 +71,7 @@ async def _up(settings: ClusterOptions, drivers: UserDrivers, separate: bool, st
             "stopped before the start was complete: mounts and containers of an earlier run are still there"
         ) from None
     finally:
-        guard.cancel()
+        canceller.cancel()
     _say("stopped")
 
 

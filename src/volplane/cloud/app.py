@@ -1,7 +1,7 @@
 """The EC2 endpoint: signed requests in, XML out.
 
-An action that has begun runs to its end even if the client disconnects, so that no operation is left half
-done.
+An action that has begun runs to its end even if the client disconnects, so that no operation is left
+incomplete.
 """
 
 from __future__ import annotations

@@ -73,17 +73,17 @@ INSTANCE: FilterFields[CloudInstance] = {
 
 def apply_filters(
     items: Iterable[T],
-    facts: FilterFields[T],
+    fields: FilterFields[T],
     tags: Callable[[T], Mapping[str, str]],
     wanted: QueryParameters,
 ) -> list[T]:
     """The items that match every filter of the request."""
-    tests = [_build_test(f.require("Name"), f.texts("Value"), facts, tags) for f in wanted.structs("Filter")]
+    tests = [_build_test(f.require("Name"), f.texts("Value"), fields, tags) for f in wanted.structs("Filter")]
     return [item for item in items if all(test(item) for test in tests)]
 
 
 def _build_test(
-    name: str, values: Sequence[str], facts: FilterFields[T], tags: Callable[[T], Mapping[str, str]]
+    name: str, values: Sequence[str], fields: FilterFields[T], tags: Callable[[T], Mapping[str, str]]
 ) -> Callable[[T], bool]:
     def passes(found: Iterable[str]) -> bool:
         return any(matches_pattern(pattern, value) for value in found for pattern in values)
@@ -93,7 +93,7 @@ def _build_test(
         return lambda item: key in tags(item) and passes([tags(item)[key]])
     if name == "tag-key":
         return lambda item: passes(tags(item))
-    read = facts.get(name)
+    read = fields.get(name)
     if read is None:
         raise Ec2ErrorResponse("InvalidParameterValue", f"The filter '{name}' is invalid")
     return lambda item: passes(read(item))
@@ -105,17 +105,17 @@ def matches_pattern(pattern: str, value: str) -> bool:
     Only the last star is extended when a match fails, so the time is at most the product of the lengths,
     unlike a regular expression's.
     """
-    at = place = 0
+    at = position = 0
     star, taken = -1, 0  # the last star, and the end of what it matches
-    while place < len(value):
+    while position < len(value):
         if pattern[at : at + 1] == "*":
-            star, taken = at, place
+            star, taken = at, position
             at += 1
-        elif pattern[at : at + 1] in ("?", value[place]):
-            at, place = at + 1, place + 1
+        elif pattern[at : at + 1] in ("?", value[position]):
+            at, position = at + 1, position + 1
         elif star >= 0:
             taken += 1
-            at, place = star + 1, taken
+            at, position = star + 1, taken
         else:
             return False
     return not pattern[at:].strip("*")
@@ -126,8 +126,8 @@ def page(items: Sequence[T], key: Callable[[T], str], wanted: QueryParameters) -
     ordered = sorted(items, key=key)
     token = wanted.text("NextToken")
     if token:
-        behind = _read_token(token)
-        ordered = [item for item in ordered if key(item) > behind]
+        last = _read_token(token)
+        ordered = [item for item in ordered if key(item) > last]
     most = wanted.number("MaxResults", 0)
     if not most:
         return ordered, None

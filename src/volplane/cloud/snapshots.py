@@ -138,8 +138,8 @@ class SnapshotService:
                 self._service.volume(volume)  # raises if it was deleted meanwhile
             for _ in range(TRIES):
                 before = [self.attached[volume] for volume, _ in copies]
-                still = await disks.capture_set(copies)
-                if still and before == [self.attached[volume] for volume, _ in copies]:
+                unchanged = await disks.capture_set(copies)
+                if unchanged and before == [self.attached[volume] for volume, _ in copies]:
                     return
             if not await disks.capture_set(copies, freeze=True):
                 text = "a volume is being written, and has no file system that can be frozen"
@@ -217,8 +217,8 @@ class SnapshotService:
         async with self._service.hold_for_copy(volume_id):
             for _ in range(TRIES):
                 before = self.attached[volume_id]
-                shared, still = await disks.capture(volume_id, file, report)
-                if shared or (still and before == self.attached[volume_id]):
+                shared, unchanged = await disks.capture(volume_id, file, report)
+                if shared or (unchanged and before == self.attached[volume_id]):
                     return
             if not await disks.capture_frozen(volume_id, file, report):
                 text = f"{volume_id} is being written, and has no file system that can be frozen"

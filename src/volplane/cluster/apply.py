@@ -21,13 +21,10 @@ ROLES = "roles.yaml"  # RBAC of the other manifests' pods, and of roles that run
 # The snapshot CRDs first: some sidecars check only at their start whether they exist.
 MANIFESTS = (ROLES, "classes.yaml", "snapshots.yaml", "ebs.yaml", "snapshotclasses.yaml", "efs.yaml")
 WORKLOADS = (Deployment, DaemonSet)
-WITHOUT_DRIVERS = (
-    ROLES,
-    "snapshots.yaml",
-)  # without the built-in drivers and their classes
+WITHOUT_DRIVERS = (ROLES, "snapshots.yaml")  # without the built-in drivers and their classes
 
-_CUSTOM = {kind.type for kind in kinds.CLIENT_KINDS}
-_KNOWN = {(kind.api_version, kind.kind): kind for kind in kinds.CLIENT_KINDS}
+_CUSTOM_TYPES = {kind.type for kind in kinds.CLIENT_KINDS}
+_CUSTOM_KINDS = {(kind.api_version, kind.kind): kind for kind in kinds.CLIENT_KINDS}
 PATIENCE = 30.0  # seconds for a kind to be served after its definition
 RETRY = constant(0.01)
 
@@ -41,10 +38,15 @@ def load_manifest(name: str) -> Iterator[Resource]:
 
 def parse_object(data: dict[str, Any]) -> Resource:
     """Convert an object of a manifest. Raises ValueError."""
-    kind = kinds.by_kind(data["apiVersion"], data["kind"]) or _KNOWN.get((data["apiVersion"], data["kind"]))
+    kind = find_kind(data["apiVersion"], data["kind"])
     if kind is None or kind.type is None:
         raise ValueError(f"{data['apiVersion']} {data['kind']} is not served here")
     return codec.convert(kind.type, data)
+
+
+def find_kind(api_version: str, kind: str) -> kinds.Kind | None:
+    """A kind of the API server, or a custom one that our clients know."""
+    return kinds.by_kind(api_version, kind) or _CUSTOM_KINDS.get((api_version, kind))
 
 
 async def apply(client: Client, manifests: Iterable[str] = MANIFESTS) -> None:
@@ -66,7 +68,7 @@ async def _create_all(client: Client, wanted: Iterable[Resource]) -> None:
 
 
 async def _create(client: Client, obj: Resource) -> None:
-    if type(obj) not in _CUSTOM:
+    if type(obj) not in _CUSTOM_TYPES:
         await client.create(obj, exists_ok=True)
         return
     async with asyncio.timeout(PATIENCE):

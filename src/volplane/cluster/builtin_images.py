@@ -112,7 +112,7 @@ class BuiltinImages(Mapping[str, TaskImage]):
         return len(self._own)
 
 
-def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> BuiltinImages:
+def builtin_images(deps: ImageDeps, programs: ImageOverrides | None = None) -> BuiltinImages:
     """The images by the names that manifests use."""
 
     async def ebs_plugin(context: TaskContext) -> None:
@@ -120,10 +120,10 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
         settings = _settings(PluginOptions, rest)
         socket = context.path("/" + settings.endpoint.removeprefix("unix:").lstrip("/"))
         if mode == "controller":
-            await _until_stopped(context, ebs.run_controller(kit.account, kit.host, socket))
+            await _until_stopped(context, ebs.run_controller(deps.account, deps.host, socket))
         elif mode == "node":
-            place = kit.places[context.env["CSI_NODE_NAME"]]
-            serving = ebs.run_node(place, kit.host, context.node, socket, account=kit.account)
+            place = deps.places[context.env["CSI_NODE_NAME"]]
+            serving = ebs.run_node(place, deps.host, context.node, socket, account=deps.account)
             await _until_stopped(context, serving)
         else:
             raise SystemExit(f'the first argument says what to run, "controller" or "node", not "{mode}"')
@@ -133,12 +133,12 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
         settings = _settings(PluginOptions, rest)
         socket = context.path("/" + settings.endpoint.removeprefix("unix:").lstrip("/"))
         if mode == "controller":
-            await _until_stopped(context, efs.run_controller(kit.shared, kit.host, socket))
+            await _until_stopped(context, efs.run_controller(deps.shared, deps.host, socket))
         elif mode == "node":
             name = context.env["CSI_NODE_NAME"]
-            place = kit.places[name]
+            place = deps.places[name]
             serving = efs.run_node(
-                kit.shared, place.instance, kit.host, context.node, socket, latency=place.latency
+                deps.shared, place.instance, deps.host, context.node, socket, latency=place.latency
             )
             await _until_stopped(context, serving)
         else:
@@ -151,14 +151,14 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
             settings, open_socket = _resolve_socket(context, _settings(kind, context.args))
             identity, namespace = _as_sidecar(context)
             where = {"node": context.env.get("NODE_NAME", "")} if placed else {}
-            registry = kit.wait_registry
+            registry = deps.wait_registry
             channel = CsiChannel(
                 settings.csi_address,
                 component=component,
                 open_socket=open_socket,
-                interceptor=kit.interceptor,
+                interceptor=deps.interceptor,
             )
-            async with kit.client(component, context) as client, channel:
+            async with deps.client(component, context) as client, channel:
 
                 def running(options: C) -> Awaitable[None]:
                     return run(
@@ -168,7 +168,7 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
                         identity=identity,
                         namespace=namespace,
                         wait_registry=registry,
-                        interceptor=kit.interceptor,
+                        interceptor=deps.interceptor,
                         **where,
                     )
 
@@ -187,7 +187,7 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
                 settings.csi_address,
                 component=registrar.COMPONENT,
                 open_socket=open_socket,
-                interceptor=kit.interceptor,
+                interceptor=deps.interceptor,
             )
             async with channel:
                 run = partial(registrar.run, caller=channel)
@@ -195,14 +195,16 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
 
     async def livenessprobe(context: TaskContext) -> None:
         settings, open_socket = _resolve_socket(context, _settings(liveness.LivenessOptions, context.args))
-        run = partial(liveness.run, open_socket=open_socket, interceptor=kit.interceptor)
+        run = partial(liveness.run, open_socket=open_socket, interceptor=deps.interceptor)
         await _until_stopped(context, _run_liveness_on_free_port(context, run, settings))
 
     async def node_fencer(context: TaskContext) -> None:
-        ec2 = await ebs.connect_ec2(kit.account, kit.host)
+        ec2 = await ebs.connect_ec2(deps.account, deps.host)
         try:
-            async with kit.client("node-fencer", context) as client:
-                work = fencer.run(client, driver=ebs.NAME, is_off=ec2.is_off, wait_registry=kit.wait_registry)
+            async with deps.client("node-fencer", context) as client:
+                work = fencer.run(
+                    client, driver=ebs.NAME, is_off=ec2.is_off, wait_registry=deps.wait_registry
+                )
                 await _until_stopped(context, work)
         finally:
             await ec2.close()

@@ -78,13 +78,13 @@ class DataDirectory:
         self.nodes = self.directory / "n"
         self.lock = self.directory / "up.lock"
         self._memory = self.directory / "cluster.json"
-        self._marks: list[socket.socket] = []
+        self._reservations: list[socket.socket] = []
         self.bridge = bridge_name(str(self.directory))
 
     def remove_wait_report_sockets(self) -> None:
         """Remove the sockets of killed roles, which would look like roles that do not answer."""
-        for left in self.run.glob(f"*{wait_reports.SUFFIX}"):
-            left.unlink(missing_ok=True)
+        for path in self.run.glob(f"*{wait_reports.SUFFIX}"):
+            path.unlink(missing_ok=True)
 
     def wait_report_socket(self, role: str) -> Path:
         """The socket on which a role's process reports what it waits for."""
@@ -108,7 +108,7 @@ class DataDirectory:
 
     def _check_ownership(self) -> None:
         """Refuse a directory of another user, or one that other users can write to: they could replace its
-        files. And one with files that Volplane has not created.
+        files. Refuse also a directory with files that Volplane has not created.
         """
         there = self.directory.stat()
         refused = f"cannot use {self.directory} as data directory: "
@@ -121,12 +121,12 @@ class DataDirectory:
                 f"{refused}other users can write to it (mode {stat.S_IMODE(there.st_mode):04o}); "
                 f"choose one that does not exist yet, or run: chmod go-w {self.directory}"
             )
-        if any(mark.exists() for mark in (self.lock, self._memory, self.state)):
+        if any(path.exists() for path in (self.lock, self._memory, self.state)):
             return
         ours = (self.cloud, self.run, self.nodes, self.shared, self.driver_shares, self.directory / "pki")
-        if strange := next((part for part in ours if part.exists()), None):
+        if foreign := next((part for part in ours if part.exists()), None):
             raise UnusableDataDirectory(
-                f"{refused}{strange} exists and was not created by Volplane; choose an empty directory"
+                f"{refused}{foreign} exists and was not created by Volplane; choose an empty directory"
             )
 
     def _unusable(self, error: OSError) -> UnusableDataDirectory:
@@ -159,8 +159,8 @@ class DataDirectory:
         for file in (self.ready, *self.run.glob("*.pid")):
             file.unlink(missing_ok=True)
         if found.original:
-            held = self.load_saved()
-            self.save(SavedCluster(access_key=held.access_key, secret_key=held.secret_key))
+            saved = self.load_saved()
+            self.save(SavedCluster(access_key=saved.access_key, secret_key=saved.secret_key))
 
     def check_state(self) -> None:
         """Check that the state of an earlier start still exists. Raises UnusableDataDirectory."""
@@ -211,9 +211,9 @@ class DataDirectory:
     def save(self, memory: SavedCluster) -> None:
         self.write(self._memory, memory)
 
-    def write(self, place: Path, what: Struct) -> None:
+    def write(self, path: Path, content: Struct) -> None:
         """Write a file atomically and durably, private to its owner."""
-        atomic_write(str(place), msgspec.json.format(msgspec.json.encode(what), indent=2), durable=True)
+        atomic_write(str(path), msgspec.json.format(msgspec.json.encode(content), indent=2), durable=True)
 
     def prepare_ports_and_keys(
         self, port: int = 0, nodes: int = 0, *, pods_apart: bool = False
@@ -223,16 +223,16 @@ class DataDirectory:
         The API server's port is in users' kubeconfigs, so it never changes: if another program has it now,
         the start fails. The other ports can change.
         """
-        held = self.load_saved()
+        saved = self.load_saved()
         members = [self.member(i, 1).name for i in range(1, nodes + 1)]
-        kubelets = {name: self._port(_still_free(held.kubelet_ports.get(name))) for name in members}
+        kubelets = {name: self._port(_still_free(saved.kubelet_ports.get(name))) for name in members}
         return SavedCluster(
-            port=self._port(port or held.port, known=True),
-            cloud_port=self._port(_still_free(held.cloud_port)),
-            kubelet_ports={**held.kubelet_ports, **kubelets},
-            access_key=held.access_key or "AKIA" + secrets.token_hex(8).upper(),
-            secret_key=held.secret_key or secrets.token_urlsafe(30),
-            pod_range=self._pod_range(held.pod_range, nodes) if pods_apart else "",
+            port=self._port(port or saved.port, known=True),
+            cloud_port=self._port(_still_free(saved.cloud_port)),
+            kubelet_ports={**saved.kubelet_ports, **kubelets},
+            access_key=saved.access_key or "AKIA" + secrets.token_hex(8).upper(),
+            secret_key=saved.secret_key or secrets.token_urlsafe(30),
+            pod_range=self._pod_range(saved.pod_range, nodes) if pods_apart else "",
         )
 
     def _port(self, wanted: int, *, known: bool = False) -> int:
@@ -240,26 +240,26 @@ class DataDirectory:
         on it, and other clusters may be starting. A port that is `known` to clients never changes.
         """
         for port in itertools.chain([wanted] if wanted else [], (free_port() for _ in range(PORT_TRIES))):
-            mark = _reserve_port(port)
-            if mark is not None:
-                self._marks.append(mark)
-            if mark is not None or (known and port == wanted):
+            reservation = _reserve_port(port)
+            if reservation is not None:
+                self._reservations.append(reservation)
+            if reservation is not None or (known and port == wanted):
                 return port
         raise UnusableDataDirectory("this machine has no free port left")
 
     def release(self) -> None:
         """Release the reserved ports."""
-        for mark in self._marks:
-            mark.close()
-        self._marks.clear()
+        for reservation in self._reservations:
+            reservation.close()
+        self._reservations.clear()
 
-    def _pod_range(self, held: str, nodes: int) -> str:
+    def _pod_range(self, saved: str, nodes: int) -> str:
         """The range of the last start if it is large enough and still unused on this machine, else another
         one.
         """
         wanted = address_ranges.candidates(address_ranges.prefix_for(nodes), str(self.directory))
-        if held and address_ranges.fits_nodes(IPv4Network(held), nodes):
-            wanted = itertools.chain([IPv4Network(held)], wanted)
+        if saved and address_ranges.fits_nodes(IPv4Network(saved), nodes):
+            wanted = itertools.chain([IPv4Network(saved)], wanted)
         try:
             used = network.list_used_ranges(self.bridge)
         except OSError as error:
@@ -283,10 +283,10 @@ def free_port() -> int:
     The kernel assigns ephemeral ports to outgoing connections: a server that restarts on one may find it
     taken, even by a client that connected to itself.
     """
-    given_out = _ephemeral_ports()
+    ephemeral = _ephemeral_ports()
     for _ in range(PORT_TRIES):
         port = random.choice(PORTS)
-        if port not in given_out and _is_free(port):
+        if port not in ephemeral and _is_free(port):
             return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -298,13 +298,13 @@ def _reserve_port(port: int) -> socket.socket | None:
     """Reserve a port among clusters; None if it is taken. Abstract sockets belong to the network namespace,
     as ports do, and end with their process.
     """
-    mark = socket.socket(socket.AF_UNIX)
+    reservation = socket.socket(socket.AF_UNIX)
     try:
-        mark.bind(f"\0volplane-port-{port}")
+        reservation.bind(f"\0volplane-port-{port}")
     except OSError:
-        mark.close()
+        reservation.close()
         return None
-    return mark
+    return reservation
 
 
 def _ephemeral_ports() -> range:

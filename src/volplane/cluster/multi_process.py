@@ -55,12 +55,12 @@ log = logging.getLogger(__name__)
 
 RESTART = Backoff(0.05, 5.0)  # between two starts of a role that keeps dying
 POLL = constant(0.05)  # while a role starts
-WORTH = 10  # a role that ran this many times its last delay is not failing
+STABLE_FACTOR = 10  # a role that ran this many times its last restart delay does not count as failing
 LIFELINE = "VOLPLANE_LIFELINE"
 WAITS = "VOLPLANE_WAITS"  # environment variable: the socket for a role's wait reports
 # Blocked until a role has installed its handlers: a role that is stopped early may have to remove what an
 # earlier run has left.
-HELD = (signal.SIGINT, signal.SIGTERM)
+BLOCKED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 30.0
 GIVE_UP = 5.0  # seconds during a start after which a role that keeps ending counts as failed
 
@@ -121,7 +121,7 @@ class MultiProcessCluster:
         self.members = self.layout.members(settings.nodes, settings.nodes_per_zone)
         self.runs = RoleFiles(self.layout.run)
         self._stack = AsyncExitStack()
-        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._supervisors: dict[str, asyncio.Task[None]] = {}
         self._processes: dict[str, Process] = {}
         self._revived = asyncio.Event()
         self._is_up = False
@@ -225,10 +225,10 @@ class MultiProcessCluster:
     async def _wait_unless_role_failed(self, work: Awaitable[None]) -> None:
         """Wait for `work`, or raise the error of a role that does not start."""
         async with background(work) as (waited,):
-            await asyncio.wait({waited, *self._keepers.values()}, return_when=asyncio.FIRST_COMPLETED)
-            for keeper in self._keepers.values():
-                if keeper.done():
-                    keeper.result()
+            await asyncio.wait({waited, *self._supervisors.values()}, return_when=asyncio.FIRST_COMPLETED)
+            for supervisor in self._supervisors.values():
+                if supervisor.done():
+                    supervisor.result()
             await waited
 
     def _write_kubeconfig(self, user: str, *groups: str) -> str:
@@ -303,7 +303,7 @@ class MultiProcessCluster:
     def _start_role(self, role: str, arguments: list[str], *, verb: str = "") -> None:
         """Start and supervise a role. Its name is `verb` or `verb/instance`, unless the verb is given."""
         argv = [sys.executable, "-m", "volplane", verb or role.partition("/")[0], *arguments]
-        self._keepers[role] = asyncio.create_task(self._supervise_role(role, argv), name=role)
+        self._supervisors[role] = asyncio.create_task(self._supervise_role(role, argv), name=role)
 
     async def _supervise_role(self, role: str, argv: list[str]) -> None:
         failures, again, failing = Failures(RESTART), False, 0.0
@@ -314,7 +314,11 @@ class MultiProcessCluster:
             env = self._environment(role, again=again)
             again = True
             process = await self.host.spawn(
-                argv, fds=[self._lifeline[0]], log=str(self.runs.log(role)), env=env, blocked_signals=HELD
+                argv,
+                fds=[self._lifeline[0]],
+                log=str(self.runs.log(role)),
+                env=env,
+                blocked_signals=BLOCKED_SIGNALS,
             )
             self._processes[role] = process
             self.runs.write(role, process.pid)
@@ -326,7 +330,7 @@ class MultiProcessCluster:
             if failing and not self._is_up and clock.now() - failing > GIVE_UP:
                 raise RoleFailed(f"{role} does not start: {self.runs.last_log_line(role)}")
             log.warning("%s ended with %d; starting it again", role, code, extra={"log": self.runs.log(role)})
-            if lived > WORTH * delay:
+            if lived > STABLE_FACTOR * delay:
                 failures.reset()
             delay = failures.next_delay()
             await asyncio.sleep(delay)
@@ -352,7 +356,7 @@ class MultiProcessCluster:
 
     async def wait(self) -> None:
         """Wait until the supervision of a role fails; the end of a role is not a failure."""
-        done, _ = await asyncio.wait(self._keepers.values(), return_when=asyncio.FIRST_EXCEPTION)
+        done, _ = await asyncio.wait(self._supervisors.values(), return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
             task.result()
 
@@ -365,15 +369,15 @@ class MultiProcessCluster:
             await self._end(role)
 
     async def _end_nodes(self) -> None:
-        nodes = [role for role in self._keepers if role.startswith("node/")]
+        nodes = [role for role in self._supervisors if role.startswith("node/")]
         await asyncio.gather(*(self._end(role) for role in nodes))
         if nodes:
             await self.host.call(network.remove_bridge, self.layout.bridge)
 
     async def _end(self, role: str) -> None:
-        keeper, process = self._keepers.pop(role, None), self._processes.pop(role, None)
-        if keeper is not None:
-            await cancel_and_wait(keeper)
+        supervisor, process = self._supervisors.pop(role, None), self._processes.pop(role, None)
+        if supervisor is not None:
+            await cancel_and_wait(supervisor)
         if process is not None and process.running:
             process.send(signal.SIGTERM)
             try:

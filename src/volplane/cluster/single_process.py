@@ -101,7 +101,9 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
         Duration,
         about("time a node that is not ready gets to unmount a volume before it is detached by force"),
     ] = 360.0
-    disable_force_detach_on_timeout: Annotated[bool, about("never detach by force after that time")] = False
+    disable_force_detach_on_timeout: Annotated[
+        bool, about("never detach by force after --max-wait-for-unmount")
+    ] = False
     wait_for_deleted_nodes: Annotated[
         bool, about("apply --max-wait-for-unmount to deleted Nodes, too, as upstream does")
     ] = False

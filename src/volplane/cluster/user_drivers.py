@@ -24,6 +24,7 @@ from volplane.api.meta import Resource
 from volplane.client.https import HttpsTransport
 from volplane.client.transport import PatchStyle
 from volplane.cluster import external_driver
+from volplane.cluster.apply import PATIENCE, find_kind
 from volplane.cluster.errors import CannotStart
 from volplane.cluster.external_driver import host_paths
 from volplane.cluster.external_driver.command import for_manifest
@@ -34,9 +35,8 @@ from volplane.cluster.sidecar_roles import find_grants
 from volplane.host import Host
 from volplane.node.image_overrides import ImageOverride, ImageOverrides
 
-PATIENCE = 30.0  # seconds for a kind to be served after its definition
-PAUSE = 0.02
-MANAGER = "volplane"
+PAUSE = 0.02  # seconds between two tries
+FIELD_MANAGER = "volplane"  # of server-side apply
 SUFFIXES = (".yaml", ".yml", ".json")
 Manifest = dict[str, Any]
 
@@ -50,6 +50,8 @@ class BadImage(CannotStart):
 
 
 class UserDrivers(Struct, frozen=True, kw_only=True):
+    """The user's drivers, manifests and programs, as read from the options."""
+
     drivers: tuple[ExternalDriver, ...] = ()
     manifests: tuple[Manifest, ...] = ()
     images: Mapping[str, ImageOverride] = {}  # programs that replace images
@@ -97,11 +99,11 @@ def program_for(command: Command) -> ImageOverride:
 
 def read_manifests(path: str | Path) -> list[Manifest]:
     """The objects of a file, or of all files of a directory in order of their names. Raises BadManifest."""
-    place = Path(path).expanduser()
-    if not place.exists():
+    source = Path(path).expanduser()
+    if not source.exists():
         raise BadManifest(f"{path} does not exist")
-    files = [place] if place.is_file() else sorted(p for p in place.iterdir() if p.suffix in SUFFIXES)
-    found = [thing for file in files for thing in _objects(file)]
+    files = [source] if source.is_file() else sorted(p for p in source.iterdir() if p.suffix in SUFFIXES)
+    found = [obj for file in files for obj in _objects(file)]
     if not found:
         raise BadManifest(f"{path} has no objects")
     return found
@@ -139,26 +141,24 @@ class DiscoveredDrivers(Struct, frozen=True):
         made: list[Manifest] = []
         for number, (external, facts) in enumerate(zip(self.user_drivers.drivers, self.facts, strict=True)):
             default = number == 0 and not self.user_drivers.builtin
-            place = f"{shared}/{facts.name}"
-            made += map(
-                to_manifest, external_driver.build_manifests(external, facts, shared=place, default=default)
-            )
+            directory = f"{shared}/{facts.name}"
+            objects = external_driver.build_manifests(external, facts, shared=directory, default=default)
+            made += map(to_manifest, objects)
         grants = find_grants(self.user_drivers.manifests, ImageOverrides(self.user_drivers.programs))
         return made + sorted((*grants, *self.user_drivers.manifests), key=_rank)
 
     def expected_drivers(self, nodes: Sequence[str]) -> list[ExpectedDriver]:
         pairs = zip(self.user_drivers.drivers, self.facts, strict=True)
         found = [external_driver.expected_driver(external, facts, nodes) for external, facts in pairs]
-        return found + [e for t in self.user_drivers.manifests if (e := _expected_workload(t)) is not None]
+        return found + [e for m in self.user_drivers.manifests if (e := _expected_workload(m)) is not None]
 
 
 async def discover_drivers(user_drivers: UserDrivers, host: Host) -> DiscoveredDrivers:
     """Start every driver and query its capabilities. Raises InvalidDriver."""
     facts = [await external_driver.discover_driver(external, host=host) for external in user_drivers.drivers]
     for external, found in zip(user_drivers.drivers, facts, strict=True):
-        external_driver.resolve_shape(
-            external, found
-        )  # raises for an impossible deployment before anything is created
+        # Raises for an impossible deployment, before anything is created.
+        external_driver.resolve_shape(external, found)
     names = [fact.name for fact in facts]
     if twice := next((name for name in names if names.count(name) > 1), ""):
         raise external_driver.InvalidDriver(f"two drivers have the name {twice}")
@@ -201,24 +201,24 @@ def _expected_workload(data: Mapping[str, Any]) -> ExpectedDriver | None:
 # --- apply
 
 
-async def apply(transport: HttpsTransport, things: Sequence[Manifest]) -> None:
+async def apply(transport: HttpsTransport, manifests: Sequence[Manifest]) -> None:
     """Apply all objects. Raises BadManifest."""
-    plurals = _ResourcePaths(transport)
-    for one in things:
+    paths = _ResourcePaths(transport)
+    for manifest in manifests:
         try:
-            await _apply(transport, plurals, one)
+            await _apply(transport, paths, manifest)
         except APIError as error:
-            raise BadManifest(f"{_describe(one)} is refused: {error.message}") from error
+            raise BadManifest(f"{_describe(manifest)} is refused: {error.message}") from error
 
 
 def _describe(data: Mapping[str, Any]) -> str:
     return f"{data['kind']} {(data.get('metadata') or {}).get('name', '')}".strip()
 
 
-async def _apply(transport: HttpsTransport, plurals: _ResourcePaths, data: Manifest) -> None:
-    path = await plurals.path(data)
+async def _apply(transport: HttpsTransport, paths: _ResourcePaths, data: Manifest) -> None:
+    path = await paths.path(data)
     body = msgspec.json.encode(data)
-    query = f"?fieldManager={MANAGER}&force=true"
+    query = f"?fieldManager={FIELD_MANAGER}&force=true"
     try:
         async with asyncio.timeout(PATIENCE):
             while True:
@@ -226,7 +226,7 @@ async def _apply(transport: HttpsTransport, plurals: _ResourcePaths, data: Manif
                     await transport.raw("PATCH", path + query, body, PatchStyle.APPLY)
                     return
                 except NotFound:  # its definition or namespace was created a moment ago
-                    if not await plurals.is_being_defined(data):
+                    if not await paths.is_being_defined(data):
                         raise
                 await asyncio.sleep(PAUSE)
     except Invalid:
@@ -248,7 +248,7 @@ class _ResourcePaths:
         if not meta.get("name"):
             raise BadManifest(f"{data['kind']} without a name")
         version, kind = data["apiVersion"], data["kind"]
-        if known := kinds.by_kind(version, kind) or _KNOWN.get((version, kind)):
+        if known := find_kind(version, kind):
             return known.path(_namespace(meta) if known.namespaced else "", meta["name"])
         definition = await self._definition(version, kind)
         if definition is None:
@@ -268,9 +268,6 @@ class _ResourcePaths:
         if kinds.by_kind(version, kind):
             return False
         return await self._definition(version, kind) is not None
-
-
-_KNOWN = {(kind.api_version, kind.kind): kind for kind in kinds.CLIENT_KINDS}
 
 
 def _namespace(meta: Mapping[str, Any]) -> str:

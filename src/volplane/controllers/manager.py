@@ -36,7 +36,9 @@ class ControllerManagerOptions(Struct, frozen=True):
         Duration,
         about("time a node that is not ready gets to unmount a volume before it is detached by force"),
     ] = 360.0
-    disable_force_detach_on_timeout: Annotated[bool, about("never detach by force after that time")] = False
+    disable_force_detach_on_timeout: Annotated[
+        bool, about("never detach by force after --max-wait-for-unmount")
+    ] = False
     wait_for_deleted_nodes: Annotated[
         bool, about("apply --max-wait-for-unmount to deleted Nodes, too, as upstream does")
     ] = False
@@ -50,7 +52,7 @@ class ControllerManagerOptions(Struct, frozen=True):
         Duration, about("time without a heartbeat before a node is marked Unknown")
     ] = 40.0
     node_startup_grace_period: Annotated[
-        Duration, about("the same for a node that has never sent a heartbeat")
+        Duration, about("time before a node that has never sent a heartbeat is marked Unknown")
     ] = 60.0
     node_eviction_rate: Annotated[float, about("nodes per second and zone whose pods are evicted")] = 0.1
     secondary_node_eviction_rate: Annotated[
@@ -65,7 +67,7 @@ class ControllerManagerOptions(Struct, frozen=True):
         str,
         about("CA that signs node certificates; without it requests are approved, not signed", value="FILE"),
     ] = ""
-    cluster_signing_key_file: Annotated[str, about("key of that CA", value="FILE")] = ""
+    cluster_signing_key_file: Annotated[str, about("private key of that CA", value="FILE")] = ""
     root_ca: Annotated[str, about("CA certificate (PEM) published in every namespace")] = ""
 
 

@@ -37,7 +37,7 @@ _seconds = metrics.histogram(
 
 class Dispatcher:
     def __init__(self, driver: Driver) -> None:
-        self.driver, self.offer = driver, ServedCapabilities(driver)
+        self.driver, self.served = driver, ServedCapabilities(driver)
         self._locks = locks.VolumeLocks()
         self._running: KeyedTasks[tuple[str, bytes], Message] = KeyedTasks(ignore_error)
         self._closing = False
@@ -51,16 +51,16 @@ class Dispatcher:
     def _build(self) -> dict[str, Callable[[Any], Any]]:
         found: dict[str, Callable[[Any], Any]] = {
             "GetPluginInfo": self._plugin_info,
-            "GetPluginCapabilities": _constant_reply(self.offer.plugin),
+            "GetPluginCapabilities": _constant_reply(self.served.plugin),
             "Probe": self._probe,
         }
         fixed = [
-            ("Controller", "ControllerGetCapabilities", self.offer.controller),
-            ("GroupController", "GroupControllerGetCapabilities", self.offer.group),
-            ("Node", "NodeGetCapabilities", self.offer.node),
+            ("Controller", "ControllerGetCapabilities", self.served.controller),
+            ("GroupController", "GroupControllerGetCapabilities", self.served.group),
+            ("Node", "NodeGetCapabilities", self.served.node),
         ]
-        found |= {name: _constant_reply(make) for service, name, make in fixed if self.offer.serves(service)}
-        return found | {m: getattr(self.driver, snake_case(m)) for m in self.offer.methods}
+        found |= {name: _constant_reply(make) for service, name, make in fixed if self.served.serves(service)}
+        return found | {m: getattr(self.driver, snake_case(m)) for m in self.served.methods}
 
     async def unary(self, method: str, request: Message) -> Message:
         """The reply. Raises CallError and nothing else."""
@@ -113,7 +113,7 @@ class Dispatcher:
     async def _answer(self, method: str, request: Message) -> Message:
         if self._closing:
             raise Unavailable(f"{self.driver.name} is shutting down")
-        validation.check(method, request, stages=self.offer.stages, root=self.driver.kubelet_root)
+        validation.check(method, request, stages=self.served.stages, root=self.driver.kubelet_root)
         if not locks.is_locking(method):
             return await self._answer_unlocked(method, request)
         key = (method, request.SerializeToString(deterministic=True))

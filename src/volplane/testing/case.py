@@ -41,7 +41,7 @@ class CaseTable:
 
     def __init__(self, *, needs_cluster: bool = False, needs_processes: bool = False) -> None:
         self._cases: list[Case] = []
-        self._whole, self._apart = needs_cluster, needs_processes
+        self._needs_cluster, self._needs_processes = needs_cluster, needs_processes
 
     def __iter__(self) -> Iterator[Case]:
         return iter(self._cases)
@@ -57,7 +57,9 @@ class CaseTable:
 
     def add(self, name: str, section: str, requirement: str, body: CaseBody, *needs: str) -> None:
         title = section if section.startswith(KUBERNETES) else f"{SPEC}: {section}"
-        self._cases.append(Case(name, title, requirement, body, needs, self._whole, self._apart))
+        self._cases.append(
+            Case(name, title, requirement, body, needs, self._needs_cluster, self._needs_processes)
+        )
 
 
 def require(holds: object, what: str, *, section: str = "") -> None:

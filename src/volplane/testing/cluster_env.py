@@ -42,7 +42,7 @@ from volplane.testing.specs import classes
 from volplane.testing.waiting import until
 
 CLEANUP_TIMEOUT = 30.0  # seconds; afterwards everything is removed by force
-RESTART = 0.5  # longest time until a killed driver is restarted, in seconds
+MAX_RESTART_DELAY = 0.5  # longest time until a killed driver is restarted, in seconds
 _SHORT_BACKOFF = ("provisioner", "attacher", "resizer", "snapshotter")
 
 log = logging.getLogger(__name__)
@@ -58,14 +58,14 @@ class ClusterEnv:
         self,
         external: ExternalDriver,
         directory: Path,
-        promises: DriverCapabilities,
+        capabilities: DriverCapabilities,
         *,
         nodes: int = 2,
         parameters: Mapping[str, str] | None = None,
         mutable: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
     ) -> None:
-        self.external, self.capabilities = external, promises
+        self.external, self.capabilities = external, capabilities
         self.livelock = LivelockDetector(self._still_mounted)
         self.tap = CallInterceptor(on_end=self.livelock.observe_call)
         self.parameters, self.secrets = dict(parameters or {}), dict(secrets or {})
@@ -78,9 +78,9 @@ class ClusterEnv:
             data_dir=str(directory / "c"),
             nodes=nodes,
             nodes_per_zone=nodes,
-            max_container_restart_period=RESTART,
+            max_container_restart_period=MAX_RESTART_DELAY,
         )
-        self._brought = UserDrivers(drivers=(with_short_backoff(external),), builtin=False)
+        self._user_drivers = UserDrivers(drivers=(with_short_backoff(external),), builtin=False)
         self._known: set[tuple[type[Resource], str]] = set()
         self._controllers: set[str] = set()  # sockets
         self.cluster: Cluster | MultiProcessCluster
@@ -96,7 +96,7 @@ class ClusterEnv:
         return self
 
     def _make_cluster(self) -> Cluster | MultiProcessCluster:
-        return Cluster(self._settings, self._brought, interceptor=self.tap)
+        return Cluster(self._settings, self._user_drivers, interceptor=self.tap)
 
     async def _start(self) -> None:
         self.cluster = self._make_cluster()
@@ -159,9 +159,9 @@ class ClusterEnv:
         """Send a request to the API server."""
         return await work()
 
-    async def create(self, thing: dict[str, Any]) -> Any:
-        thing["metadata"].setdefault("namespace", NAMESPACE)
-        wanted = parse_object(thing)
+    async def create(self, manifest: dict[str, Any]) -> Any:
+        manifest["metadata"].setdefault("namespace", NAMESPACE)
+        wanted = parse_object(manifest)
         self._known.add((type(wanted), wanted.name))
         return await self.request(lambda: self.client.create(wanted, exists_ok=True))
 
@@ -214,8 +214,8 @@ class ClusterEnv:
         pod = self.get_pod(name)
         assert pod is not None
         if pod.status.phase != "Succeeded":
-            said = [s.state.terminated for s in pod.status.container_statuses if s.state.terminated]
-            code = said[0].exit_code if said else "?"
+            ended = [s.state.terminated for s in pod.status.container_statuses if s.state.terminated]
+            code = ended[0].exit_code if ended else "?"
             raise CaseFailure(
                 f"the container of pod {name} ends with {code}: {self.read(f'{name}.err') or 'no output'}"
             )
@@ -250,9 +250,9 @@ class ClusterEnv:
         volume = claim.spec.volume_name if claim else ""
         await self.wait_until_unused({volume})
         await self.delete(PersistentVolumeClaim, name)
-        gone = self.client.cache(PersistentVolumeClaim)
+        claims = self.client.cache(PersistentVolumeClaim)
         await self.until(
-            PersistentVolumeClaim, lambda: gone.get(name, NAMESPACE) is None, f"claim {name} is gone"
+            PersistentVolumeClaim, lambda: claims.get(name, NAMESPACE) is None, f"claim {name} is gone"
         )
         volumes = self.client.cache(PersistentVolume)
         if volume:
@@ -275,12 +275,12 @@ class ClusterEnv:
         """Wait until these volumes, or all, are detached."""
         cache = self.client.cache(VolumeAttachment)
 
-        def is_attached() -> list[VolumeAttachment]:
+        def attachments() -> list[VolumeAttachment]:
             return [
                 a for a in cache.all() if volumes is None or a.spec.source.persistent_volume_name in volumes
             ]
 
-        await self.until(VolumeAttachment, lambda: not is_attached(), "every volume is detached")
+        await self.until(VolumeAttachment, lambda: not attachments(), "every volume is detached")
 
     def read(self, name: str) -> str:
         try:
@@ -371,8 +371,8 @@ class ClusterEnv:
         request = json.loads(call.request)
         path = request.get("target_path") or request.get("staging_target_path") or KUBELET
         below = os.path.relpath(path, KUBELET)
-        mine = (m.root for m in self.cluster.members if call.address.startswith(f"{m.root}/"))
-        return any(mounts.is_mount(str(root / below)) for root in mine)
+        roots = (m.root for m in self.cluster.members if call.address.startswith(f"{m.root}/"))
+        return any(mounts.is_mount(str(root / below)) for root in roots)
 
     async def delete_created(self) -> None:
         """Delete everything that the case has created, and wait until it is gone."""
@@ -416,14 +416,13 @@ class ClusterEnv:
 
     async def take_inventory(self) -> Inventory:
         loops = await leftovers.find_devices(self.cluster.host, self.directory, self.calls())
-        mine = (f"{device} ({file})" for device, file in loops.items())
-        self._controllers |= driver_query.controller_sockets(
-            self.calls(), str(self.directory)
-        )  # old calls are dropped
+        devices = (f"{device} ({file})" for device, file in loops.items())
+        # Remembered, because old calls are dropped.
+        self._controllers |= driver_query.controller_sockets(self.calls(), str(self.directory))
         volumes, snapshots = await driver_query.list_volumes_and_snapshots(
             self.capabilities, self._controllers
         )
-        return Inventory(frozenset(await self.mounts_left()), frozenset(mine), volumes, snapshots)
+        return Inventory(frozenset(await self.mounts_left()), frozenset(devices), volumes, snapshots)
 
     def calls(self) -> list[CsiCall]:
         """All recorded calls, in the order of their start."""

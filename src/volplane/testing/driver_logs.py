@@ -10,7 +10,7 @@ from pathlib import Path
 from volplane.node.containers import records
 from volplane.testing.kill_driver import NAME
 
-MAX_BYTES = 4000  # characters per pod
+MAX_CHARACTERS = 4000  # characters per pod
 
 Roots = Mapping[str, Path]  # the nodes' directories, by name
 
@@ -28,7 +28,7 @@ def read_logs(roots: Roots, since: Mapping[str, int]) -> dict[str, str]:
             start = since.get(str(file), 0)
             log.seek(start if start <= os.fstat(log.fileno()).st_size else 0)  # rotated since then
             found[who] = found.get(who, "") + _strip_log_prefix(log.read().decode(errors="replace"))
-    return {who: text[-MAX_BYTES:].strip() for who, text in found.items()}
+    return {who: text[-MAX_CHARACTERS:].strip() for who, text in found.items()}
 
 
 def _files(roots: Roots) -> Iterator[tuple[str, Path]]:

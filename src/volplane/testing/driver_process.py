@@ -22,8 +22,8 @@ from volplane.csi.client import CsiChannel
 from volplane.host import Host
 from volplane.host.processes import Process
 
-START = 60.0  # seconds until the driver's socket must accept connections
-PIECE = 0.1  # seconds
+START_TIMEOUT = 60.0  # seconds until the driver's socket must accept connections
+CONNECT_TIMEOUT = 0.1  # seconds for one try
 LOG_TAIL = 4000  # characters of its log
 
 
@@ -84,16 +84,16 @@ class DriverProcess:
             self.channel = self._connect()
         self._process = await self._host.spawn(["/bin/sh", "-c", script], log=self.log, env=env)
         self.starts += 1
-        ready = asyncio.ensure_future(self._is_listening())
+        ready = asyncio.ensure_future(self._wait_until_listening())
         ended = asyncio.ensure_future(self._process.wait())
         try:
             await asyncio.wait({ready, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
-                code, said = ended.result(), self.log_tail() or "no output"
-                raise DriverStartError(f"{self.name}: the driver ended with code {code}: {said}")
+                code, output = ended.result(), self.log_tail() or "no output"
+                raise DriverStartError(f"{self.name}: the driver ended with code {code}: {output}")
             await ready
         except TimeoutError:
-            text = f"{self.name}: nothing listens at {self.socket} after {START:g} s"
+            text = f"{self.name}: nothing listens at {self.socket} after {START_TIMEOUT:g} s"
             raise DriverStartError(
                 f"{text}{self._endpoint_hint()}: {self.log_tail() or 'no output'}"
             ) from None
@@ -106,12 +106,12 @@ class DriverProcess:
             return ""
         return " (its command does not use $CSI_ENDPOINT or $CSI_SOCKET, which are in its environment)"
 
-    async def _is_listening(self) -> None:
-        async with asyncio.timeout(START):
+    async def _wait_until_listening(self) -> None:
+        async with asyncio.timeout(START_TIMEOUT):
             while True:
                 # In short intervals: gRPC's own backoff grows, and the run waits for every start.
                 with suppress(TimeoutError):
-                    await self.channel.ready(PIECE)
+                    await self.channel.ready(CONNECT_TIMEOUT)
                     return
 
     @property

@@ -15,7 +15,7 @@ from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import CallError, Code
 from volplane.testing.capabilities import DriverCapabilities
 
-WHO = "volplane-test"
+COMPONENT = "volplane-test"
 PAUSE = 0.05  # seconds between two tries, while the driver restarts
 
 
@@ -29,17 +29,17 @@ def controller_sockets(calls: Iterable[CsiCall], directory: str) -> set[str]:
 
 
 async def list_volumes_and_snapshots(
-    promises: DriverCapabilities, sockets: Iterable[str]
+    capabilities: DriverCapabilities, sockets: Iterable[str]
 ) -> VolumesAndSnapshots:
     """Ids of volumes and snapshots, if the driver can list them."""
     volumes: set[str] = set()
     snapshots: set[str] = set()
     for socket in sorted(sockets):
-        async with CsiChannel(socket, component=WHO) as channel:
-            if promises.has("list"):
+        async with CsiChannel(socket, component=COMPONENT) as channel:
+            if capabilities.has("list"):
                 async for reply in _pages(channel, "ListVolumes", v1.ListVolumesRequest()):
                     volumes |= {entry.volume.volume_id for entry in reply.entries}
-            if promises.has("list-snapshots"):
+            if capabilities.has("list-snapshots"):
                 async for reply in _pages(channel, "ListSnapshots", v1.ListSnapshotsRequest()):
                     snapshots |= {entry.snapshot.snapshot_id for entry in reply.entries}
     return frozenset(volumes), frozenset(snapshots)
@@ -47,14 +47,14 @@ async def list_volumes_and_snapshots(
 
 async def _pages(channel: CsiChannel, method: str, request: Any) -> AsyncIterator[Any]:
     while True:
-        reply = await _call_any(channel, method, request)
+        reply = await _call_until_available(channel, method, request)
         yield reply
         if not reply.next_token:
             return
         request.starting_token = reply.next_token
 
 
-async def _call_any(channel: CsiChannel, method: str, request: Message) -> Any:
+async def _call_until_available(channel: CsiChannel, method: str, request: Message) -> Any:
     """Call until the driver, which may have been killed, responds."""
 
     def report(error: Exception) -> None:

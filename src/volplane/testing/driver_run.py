@@ -67,61 +67,69 @@ async def run_driver_tests(
         "parameters": {**class_parameters(external), **(parameters or {})},
         "mutable": {**mutable_parameters(external), **(mutable or {})},
     }
-    whole = [case for case in cases if case.needs_cluster]
+    cluster_cases = [case for case in cases if case.needs_cluster]
     async with working_directory(directory) as directory:
         async with SocketEnv(external, directory, seed=settings.seed, nodes=nodes, **given) as env:
             _record_driver_info(run, env)
             on_start(run)
             await _run_socket_cases(env, cases, settings, record_result, on_case_start)
-            promises = env.capabilities
-            if whole and promises.has("create"):
-                promises.probed |= {
+            capabilities = env.capabilities
+            if cluster_cases and capabilities.has("create"):
+                capabilities.probed |= {
                     need for need, capability in _PROBED_BY_CREATE.items() if await env.supports(capability)
                 }
-        if whole and _supports_inline_volumes(external, promises):
-            promises.probed.add("inline")
-        for kind, name, apart in ((ClusterEnv, "w", False), (ProcessEnv, "a", True)):
-            if mine := [case for case in whole if case.needs_processes is apart]:
-                composed = kind(external, directory / name, promises, **given)
-                await _run_cluster_cases(composed, mine, settings, record_result, on_case_start)
+        if cluster_cases and _supports_inline_volumes(external, capabilities):
+            capabilities.probed.add("inline")
+        for kind, name, needs_processes in ((ClusterEnv, "w", False), (ProcessEnv, "a", True)):
+            if selected := [case for case in cluster_cases if case.needs_processes is needs_processes]:
+                cluster_env = kind(external, directory / name, capabilities, **given)
+                await _run_cluster_cases(cluster_env, selected, settings, record_result, on_case_start)
     run.seconds, run.complete = time.monotonic() - began, True
     return run
 
 
 def _record_driver_info(run: DriverTestRun, env: SocketEnv) -> None:
     """Copy the driver's name, version and capabilities into the run."""
-    promises = env.capabilities
-    run.driver, run.version = promises.name, promises.version
-    named = {f"node {name}" for name in promises.node} | {f"group {name}" for name in promises.group}
-    run.capabilities = sorted(promises.plugin | promises.controller | named)
+    capabilities = env.capabilities
+    run.driver, run.version = capabilities.name, capabilities.version
+    named = {f"node {name}" for name in capabilities.node} | {f"group {name}" for name in capabilities.group}
+    run.capabilities = sorted(capabilities.plugin | capabilities.controller | named)
     run.nodes = [node.id for node in env.nodes]
 
 
 async def _run_socket_cases(
-    env: SocketEnv, cases: Sequence[Case], settings: CaseSettings, tell: OnResult, begins: OnCaseStart
+    env: SocketEnv,
+    cases: Sequence[Case],
+    settings: CaseSettings,
+    on_result: OnResult,
+    on_case_start: OnCaseStart,
 ) -> None:
-    bare = [case for case in cases if not case.needs_cluster and case.name != sanity.CASE]
+    own_cases = [case for case in cases if not case.needs_cluster and case.name != sanity.CASE]
     for number in range(1, settings.repeat + 1):
-        await runner.run(env, bare, settings, tell, number, on_case_start=begins)
+        await runner.run(env, own_cases, settings, on_result, number, on_case_start=on_case_start)
     if any(case.name == sanity.CASE for case in cases):
-        begins(sanity.CASE)
+        on_case_start(sanity.CASE)
         for result in await sanity.run(env, env.directory / "sanity"):
-            tell(result)
+            on_result(result)
 
 
 async def _run_cluster_cases(
-    composed: ClusterEnv, cases: Sequence[Case], settings: CaseSettings, tell: OnResult, begins: OnCaseStart
+    cluster_env: ClusterEnv,
+    cases: Sequence[Case],
+    settings: CaseSettings,
+    on_result: OnResult,
+    on_case_start: OnCaseStart,
 ) -> None:
-    begins(cases[0].name)
+    on_case_start(cases[0].name)
     try:
-        env = await composed.__aenter__()
+        env = await cluster_env.__aenter__()
     except CannotStart as error:
         for result in start_failure_results(cases, str(error)):
-            tell(result)
+            on_result(result)
         return
     try:
         for number in range(1, settings.repeat + 1):
-            await runner.run(env, cases, settings, tell, number, on_case_start=begins)
+            await runner.run(env, cases, settings, on_result, number, on_case_start=on_case_start)
     finally:
         await env.__aexit__()
 
@@ -134,10 +142,10 @@ def start_failure_results(cases: Sequence[Case], why: str) -> Iterator[CaseResul
         reason, verdict = f"the cluster did not start, see {cases[0].name}", CaseVerdict.SKIPPED
 
 
-def _supports_inline_volumes(external: ExternalDriver, promises: DriverCapabilities) -> bool:
+def _supports_inline_volumes(external: ExternalDriver, capabilities: DriverCapabilities) -> bool:
     """As in the given CSIDriver, or in the one that is derived from the capabilities."""
     if external.driver is None:
-        return "CONTROLLER_SERVICE" not in promises.plugin
+        return "CONTROLLER_SERVICE" not in capabilities.plugin
     return "Ephemeral" in external.driver.spec.volume_lifecycle_modes
 
 

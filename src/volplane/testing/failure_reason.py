@@ -25,14 +25,14 @@ KINDS: tuple[type[Resource], ...] = (Pod, PersistentVolumeClaim, VolumeSnapshot)
 
 async def find_reason(client: Client, created_names: Callable[[type[Resource]], Collection[str]]) -> str:
     """The first object of the case that waits, and its reason; "" if none waits."""
-    still = SnapshotCaches(client.transport, namespace=NAMESPACE)
+    caches = SnapshotCaches(client.transport, namespace=NAMESPACE)
     try:
         async with asyncio.timeout(PATIENCE):
             for kind in KINDS:
                 for name in sorted(created_names(kind)):
                     obj = await client.find(kind, name, NAMESPACE)
                     answer = obj and await explain(
-                        ClusterState(still), ExplainTarget(kind, name, NAMESPACE), obj
+                        ClusterState(caches), ExplainTarget(kind, name, NAMESPACE), obj
                     )
                     if answer and answer.waits:
                         return _reason_for(answer)
@@ -41,7 +41,7 @@ async def find_reason(client: Client, created_names: Callable[[type[Resource]], 
     except Exception:  # a bug in explain must not lose the report
         log.exception("cannot explain what the cluster waits for")
     finally:
-        await still.close()
+        await caches.close()
     return ""
 
 

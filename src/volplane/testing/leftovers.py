@@ -19,8 +19,11 @@ from volplane.host.devices import DELETED
 from volplane.testing import call_audit, driver_query
 from volplane.testing.capabilities import DriverCapabilities
 
-RELEASES, RELEASE_PAUSE = 20, 0.1  # tries; a device is busy until the last process of its container is gone
-LISTING = 15.0  # seconds until a killed driver must respond again
+RELEASE_TRIES, RELEASE_PAUSE = (
+    20,
+    0.1,
+)  # seconds; a device is busy until the last process of its container is gone
+LIST_TIMEOUT = 15.0  # seconds until a killed driver must respond again
 
 _PARTS = ("pods", "plugins/kubernetes.io/csi")  # subdirectories of a node's directory
 _VOLUMES = ("kubernetes.io~csi", "kubernetes.io/csi")  # parts of the paths of volumes
@@ -49,7 +52,7 @@ async def release_devices(host: Host, directory: Path, calls: Iterable[CsiCall])
     """Release the loop devices that a driver has left."""
     known = list(calls)
     bound = await find_devices(host, directory, known)
-    for _ in range(RELEASES):
+    for _ in range(RELEASE_TRIES):
         for device, file in bound.items():
             with suppress(OSError):
                 await host.loop_detach(device, file)
@@ -81,7 +84,7 @@ class Leftovers:
     async def find_new(self, before: set[str]) -> list[str]:
         """What is new since `before`, after the last processes of containers had time to end."""
         left: list[str] = []
-        for _ in range(RELEASES):
+        for _ in range(RELEASE_TRIES):
             if not (left := sorted(set(await self.find()) - before)):
                 break
             await asyncio.sleep(RELEASE_PAUSE)
@@ -90,12 +93,13 @@ class Leftovers:
     async def _find_unknown_to_cluster(self, place: str) -> driver_query.VolumesAndSnapshots:
         """Volumes and snapshots that a user's driver lists and that have no object in the cluster."""
         facts = self._cluster.learned.facts
-        self._controllers |= driver_query.controller_sockets(self._tap.calls, place)  # old calls are dropped
-        promises = DriverCapabilities(controller={name for fact in facts for name in fact.controller})
+        # Remembered, because old calls are dropped.
+        self._controllers |= driver_query.controller_sockets(self._tap.calls, place)
+        capabilities = DriverCapabilities(controller={name for fact in facts for name in fact.controller})
         try:
-            async with asyncio.timeout(LISTING):
+            async with asyncio.timeout(LIST_TIMEOUT):
                 sockets = filter(os.path.exists, self._controllers)
-                volumes, snapshots = await driver_query.list_volumes_and_snapshots(promises, sockets)
+                volumes, snapshots = await driver_query.list_volumes_and_snapshots(capabilities, sockets)
         except (TimeoutError, CallError) as error:
             log.warning("cannot compare the driver's volumes with the cluster's: %s", error or "no answer")
             return frozenset(), frozenset()

@@ -19,9 +19,9 @@ from volplane.csi.outcome import Code
 from volplane.testing.case import SPEC, CaseFailure
 
 OK = Code.OK.name
-_PASSES = {code.name for code in (Code.UNAVAILABLE, Code.ABORTED, Code.DEADLINE_EXCEEDED, Code.CANCELLED)} | {
-    ""
-}
+_TRANSIENT_CODES = {
+    code.name for code in (Code.UNAVAILABLE, Code.ABORTED, Code.DEADLINE_EXCEEDED, Code.CANCELLED)
+} | {""}
 # Transient: the volume is in use, and will be free when the other users have left.
 _IN_USE = ("ControllerPublishVolume", "ControllerUnpublishVolume", "DeleteVolume")
 _UNMOUNTS = ("NodeUnpublishVolume", "NodeUnstageVolume")
@@ -39,7 +39,7 @@ SHORT_LIMIT = RepeatLimit(3, 2.0)  # for cases that detect a faulty driver by it
 
 
 class RepeatedAnswer(Struct):
-    code_and_message: tuple[str, str]  # code and message
+    code_and_message: tuple[str, str]
     since: float
     times: int = 1
 
@@ -77,9 +77,9 @@ class LivelockDetector:
             return
         if _is_transient(call) or key in self._reported:
             return
-        words, known = (call.code, call.message), self._answers.get(key)
-        if known is None or known.code_and_message != words:
-            self._answers[key] = RepeatedAnswer(words, call.start)
+        answer, known = (call.code, call.message), self._answers.get(key)
+        if known is None or known.code_and_message != answer:
+            self._answers[key] = RepeatedAnswer(answer, call.start)
             return
         known.times += 1
         if not self._found and self._is_livelock(known, call):
@@ -112,4 +112,4 @@ class LivelockDetector:
 
 def _is_transient(call: CsiCall) -> bool:
     in_use = call.code == Code.FAILED_PRECONDITION.name and call.method in _IN_USE
-    return call.code in _PASSES or bool(call.note) or in_use
+    return call.code in _TRANSIENT_CODES or bool(call.note) or in_use

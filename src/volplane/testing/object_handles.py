@@ -107,15 +107,15 @@ class RunningPod:
     def wait(self, timeout: float = PATIENCE) -> RunningPod:
         cache = self._handle.client.cache(Pod)
 
-        def runs() -> bool:
+        def is_running() -> bool:
             mine = cache.get(self.name, NAMESPACE)
             return mine is not None and mine.status.phase == "Running"
 
-        self._handle.until(Pod, runs, f"pod {self.name} runs", timeout)
+        self._handle.until(Pod, is_running, f"pod {self.name} runs", timeout)
         return self
 
     def exec(self, *command: str, timeout: float = PATIENCE) -> str:
-        """Run a command in the container and return its output; one word is a shell command.
+        """Run a command in the container and return its output; a single argument is a shell command.
 
         Raises PodCommandFailed.
         """
@@ -130,18 +130,18 @@ class RunningPod:
             status.container_id.partition("://")[2], command, tty=False, stdin=False
         )
         try:
-            words, errors = b"", b""
+            output, errors = b"", b""
             while data := await running.stdout.read():
-                words += data
+                output += data
             while running.stderr is not None and (data := await running.stderr.read()):
                 errors += data
             code = await running.wait()
         finally:
             await running.close()
         if code:
-            said = errors.decode(errors="replace").strip()
-            raise PodCommandFailed(f"`{' '.join(command)}` in pod {self.name} ended with {code}: {said}")
-        return words.decode(errors="replace")
+            message = errors.decode(errors="replace").strip()
+            raise PodCommandFailed(f"`{' '.join(command)}` in pod {self.name} ended with {code}: {message}")
+        return output.decode(errors="replace")
 
     def write(self, name: str, text: str) -> None:
         """Write a file of the volume, and sync it."""

@@ -129,11 +129,13 @@ def volplane_cluster(volplane_pool: ClusterPool) -> Iterator[SyncCluster]:
 
 @pytest.fixture
 def claim(volplane_cluster: SyncCluster) -> Callable[..., ClaimHandle]:
-    """`claim(size="1Gi", mode="ReadWriteOnce", block=False, source=None)` creates a claim."""
+    """`claim(size="1Gi", mode="ReadWriteOnce", block=False, storage_class="", source=None)` creates one."""
     return volplane_cluster.claim
 
 
 @pytest.fixture
 def pod(volplane_cluster: SyncCluster) -> Callable[..., RunningPod]:
-    """`pod(claim, node="")` creates a pod with the claim's volume at /data, and waits until it runs."""
+    """`pod(claim, node="", readonly=False, wait=True)` creates a pod with the claim's volume at /data, or as
+    /dev/data, and waits until it runs.
+    """
     return volplane_cluster.pod

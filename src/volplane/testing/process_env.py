@@ -29,27 +29,26 @@ from volplane.testing.case import CaseFailure
 from volplane.testing.cluster_env import ClusterEnv
 
 CONTROL_PLANE = ("apiserver", "controller-manager", "scheduler")
-LISTEN = 1.0  # seconds between two reads of the calls, to detect a livelock
+READ_INTERVAL = 1.0  # seconds between two reads of the calls, to detect a livelock
 PAUSE = 0.05  # seconds between two tries, while the API server restarts
 
-REMOVING = 60.0  # seconds to remove the pod that survives all cases
+REMOVE_TIMEOUT = 60.0  # seconds to remove the pod that survives all cases
 
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 T = TypeVar("T", bound=Resource)
-StartSurvivor = Callable[
-    [ClusterEnv], Awaitable[tuple[str, str, str]]
-]  # claim, pod, and the checksum of the data
+# Creates the survivor: returns claim, pod, and the checksum of the data.
+StartSurvivor = Callable[[ClusterEnv], Awaitable[tuple[str, str, str]]]
 
 
 class RoleProcesses(MultiProcessCluster):
     """Each role has a file for its failpoint, and one for its calls to drivers."""
 
-    def __init__(self, settings: ClusterOptions, brought: UserDrivers, directory: Path) -> None:
-        super().__init__(settings, brought)
+    def __init__(self, settings: ClusterOptions, drivers: UserDrivers, directory: Path) -> None:
+        super().__init__(settings, drivers)
         self._directory = directory
-        self._together: tuple[str, ...] = ()
+        self._kill_group: tuple[str, ...] = ()
 
     def _environment(self, role: str, *, again: bool) -> dict[str, str]:
         return {
@@ -63,12 +62,12 @@ class RoleProcesses(MultiProcessCluster):
 
     def kill_together(self, *roles: str) -> None:
         """When the first of these roles dies, kill the others."""
-        self._together = roles
+        self._kill_group = roles
 
     def _handle_role_exit(self, role: str) -> None:
-        if role not in self._together[:1]:
+        if role not in self._kill_group[:1]:
             return
-        for other in self._together[1:]:
+        for other in self._kill_group[1:]:
             if (process := self._processes.get(other)) is not None and process.running:
                 process.kill()
 
@@ -80,7 +79,7 @@ class ProcessEnv(ClusterEnv):
         place = self.directory / "roles"
         place.mkdir(exist_ok=True)
         self._reader = call_recorder.CallRecordReader(place)
-        return RoleProcesses(self._settings, self._brought, place)
+        return RoleProcesses(self._settings, self._user_drivers, place)
 
     async def __aexit__(self, *_: object) -> None:
         try:
@@ -103,7 +102,7 @@ class ProcessEnv(ClusterEnv):
 
     async def _read_calls(self) -> None:
         while True:
-            await asyncio.sleep(LISTEN)
+            await asyncio.sleep(READ_INTERVAL)
             self.calls()
 
     # --- kill
@@ -146,23 +145,21 @@ class ProcessEnv(ClusterEnv):
     # --- a container that must survive all kills
 
     @asynccontextmanager
-    async def survivor_pod(
-        self, make: Callable[[ClusterEnv], Awaitable[tuple[str, str, str]]]
-    ) -> AsyncIterator[SurvivorPod]:
+    async def survivor_pod(self, start: StartSurvivor) -> AsyncIterator[SurvivorPod]:
         """A running pod on worker-1 that has written data: one for all cases, until one fails.
 
         A failed case may have damaged it, so it is deleted with that case, and the next case creates another
         one.
         """
         if self._survivor is None:
-            claim, pod, written = await make(self)
+            claim, pod, written = await start(self)
             self._known -= {(PersistentVolumeClaim, claim), (Pod, pod)}  # it must survive the case
             self._survivor = SurvivorPod(self, claim, pod, written)
-        mine = self._survivor
+        survivor = self._survivor
         try:
-            if not mine.was_seen:
-                await mine.check()
-            yield mine
+            if not survivor.was_seen:
+                await survivor.check()
+            yield survivor
         except BaseException:
             self._give_up_survivor()
             raise
@@ -179,12 +176,12 @@ class ProcessEnv(ClusterEnv):
         if self._survivor is None:
             return
         try:
-            async with asyncio.timeout(REMOVING):
+            async with asyncio.timeout(REMOVE_TIMEOUT):
                 await self.remove_pod(self._survivor.pod)
                 await self.remove_claim(self._survivor.claim)
         except (CaseFailure, TimeoutError) as error:
             # The results are valid anyway; the machine is cleaned up by force.
-            why = str(error) or f"not within {REMOVING:g} s: {self.waiting}"
+            why = str(error) or f"not within {REMOVE_TIMEOUT:g} s: {self.waiting}"
             log.error("pod %s and its volume cannot be removed: %s", self._survivor.pod, why)
 
 

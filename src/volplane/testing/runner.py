@@ -25,8 +25,8 @@ from volplane.testing.capabilities import DriverCapabilities
 from volplane.testing.case import SPEC, Case, CaseFailure, NotSupported
 from volplane.testing.driver_process import DriverStartError
 
-CLEANING = 120.0  # seconds
-SHORTEST = 4  # shortest secret that is redacted; shorter strings occur everywhere
+CLEANUP_TIMEOUT = 120.0  # seconds
+MIN_SECRET_LENGTH = 4  # shorter strings occur everywhere, and are not redacted
 
 
 class CaseVerdict(StrEnum):
@@ -142,7 +142,7 @@ async def _try_case(
 
 async def _clean_up(env: CaseEnvironment, result: CaseResult) -> None:
     try:
-        async with asyncio.timeout(CLEANING):
+        async with asyncio.timeout(CLEANUP_TIMEOUT):
             problems = await env.clean()
     except (TimeoutError, DriverStartError) as error:
         problems = [f"cleanup does not finish {error}".rstrip()]
@@ -179,7 +179,7 @@ def _calls_without_answer(timeout: float, calls: Sequence[CsiCall], waited: str)
 
 def redact_secrets(result: CaseResult, secrets: Iterable[str]) -> CaseResult:
     """Remove secrets that the driver repeats in an answer, an error or its log from the result."""
-    known = sorted((value for value in secrets if len(value) >= SHORTEST), key=len, reverse=True)
+    known = sorted((value for value in secrets if len(value) >= MIN_SECRET_LENGTH), key=len, reverse=True)
 
     def redact_text(text: str) -> str:
         for value in known:
@@ -187,8 +187,8 @@ def redact_secrets(result: CaseResult, secrets: Iterable[str]) -> CaseResult:
         return text
 
     def redact_call(call: CsiCall) -> CsiCall:
-        words = {field: redact_text(getattr(call, field)) for field in ("request", "response", "message")}
-        return structs.replace(call, **words)
+        redacted = {field: redact_text(getattr(call, field)) for field in ("request", "response", "message")}
+        return structs.replace(call, **redacted)
 
     if known:
         result.reason = redact_text(result.reason)

@@ -13,7 +13,7 @@ from volplane.testing.socket_env import SocketEnv
 
 CASE = "sanity/csi-sanity"
 PROGRAM = "csi-sanity"
-LIMIT = 600.0  # seconds
+TIMEOUT = 600.0  # seconds for all of its specs
 SECRETS = (
     "CreateVolume",
     "DeleteVolume",
@@ -39,7 +39,7 @@ async def run(env: SocketEnv, directory: Path) -> list[CaseResult]:
     program = find_program()
     if program is None or not env.capabilities.has("create"):
         why = "is not on PATH" if program is None else "needs a driver that creates volumes"
-        return [_full_text(CaseVerdict.SKIPPED, f"{PROGRAM} {why}")]
+        return [_result_of_run(CaseVerdict.SKIPPED, f"{PROGRAM} {why}")]
     await env.host.call(directory.mkdir, exist_ok=True)
     report = directory / "report.json"
     argv = [
@@ -62,18 +62,18 @@ async def run(env: SocketEnv, directory: Path) -> list[CaseResult]:
         file.write_text(json.dumps({f"{kind}Secret": env.secrets for kind in SECRETS}))
         argv.append(f"--csi.secrets={file}")
     try:
-        done = await env.host.run(argv, timeout=LIMIT, check=False, env=dict(os.environ))
+        done = await env.host.run(argv, timeout=TIMEOUT, check=False, env=dict(os.environ))
     except TimeoutError:
         await env.recover()
-        return [_full_text(CaseVerdict.FAILED, f"not finished after {LIMIT:g} s")]
+        return [_result_of_run(CaseVerdict.FAILED, f"not finished after {TIMEOUT:g} s")]
     if not report.exists():
-        return [_full_text(CaseVerdict.FAILED, f"no report: {done.output[-2000:]}")]
+        return [_result_of_run(CaseVerdict.FAILED, f"no report: {done.output[-2000:]}")]
     suites = json.loads(report.read_text())
     specs = [spec for suite in suites for spec in suite.get("SpecReports") or ()]
     return [made for spec in specs if (made := _result(spec)) is not None]
 
 
-def _full_text(verdict: CaseVerdict, reason: str) -> CaseResult:
+def _result_of_run(verdict: CaseVerdict, reason: str) -> CaseResult:
     return CaseResult(CASE, PROGRAM, "Upstream's own tests.", verdict, reason)
 
 

@@ -33,8 +33,8 @@ from volplane.testing.driver_process import DriverProcess, DriverStartError
 from volplane.testing.volume import VolumeUnderTest
 
 MIB, GIB = 1 << 20, 1 << 30
-CALL = 60.0  # timeout of one call in seconds, unless the case's is shorter
-SETTLE = 30.0  # seconds until a disturbed call must have a final outcome
+CALL_TIMEOUT = 60.0  # timeout of one call in seconds, unless the case's is shorter
+SETTLE_TIMEOUT = 30.0  # seconds until a disturbed call must have a final outcome
 Mode = v1.VolumeCapability.AccessMode
 WRITER = convert.capability(Mode.SINGLE_NODE_WRITER)
 BLOCK = convert.capability(Mode.SINGLE_NODE_WRITER, block=True)
@@ -51,7 +51,7 @@ class DriverSocket:
         self.instance, self._env = instance, env
         self.id, self.topology, self.most = "", dict[str, str](), 0  # for a node: the answer to NodeGetInfo
 
-    async def call_once(self, method: str, request: Message, *, timeout: float = CALL) -> Any:
+    async def call_once(self, method: str, request: Message, *, timeout: float = CALL_TIMEOUT) -> Any:
         """The answer; for a streaming call all answers."""
         if METHODS[method].streams:
             return await self._stream(method, request, timeout)
@@ -87,7 +87,7 @@ class DriverSocket:
             # A mount namespace that was just copied may keep a disk busy for a moment. The specification
             # allows FAILED_PRECONDITION here, and every cluster retries a detach.
             unsettled += (Code.FAILED_PRECONDITION,)
-        end = time.monotonic() + SETTLE
+        end = time.monotonic() + SETTLE_TIMEOUT
 
         def report(error: Exception) -> None:
             if (isinstance(error, CallError) and error.code not in unsettled) or time.monotonic() > end:
@@ -177,7 +177,7 @@ class SocketEnv:
     async def query_driver(self) -> None:
         """Read the driver's capabilities and the ids of its nodes."""
         self.capabilities = await capabilities.query_driver(
-            self.controller.instance.channel, self.nodes[0].instance.channel, timeout=CALL
+            self.controller.instance.channel, self.nodes[0].instance.channel, timeout=CALL_TIMEOUT
         )
         for node in self.nodes:
             info = await node.call_once("NodeGetInfo", v1.NodeGetInfoRequest())
@@ -345,9 +345,8 @@ class SocketEnv:
             await self.host.call(Path(instance.socket).unlink, missing_ok=True)
             try:
                 await instance.start()
-            except (
-                DriverStartError
-            ):  # it does not start on its own state; delete that, so that the other cases can run
+            except DriverStartError:
+                # It does not start on its own state: delete that, so that the other cases can run.
                 await instance.delete_state()
                 await instance.start()
 

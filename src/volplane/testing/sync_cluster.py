@@ -401,12 +401,12 @@ async def _run_cluster(
     started: Future[SyncCluster],
 ) -> None:
     found = resolve_driver(driver, directory)
-    brought = UserDrivers(drivers=(found,), builtin=False) if found else UserDrivers()
+    user_drivers = UserDrivers(drivers=(found,), builtin=False) if found else UserDrivers()
     host = Host()
     tap = CallInterceptor()
     try:
         async with Cluster(
-            ClusterOptions(data_dir=str(place / "c"), **settings), brought, interceptor=tap
+            ClusterOptions(data_dir=str(place / "c"), **settings), user_drivers, interceptor=tap
         ) as cluster:
             await cluster.wait_ready()
             for kind in (Pod, PersistentVolumeClaim, PersistentVolume, VolumeAttachment, StorageClass):

@@ -169,10 +169,10 @@ async def _facts(channel: CsiChannel, mode: str, spec: ContainerSpec, command: C
         expansion=known_names(growth, grows),
         controller=controller,
     )
-    return facts if mode == "controller" else await _of_node(facts, ask)
+    return facts if mode == "controller" else await _add_node_answers(facts, ask)
 
 
-async def _of_node(facts: DiscoveredDriver, ask: Any) -> DiscoveredDriver:
+async def _add_node_answers(facts: DiscoveredDriver, ask: Any) -> DiscoveredDriver:
     answer = await ask("NodeGetCapabilities", v1.NodeGetCapabilitiesRequest())
     calls = v1.NodeServiceCapability.RPC.Type
     info = await ask("NodeGetInfo", v1.NodeGetInfoRequest())

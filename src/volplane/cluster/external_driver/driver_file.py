@@ -75,17 +75,18 @@ def _parse_driver(documents: list[Any], directory: str) -> ExternalDriver:
     for number, document in enumerate(documents, 1):
         if not isinstance(document, dict):
             raise BadField(f"document {number}", "must be a mapping")
-    about = [d for d in documents if "kind" not in d]
-    if len(about) != 1:
+    descriptions = [d for d in documents if "kind" not in d]
+    if len(descriptions) != 1:
         raise BadField(
-            "", f"there must be one document without `kind`, which describes the driver, not {len(about)}"
+            "",
+            f"there must be one document without `kind`, which describes the driver, not {len(descriptions)}",
         )
-    external = _about(about[0], directory)
+    external = _parse_description(descriptions[0], directory)
     return with_objects(external, [read_object(d) for d in documents if "kind" in d])
 
 
-def _about(data: Mapping[str, Any], directory: str) -> ExternalDriver:
-    _only(data, FIELDS, "")
+def _parse_description(data: Mapping[str, Any], directory: str) -> ExternalDriver:
+    _refuse_unknown_fields(data, FIELDS, "")
     sides: dict[str, Command | None]
     if "command" in data:
         if both := [side for side in ("controller", "node") if side in data]:
@@ -123,7 +124,7 @@ def _side(data: Any, field: str, directory: str) -> Command:
         data = {"command": data}
     if not isinstance(data, dict):
         raise BadField(field, "must be a command, or a mapping with a command")
-    _only(data, OF_COMMAND, field)
+    _refuse_unknown_fields(data, OF_COMMAND, field)
     if "command" not in data:
         raise BadField(f"{field}.command", "is missing")
     return _command(data, field, directory)
@@ -163,7 +164,7 @@ def _shape(data: Mapping[str, Any]) -> DeploymentShape:
 def _sidecars(data: Any) -> dict[str, tuple[str, ...]]:
     if not isinstance(data, dict):
         raise BadField("sidecars", "must map sidecars to lists of flags")
-    _only(data, SIDECARS, "sidecars")
+    _refuse_unknown_fields(data, SIDECARS, "sidecars")
     for name, flags in data.items():
         if not isinstance(flags, list) or not all(isinstance(f, str) for f in flags):
             raise BadField(f"sidecars.{name}", "must be a list of flags, such as [--timeout=30s]")
@@ -185,7 +186,7 @@ def _texts(data: Any, field: str) -> dict[str, str]:
     return {str(k): str(v).lower() if isinstance(v, bool) else str(v) for k, v in data.items()}
 
 
-def _only(data: Mapping[str, Any], known: tuple[str, ...], field: str) -> None:
+def _refuse_unknown_fields(data: Mapping[str, Any], known: tuple[str, ...], field: str) -> None:
     if unknown := [name for name in data if name not in known]:
         prefix = f"{field}." if field else ""
         raise BadField(f"{prefix}{unknown[0]}", f"is unknown; known fields are {', '.join(known)}")
@@ -206,7 +207,7 @@ def with_objects(external: ExternalDriver, objects: list[Resource]) -> ExternalD
         raise BadField(
             f"CSIDriver {drivers[1].name}", "there is already one, and a file describes one driver"
         )
-    sorted_out = (CSIDriver, StorageClass, VolumeSnapshotClass, Secret)
+    separate = (CSIDriver, StorageClass, VolumeSnapshotClass, Secret)
     return structs.replace(
         external,
         driver=drivers[0] if drivers else None,
@@ -214,5 +215,5 @@ def with_objects(external: ExternalDriver, objects: list[Resource]) -> ExternalD
         classes=tuple(o for o in objects if isinstance(o, StorageClass)),
         snapshot_classes=tuple(o for o in objects if isinstance(o, VolumeSnapshotClass)),
         secrets=tuple(o for o in objects if isinstance(o, Secret)),
-        objects=tuple(o for o in objects if not isinstance(o, sorted_out)),
+        objects=tuple(o for o in objects if not isinstance(o, separate)),
     )

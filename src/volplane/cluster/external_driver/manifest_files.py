@@ -24,7 +24,7 @@ REGISTRAR = "csi-node-driver-registrar"
 OF_CONTROLLER = frozenset({"csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter"})
 OWN_KINDS = ("CSIDriver", "StorageClass", "VolumeSnapshotClass", "VolumeAttributesClass", "Secret")
 # Paths that are the same outside a container: directories of the kubelet and of the machine.
-SAME = ("/var/lib/kubelet", "/dev", "/sys", "/proc", "/run", "/etc", "/lib/modules", "/usr")
+SAME_PATHS = ("/var/lib/kubelet", "/dev", "/sys", "/proc", "/run", "/etc", "/lib/modules", "/usr")
 _INSTANCE = {path: name for name, path in reversed(FIELDS.items())}
 _SOCKET = re.compile(r"unix:(?://)?(/[^\s,;'\"]+)|(/[^\s,;'\"=]+\.sock)\b")
 _REFERENCE = re.compile(r"\$\$\((\w+)\)|\$\((\w+)\)")
@@ -213,7 +213,7 @@ def _directories(pod: Manifest, container: Manifest, texts: Sequence[str]) -> di
     for mount in container.get("volumeMounts") or ():
         path = mount["mountPath"].rstrip("/") or "/"
         kept = "hostPath" in volumes.get(mount["name"], {}) or "emptyDir" in volumes.get(mount["name"], {})
-        if not kept or path in sockets or any(path == s or path.startswith(f"{s}/") for s in SAME):
+        if not kept or path in sockets or any(path == s or path.startswith(f"{s}/") for s in SAME_PATHS):
             continue
         if any(re.search(rf"(?<![\w.-]){re.escape(path)}(?![\w.-])", text) for text in texts):
             made[path] = f"${{STATE_DIR}}/{mount['name']}"

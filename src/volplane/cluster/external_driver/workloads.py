@@ -72,7 +72,7 @@ def build_manifests(
     if sidecars:
         things.append(bind_leases("driver-leases", namespace, "driver"))
     made = [parse_object(thing) for thing in things]
-    made += [_in(namespace, secret) for secret in external.secrets]
+    made += [_with_namespace(namespace, secret) for secret in external.secrets]
     made.append(external.driver or parse_object(_driver(facts)))
     made += _classes(external, facts, where, default=default, node=node)
     made += external.objects
@@ -104,7 +104,7 @@ def _has_controller(external: ExternalDriver, facts: DiscoveredDriver) -> bool:
     return external.controller is not None and "CONTROLLER_SERVICE" in facts.plugin
 
 
-def _in(namespace: str, secret: Secret) -> Secret:
+def _with_namespace(namespace: str, secret: Secret) -> Secret:
     if secret.namespace:
         return secret
     return structs.replace(secret, metadata=structs.replace(secret.metadata, namespace=namespace))
@@ -191,7 +191,7 @@ def _sidecars(
             made["provisioner"] += ["--enable-capacity", f"--capacity-ownerref-level={level}"]
     # With attachRequired, a driver without ControllerPublishVolume still needs an attacher, which then marks
     # volumes as attached without a call.
-    if facts.attaches or _notes_attachments(external):
+    if facts.attaches or _needs_marked_attachments(external):
         made["attacher"] = ["--timeout=60s", *(["--leader-election"] if each else [])]
     # A resizer calls one controller for all volumes: it cannot serve the volumes of one node only. If only
     # nodes expand volumes, it makes no calls, and any replica may lead.
@@ -204,7 +204,7 @@ def _sidecars(
     return made
 
 
-def _notes_attachments(external: ExternalDriver) -> bool:
+def _needs_marked_attachments(external: ExternalDriver) -> bool:
     return external.driver is not None and external.driver.spec.attach_required is not False
 
 

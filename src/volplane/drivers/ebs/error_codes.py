@@ -17,7 +17,7 @@ WRONG_STATE = "IncorrectState"
 NOT_ATTACHED = "InvalidAttachment.NotFound"
 MISMATCH = "IdempotentParameterMismatch"
 
-_FULL = frozenset(
+_EXHAUSTED = frozenset(
     {
         "AttachmentLimitExceeded",
         "VolumeLimitExceeded",
@@ -25,7 +25,7 @@ _FULL = frozenset(
         "InsufficientVolumeCapacity",
     }
 )
-_WRONG = frozenset(
+_INVALID = frozenset(
     {
         "InvalidParameterValue",
         "InvalidParameterCombination",
@@ -58,9 +58,9 @@ def to_csi_error(error: Ec2Error) -> CallError:
             return errors.FailedPrecondition(text)
         case "IdempotentParameterMismatch":
             return errors.AlreadyExists(text)
-        case code if code in _FULL:
+        case code if code in _EXHAUSTED:
             return errors.ResourceExhausted(text)
-        case code if code in _WRONG:
+        case code if code in _INVALID:
             return errors.InvalidArgument(text)
         case code if code in _DENIED:
             return errors.PermissionDenied(text)

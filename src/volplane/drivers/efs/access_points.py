@@ -89,7 +89,7 @@ class AccessPointStore:
 
     @contextmanager
     def open_directory(self, point: AccessPoint) -> Iterator[int]:
-        """A descriptor of the directory. Raises Escapes, or FileNotFoundError."""
+        """A descriptor of the directory. Raises PathEscapesVolume or FileNotFoundError."""
         with files.open_directory(self._root, f"{point.file_system}/{point.path}") as directory:
             yield directory
 
@@ -149,7 +149,9 @@ class AccessPointStore:
         return changed
 
     def remove(self, point: AccessPoint) -> None:
-        """Move the directory away in one step, then delete it, which may take long. Raises Escapes."""
+        """Move the directory away in one step, then delete it, which may take long. Raises
+        PathEscapesVolume.
+        """
         self.prepare()
         aside = os.path.join(self._removed, point.id)
         with suppress(FileNotFoundError), self._open_parent(point) as (parent, name):

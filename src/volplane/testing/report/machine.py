@@ -109,8 +109,8 @@ def _testcase(run: DriverTestRun, result: CaseResult) -> ElementTree.Element:
             made, "failure", message=_strip_control_characters(result.reason), type=result.section
         )
         failed.text = _strip_control_characters("\n".join(_failure_text(run, result)))
-        said = "\n\n".join(f"{who}:\n{text}" for who, text in result.logs.items() if text)
-        ElementTree.SubElement(made, "system-err").text = _strip_control_characters(said)
+        logs = "\n\n".join(f"{who}:\n{text}" for who, text in result.logs.items() if text)
+        ElementTree.SubElement(made, "system-err").text = _strip_control_characters(logs)
     return made
 
 

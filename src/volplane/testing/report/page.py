@@ -1,7 +1,7 @@
 """The report as one self-contained HTML page, without scripts, fonts or images.
 
-What failed comes first, each with what is demanded, what was found, the calls on their time line and the
-command that runs it again. Everything else is in tables below, a group of cases each.
+Failures come first, each with the requirement, what was found, the calls on a timeline, and the command that
+reruns the case. The other cases are in tables below, one per group.
 """
 
 from __future__ import annotations

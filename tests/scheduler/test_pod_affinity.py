@@ -11,12 +11,13 @@ from tests.controllers.objects import node as full_node
 from tests.scheduler.test_scheduler_plan import NO_VICTIM, NOT_HELPFUL, TAIL, ZONE, make_snapshot, node, pod
 from tests.support.scheduler_env import scheduler_env
 from volplane.api import codec
-from volplane.api.core import Namespace, Pod
+from volplane.api.core import Namespace, Node, Pod
 from volplane.api.selectors import LabelMatcher
 from volplane.scheduler.node_cache import NodeCache
 from volplane.scheduler.plan import Placement, Unschedulable, decide
 from volplane.scheduler.pod_affinity_index import CombinedPodSelector, PodSelector
 from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
+from volplane.scheduler.scores import score_topology_spread
 
 HOST = "kubernetes.io/hostname"
 
@@ -214,6 +215,21 @@ def test_replicas_of_one_controller_spread_over_zones_though_nothing_says_so() -
         around.node_cache.put_pod(replica, decision.node)
         zones.append(decision.node[0])
     assert sorted(zones) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("others", [1, 0])
+def test_a_node_without_the_topology_key_is_the_last_choice(others: int) -> None:
+    bare = codec.to_dict(node("c1"))
+    bare["metadata"]["labels"] = {}
+    around = make_snapshot(node("a1", zone="a"), node("b1", zone="b"), codec.convert(Node, bare))
+    for i in range(others):
+        around.node_cache.put_pod(someone(f"web-{i}", "web"), "a1")
+    wanted = someone("new", "web", topologySpreadConstraints=even("web", whenUnsatisfiable="ScheduleAnyway"))
+    nodes = [around.node_cache.node_info(name) for name in ("a1", "b1", "c1")]
+    scores = score_topology_spread(wanted, around, nodes)
+    assert scores is not None
+    assert scores[1] > scores[2] == 0
+    assert (scores[0] < scores[1]) is bool(others)
 
 
 def test_counts_that_are_kept_are_those_that_a_fresh_look_gives() -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from volplane.cli.demo_script import DemoScript
 from volplane.cli.journey import Journey
-from volplane.cli.serve import require_root, serve
+from volplane.cli.serve import LEVELS, require_root, serve
 from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.cluster.single_process import Cluster, ClusterOptions
@@ -23,7 +23,9 @@ WIDTH = 110  # of the table, also without a terminal
 
 @click.command()
 @click.option("--keep", is_flag=True, help="keep the data directory")
-@click.option("--log-level", default="ERROR", metavar="error", help="debug, info, warning or error")
+@click.option(
+    "--log-level", type=LEVELS, default="ERROR", metavar="error", help="debug, info, warning or error"
+)
 def command(keep: bool, log_level: str) -> None:
     """Show every step of a volume on this machine, in a few seconds.
 
@@ -34,7 +36,7 @@ def command(keep: bool, log_level: str) -> None:
     require_root()
     directory = Path(tempfile.mkdtemp(prefix="volplane-demo-"))
     try:
-        serve(lambda stop: _demo(directory, stop), level=log_level.upper())
+        serve(lambda stop: _demo(directory, stop), level=log_level)
     finally:
         if keep:
             click.echo(f"the data directory is kept; continue with: volplane up --data-dir {directory}")

@@ -14,6 +14,7 @@ from contextlib import nullcontext, suppress
 from types import FrameType
 from typing import Any
 
+import click
 import uvloop
 
 from volplane.base import descriptors, log, memory, trace
@@ -30,6 +31,7 @@ from volplane.web import BadAddress, PortInUse
 logger = logging.getLogger(__name__)
 
 FEWEST_FILES = 96
+LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False)  # of --log-level
 RAISE = "raise the hard limit (ulimit -Hn, LimitNOFILE= of a systemd unit, --ulimit nofile of docker)"
 STOPS = (signal.SIGINT, signal.SIGTERM)
 HANG_TIMEOUT = 20.0  # seconds without a response, while stopping, after which the event loop counts as hung

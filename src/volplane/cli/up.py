@@ -14,13 +14,11 @@ from volplane.base.tasks import run_until
 from volplane.cli.driver_options import add_driver_options, describe_drivers, resolve_user_drivers
 from volplane.cli.error import CommandError
 from volplane.cli.options import options
-from volplane.cli.serve import FEWEST_FILES, require_root, serve
+from volplane.cli.serve import FEWEST_FILES, LEVELS, require_root, serve
 from volplane.cluster.errors import CannotStart
 from volplane.cluster.multi_process import MultiProcessCluster
 from volplane.cluster.single_process import Cluster, ClusterOptions, files_needed
 from volplane.cluster.user_drivers import UserDrivers
-
-LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False)
 
 TAKE_OVER = 30.0  # seconds
 PATIENCE = 15.0  # seconds that a start gets to complete after it is asked to stop

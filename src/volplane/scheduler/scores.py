@@ -53,20 +53,27 @@ def score_pod_affinity(pod: Pod, snapshot: SchedulingSnapshot, nodes: Sequence[N
 def score_topology_spread(
     pod: Pod, snapshot: SchedulingSnapshot, nodes: Sequence[NodeInfo]
 ) -> list[int] | None:
+    """A node that lacks a topology key of the pod's own constraints gets the lowest score, as upstream."""
     constraints = _spread_constraints(pod, snapshot)
-    if not any(held for _, held, _ in constraints):
+    required = {key for key, _, _ in constraints} if pod.spec.topology_spread_constraints else set()
+    scored = [info for info in nodes if required <= info.labels.keys()]
+    if not scored or (not any(held for _, held, _ in constraints) and len(scored) == len(nodes)):
         return None
-    scores = [0.0] * len(nodes)
+    scores = dict.fromkeys((info.name for info in scored), 0.0)
     for key, held, skew in constraints:
         counts = snapshot.node_cache.count_by_domain(held, key) if key != HOSTNAME_LABEL else {}
-        domains = {info.labels[key] for info in nodes if key in info.labels}
-        weight = math.log((len(nodes) if key == HOSTNAME_LABEL else len(domains)) + 2)
-        for at, info in enumerate(nodes):
+        domains = {info.labels[key] for info in scored if key in info.labels}
+        weight = math.log((len(scored) if key == HOSTNAME_LABEL else len(domains)) + 2)
+        for info in scored:
             if key in info.labels:
-                count = held.get(info.name, 0) if key == HOSTNAME_LABEL else counts[info.labels[key]]
-                scores[at] += count * weight + skew - 1
-    low, high = min(scores), max(scores)
-    return [int(SCALE * (high + low - score) / high) for score in scores] if high else None
+                count = held.get(info.name, 0) if key == HOSTNAME_LABEL else counts.get(info.labels[key], 0)
+                scores[info.name] += count * weight + skew - 1
+    low, high = min(scores.values()), max(scores.values())
+    if not high:
+        return None if len(scored) == len(nodes) else [SCALE * (info.name in scores) for info in nodes]
+    return [
+        int(SCALE * (high + low - scores[info.name]) / high) if info.name in scores else 0 for info in nodes
+    ]
 
 
 def _spread_constraints(pod: Pod, snapshot: SchedulingSnapshot) -> SpreadConstraints:
